@@ -15,7 +15,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others wheel-test peers check bench format map lock clean
+.PHONY: setup tools demo serve test test-others wheel-test peers clients check bench format map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -65,6 +65,12 @@ peers:
 	@tests/peers/install
 	$(BIN)/python -m pytest tests/peers
 
+# Clients generated from the API's description, in Python and TypeScript, use a running service.
+clients: tools
+	@tests/clients/able
+	npm ci --silent --no-fund --no-audit --prefix tests/clients
+	$(BIN)/python -m pytest tests/clients
+
 bench: tools
 	@$(BIN)/mailprobe bench
 
@@ -81,6 +87,10 @@ format: tools
 # Rewrites the map of files in docs/architecture.md.
 map:
 	@$(PYTHON) tests/architecture_map.py
+
+# Rewrites the manual page from the commands.
+man: setup
+	@$(BIN)/python -m mailprobe.api.cli.shell.manual > docs/mailprobe.1
 
 # Writes both locks anew from pyproject.toml (needs uv). What runs has the same versions in both.
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header

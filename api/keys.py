@@ -25,7 +25,7 @@ SHOWN_CHARACTERS = 12
 
 KINDS: dict[str, KeyKind] = {
     "sk_live_": "standard",
-    "sk_test_": "standard",  # works the same way; for environments other than production
+    "sk_test_": "test",
     "sk_mgmt_": "provisioning",
 }
 

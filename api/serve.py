@@ -19,7 +19,7 @@ import trio
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.gc_tuning import tune_collector
-from mailprobe.api.http.exchange import REFUSALS
+from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
 from mailprobe.api.http.server import drain_on_signals, serve_app
 from mailprobe.api.jobs.delivery import open_webhook_sender
@@ -45,7 +45,8 @@ from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -145,9 +146,10 @@ async def open_service(
             places=links,
             plans=plans,
             payments=payments,
-            metered=settings.stripe_key is not None,
+            reports_usage=settings.stripe_key is not None,
             watch=alerts.watch,
             request_log=metrics or request_context.NO_REQUEST_LOG,
+            takes_test_keys=not settings.production,
         )
         async with open_jobs(
             service.store,
@@ -198,7 +200,7 @@ async def serve_service(
     rejected = RejectedRequests()
 
     def error_body(code: str) -> bytes:
-        request_rejected(service.request_log, rejected, code, REFUSALS[code].status)
+        request_rejected(service.request_log, rejected, code, PROTOCOL_ERRORS[code].status)
         return octets_of_code(code, service.links)
 
     app, listeners = create_app(service), listeners_on(sockets)

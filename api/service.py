@@ -1,7 +1,7 @@
 """The parts that every operation may use, as one frozen value made at the start."""
 
 import secrets
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -17,8 +17,8 @@ from mailprobe.api.quota.service import QuotaService, Watch, not_observed
 from mailprobe.api.rest.errors import Links
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
-from mailprobe.storage.contract import Store
-from mailprobe.storage.records import Account, Caller, FirstAnswer, Job, JobOrder
+from mailprobe.storage.records import Account, Caller
+from mailprobe.storage.store import Store
 
 
 def utc_now() -> datetime:
@@ -52,14 +52,8 @@ class Payments(Protocol):
 class JobService(Protocol):
     """Asynchronous verification, as its request handler needs it."""
 
-    async def submit(
-        self,
-        caller: Caller,
-        order: JobOrder,
-        headers: MutableMapping[str, str],
-        first: FirstAnswer | None = None,
-    ) -> Job:
-        """Reserve one unit and store the job and `first` durably; start it. Raises a Refusal."""
+    def wake(self) -> None:
+        """A job was stored: start it now."""
         ...
 
     def stop(self) -> None:
@@ -82,6 +76,7 @@ class Service:
     store_check: StoreCheck
     payments: Payments | None = None  # None: no billing provider
     jobs: JobService | None = None  # None: no jobs
+    takes_test_keys: bool = True
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
@@ -102,19 +97,22 @@ def new_service(
     now: Callable[[], datetime] = utc_now,
     draw: Draw = secrets.randbelow,
     payments: Payments | None = None,
-    metered: bool = False,
+    reports_usage: bool = False,
     watch: Watch = not_observed,
     request_log: RequestLog = NO_REQUEST_LOG,
+    takes_test_keys: bool = True,
 ) -> Service:
     """Put the parts together.
 
     `addresses_max` limits the addresses under way, by default to the engine's `probes_max`.
-    `metered`: report billable units to the billing provider. `watch` is called with every
+    `reports_usage`: billable units go to the billing provider. `watch` is called with every
     caller whose usage has changed, `request_log` with every request.
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
-    quota = QuotaService(store, engine, background_writes, plans, capacity, now, metered, watch)
+    quota = QuotaService(
+        store, engine, background_writes, plans, capacity, now, reports_usage, watch
+    )
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
-        payments, request_log=request_log,
+        payments, request_log=request_log, takes_test_keys=takes_test_keys,
     )  # fmt: skip

@@ -192,10 +192,15 @@ class Bind:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def loopback(self) -> "Bind":
+        """Where this machine reaches it; a wildcard address becomes loopback."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return Bind(loopback.get(self.host, self.host), self.port)
+
+    @property
     def url(self) -> str:
         """Its URL from this machine; a wildcard address becomes loopback."""
-        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        return f"http://{Bind(loopback.get(self.host, self.host), self.port)}"
+        return f"http://{self.loopback}"
 
 
 def read_bind(text: str) -> Bind:

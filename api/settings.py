@@ -114,6 +114,7 @@ TABLE: tuple[Setting, ...] = (
         read_whole(1, PROBES_MAX),
         f"a whole number, 1 to {PROBES_MAX}",
     ),
+    Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("LOG", lambda: "info", read_one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
     Setting("BIND", lambda: Bind("127.0.0.1", 8080), read_bind, BIND_TAKES),
@@ -160,6 +161,8 @@ TABLE: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting("ALERT_FROM", lambda: None, read_sender_or_none, "an e-mail address"),
+    Setting("SERVER", lambda: None, read_public_url, URL_TAKES),
+    Setting("KEY", lambda: None, read_word_or_none, "an API key, such as sk_live_…", secret=True),
 )
 
 
@@ -169,6 +172,7 @@ class Settings:
 
     engine: EngineSettings
     database: str = field(repr=False)  # a URL may hold a password
+    production: bool  # takes no test keys
     log: str
     bind: Bind
     tools_bind: Bind | None  # None: no tool server
@@ -186,6 +190,8 @@ class Settings:
     stripe_api_base: str | None  # None: Stripe's own
     alert_smtp_url: str | None = field(repr=False)  # None: alerts stay in the outbox
     alert_from: str | None
+    server: str | None  # these two: what the command line uses without --server and --key
+    key: str | None = field(repr=False)
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -209,6 +215,7 @@ class Settings:
                 allow_private=value["ALLOW_PRIVATE"],
             ),
             database=value["DATABASE"],
+            production=value["PRODUCTION"],
             log=value["LOG"],
             bind=value["BIND"],
             tools_bind=value["TOOLS_BIND"],
@@ -226,6 +233,8 @@ class Settings:
             stripe_api_base=value["STRIPE_API_BASE"],
             alert_smtp_url=value["ALERT_SMTP_URL"],
             alert_from=value["ALERT_FROM"],
+            server=value["SERVER"],
+            key=value["KEY"],
         )
 
 

@@ -6,7 +6,8 @@ from math import inf
 import trio
 
 from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.health")
 

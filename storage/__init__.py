@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mailprobe.storage.contract import Store
+from mailprobe.storage.store import Store
 from mailprobe.storage.url import is_postgres, shown
 
 __all__ = ["is_postgres", "open_store", "shown"]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.contract import ANSWER_OCTETS_MAX, WINDOW
-from mailprobe.storage.records import Account, Answered, JobState, UsageRow
+from mailprobe.storage.records import Account, Answered, JobState
 
 CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 
@@ -30,11 +30,6 @@ def check_units(units: int) -> None:
     """Raise ValueError if fewer than one unit is to be reserved."""
     if units < 1:
         raise ValueError(f"{units} units cannot be reserved")
-
-
-def units_of(rows: Sequence[UsageRow]) -> int:
-    """Return the sum of the rows' units."""
-    return sum(row.units for row in rows)
 
 
 def check_changes(changes: dict[str, Any]) -> None:

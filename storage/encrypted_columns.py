@@ -1,11 +1,14 @@
 """The encrypted columns, the same in every database: their format and their context."""
 
 import json
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mailprobe.storage.checks import as_kept
-from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.commands import EncryptedFirst
 from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
+
+if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
+    from mailprobe.storage.encryption import Cipher
 
 
 def job_context(job_id: str) -> str:
@@ -34,20 +37,12 @@ def unpacked(octets: bytes) -> Answered:
     return Answered(status, named, None if not_kept else body)
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptedFirst:
-    """A FirstAnswer as it is stored."""
-
-    idempotency: IdempotencyRecord
-    answer: bytes
-
-
-def encrypted_first(cipher: Cipher, first: FirstAnswer) -> EncryptedFirst:
+def encrypted_first(cipher: "Cipher", first: FirstAnswer) -> EncryptedFirst:
     """Encrypt a FirstAnswer for its column."""
     return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
 
 
-def encrypted_answer(cipher: Cipher, idempotency: IdempotencyRecord, answer: Answered) -> bytes:
+def encrypted_answer(cipher: "Cipher", idempotency: IdempotencyRecord, answer: Answered) -> bytes:
     """Encrypt an answer for its column, without a body that is too large."""
     return cipher.close(
         packed(as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)

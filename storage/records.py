@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, overload
 
 Tier = Literal["free", "builder", "scale"]
-KeyKind = Literal["standard", "provisioning"]
+KeyKind = Literal["standard", "test", "provisioning"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
@@ -56,6 +56,11 @@ class Key:
     prefix: str  # the first 12 characters, for display
     created_at: datetime
     revoked_at: datetime | None = None
+
+    @property
+    def is_test(self) -> bool:
+        """Is it for a client's tests? It then sends nothing to a mail host and costs nothing."""
+        return self.kind == "test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,11 @@ class UsageRow:
     times: int = 1
 
 
+def units_of(rows: Sequence[UsageRow]) -> int:
+    """Return the sum of the rows' units."""
+    return sum(row.units for row in rows)
+
+
 @dataclass(frozen=True, slots=True)
 class DayCount:
     """Billable verifications of one UTC day."""
@@ -210,27 +220,41 @@ class FirstAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What a job does: verify, then call back. The secret signs the callback."""
+    """What a job does: verify, then call back if there is a webhook. The secret signs the callback.
+
+    With `payload` the result is known already, as for a test key: nothing is reserved or counted.
+    """
 
     id: str  # uuid
     email: str
-    webhook: str  # URL
+    webhook: str | None  # URL
     host: str  # the URL's host and port, with its owner: callbacks are limited by it
     secret: str | None = None
+    payload: bytes | None = None
+
+    @property
+    def first_state(self) -> JobState:
+        """The state in which the job is stored."""
+        return "pending" if self.payload is None else state_with_result(self.webhook)
+
+
+def state_with_result(webhook: str | None) -> JobState:
+    """Return the state of a job whose result is known: without a webhook it has ended."""
+    return "delivering" if webhook else "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An accepted verification. It ends as done or failed, with its callback.
+    """An accepted verification. It ends as done or failed, with its callback if it has one.
 
     pending: waits for verification. delivering: verified and counted, `payload` is to be
-    delivered.
+    delivered. Without a webhook a job is done when it is verified.
     """
 
     id: str
     account_id: str
     email: str
-    webhook: str
+    webhook: str | None
     host: str
     state: JobState
     created_at: datetime
@@ -238,6 +262,14 @@ class Job:
     tries: int = 0  # callback attempts so far; a resend resets it
     payload: bytes | None = None  # the callback's body, the same at every attempt
     ended_at: datetime | None = None
+
+
+def new_job(order: JobOrder, account_id: str, now: datetime) -> Job:
+    """Return the job of an order that is stored now."""
+    state = order.first_state
+    due_at, ended_at = (None, now) if state == "done" else (now, None)
+    place = order.email, order.webhook, order.host
+    return Job(order.id, account_id, *place, state, now, due_at, 0, order.payload, ended_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,3 +152,31 @@ def test_the_parser_of_imports_sees_them_all():
     assert "mailprobe.engine.testing.mail_host" not in ours(
         "mailprobe.engine.testing.smtp_script"
     )  # for its type alone
+
+
+SPENDING = {
+    *("reserve", "settle", "spend", "create_job", "job_verified", "log_refusal", "extend"),
+}
+
+
+def test_units_are_spent_in_one_package():
+    """Only `mailprobe.api.quota` calls the store's methods that spend, settle or log units."""
+    found = set()
+    for name, path in modules().items():
+        if not name.startswith("mailprobe.api.") or name.startswith("mailprobe.api.quota."):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Attribute(attr=attr, value=ast.Attribute(attr="store" | "_store")):
+                    found |= {(name, attr)} if attr in SPENDING else set()
+    assert found == set()
+
+
+def test_the_rule_that_the_free_tier_is_not_reported_stands_once():
+    places = {
+        name
+        for name, path in modules().items()
+        if name.startswith(("mailprobe.storage.", "mailprobe.api.quota.", "mailprobe.api.jobs."))
+        and '!= "free"' in path.read_text("utf-8")
+    }
+    assert places == {"mailprobe.api.quota.pricing"}

@@ -2,10 +2,10 @@
 
 The quota service reports accounts whose usage has changed. A task checks them and
 enqueues one message per reached threshold. A message's name is unique in the store,
-so several processes and restarts make only one. Another task sends due messages. A
-message is marked as sent after the relay has accepted it, so it is never lost; it is
-repeated, with the same Message-ID, only if a process or connection fails between the
-relay's 250 and the mark.
+so several processes and restarts make only one. An outbox worker
+(mailprobe.api.outbox.worker) sends due messages. A message is marked as sent after
+the relay has accepted it, so it is never lost; it is repeated, with the same Message-ID,
+only if a process or connection fails between the relay's 250 and the mark.
 
 Failures of the store or the relay are retried and never raised.
 """
@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.headerregistry import Address
-from math import inf
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -38,13 +38,16 @@ from mailprobe.api.alerts.thresholds import (
     message_name,
     to_body,
 )
+from mailprobe.api.outbox.backoff import Backoff, growing
+from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.errors import Links
 from mailprobe.api.setting_values import host_name
 from mailprobe.api.settings import WrongSetting
 from mailprobe.engine.background import contained, supervised
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.alerts")
 
@@ -54,13 +57,21 @@ POSTED_KEPT_MAX = 100_000  # names known to be in the outbox: 20 MiB; others are
 POLL_S = 20.0  # between polls for other processes' messages and for retries
 STORE_PAUSE_S = 2.0  # while the store is unavailable
 
-LEASE_S = 180.0  # longer than one SMTP delivery, so no two processes send the same message
-CLOSING_S = 1.0  # a stop waits for the current message; it has 10 s in all
-
-RETRY_S = 60.0  # after the first failure; twice as long after each further one
-RETRY_S_MAX = 6 * 3600.0
-JITTER = 0.25  # of a pause, on top of it
-TRIED_FOR = timedelta(days=3)
+LEASE_S = 180.0  # longer than one SMTP delivery, so that one is finished while the store is away
+PACE = Pace(
+    at_once=1,  # a relay is asked for one mail at a time
+    lease_s=LEASE_S,
+    extend_every_s=60.0,
+    poll_s=POLL_S,
+    store_pause_s=STORE_PAUSE_S,
+    drain_s=1.0,  # a stop has 10 s in all
+    shielded=True,  # a mail that the relay has taken must be recorded, or it is sent again
+)
+RETRY = Backoff(
+    growing(60.0, 6 * 3600.0),  # after the first failure a minute, at last six hours
+    spread=(1.0, 1.25),
+    tried_for_s=timedelta(days=3).total_seconds(),
+)
 STALE_AFTER = timedelta(days=3)  # after a period its thresholds no longer matter
 
 T = TypeVar("T")
@@ -172,14 +183,8 @@ class Alerts:
 # -- sending -----------------------------------------------------------------------------------
 
 
-def pause_s(tries: int, jitter: float) -> float:
-    """Seconds until the next attempt after `tries` earlier failures; `jitter` is 0 to 1."""
-    pause = min(RETRY_S * 2.0 ** min(tries, 20), RETRY_S_MAX)
-    return pause * (1 + JITTER * jitter)
-
-
 class AlertSender:
-    """Sends alert messages to the relay, one at a time."""
+    """Sends alert messages to the relay."""
 
     def __init__(
         self,
@@ -197,46 +202,36 @@ class AlertSender:
         self._rng = rng
         self._dashboard_url = dashboard_url
         self._sender = sender
-        self._wake_event = trio.Event()
-        self._closes_at = inf
-        self._in_flight: trio.CancelScope | None = None
 
-    def wake(self) -> None:
-        """A message was enqueued."""
-        self._wake_event.set()
-        self._wake_event = trio.Event()
+    def worker(self) -> Worker[OutboxMessage]:
+        """Return the outbox worker of alerts."""
+        queue = WorkQueue(
+            "alerts",
+            PACE,
+            claim=self._claim,
+            extend=self._extend,
+            attempt=self._send,
+            name_of=lambda message: f"{message.name} of account {message.account_id}",
+        )
+        return Worker(queue, chance=self._rng.random)
 
-    def close(self) -> None:
-        """Limit the current message to CLOSING_S; the caller then cancels the task."""
-        self._closes_at = trio.current_time() + CLOSING_S
-        if self._in_flight is not None:
-            self._in_flight.deadline = self._closes_at
+    async def _claim(self, limit: int) -> list[OutboxMessage]:
+        return await self._store.claim_messages("alert", limit=limit, lease_s=LEASE_S)
 
-    async def send_due(self) -> None:
-        while True:
-            wake_event = self._wake_event
-            messages = await _until_answered(self._claim, "letters")
-            for message in messages:
-                await contained(self._send, message)
-            if not messages:
-                with trio.move_on_after(POLL_S):
-                    await wake_event.wait()
+    async def _extend(self, message: OutboxMessage) -> bool:
+        return await self._store.extend_message(message, lease_s=LEASE_S)
 
-    async def _claim(self) -> list[OutboxMessage]:
-        # one: a second lease could expire while the relay is slow with the first
-        return await self._store.claim_messages("alert", limit=1, lease_s=LEASE_S)
-
-    async def _send(self, message: OutboxMessage) -> None:
-        """Send and mark, shielded from a stop: an unmarked message would be sent again."""
-        with trio.CancelScope(shield=True, deadline=self._closes_at) as self._in_flight:
-            try:
-                account = await self._store.account(message.account_id)
-            except StoreUnavailable as error:
-                # no retry here: the lease must not expire during a delivery
-                log.warning("alert %s must wait: %s", message.name, error)
-                return
-            send_result = await self._try(message, account)
-            await self._mark(message, account, send_result)
+    async def _send(self, message: OutboxMessage, _: Batch[OutboxMessage]) -> AttemptResult:
+        account = await self._store.account(message.account_id)
+        send_result = await self._try(message, account)
+        wait_s = self._wait_s(message) if send_result.why and not send_result.final else None
+        due_at = None if wait_s is None else self._now() + timedelta(seconds=wait_s)
+        _log_send_result(message, account, send_result, due_at)
+        record = partial(
+            self._store.message_attempted,
+            message, sent=send_result.why is None, due_at=due_at, error=send_result.why,
+        )  # fmt: skip
+        return AttemptResult(record, retry_in_s=wait_s)
 
     async def _try(self, outbox_message: OutboxMessage, account: Account | None) -> SendResult:
         if account is None or not account.alerts:
@@ -252,23 +247,13 @@ class AlertSender:
             return SendResult(str(error), final=True)
         return await self._mailer.send(message)
 
-    async def _mark(
-        self, message: OutboxMessage, account: Account | None, send_result: SendResult
-    ) -> None:
-        due_at = self._next_try(message) if send_result.why and not send_result.final else None
-        _log_send_result(message, account, send_result, due_at)
-        await _until_answered(
-            lambda: self._store.message_attempted(
-                message, sent=send_result.why is None, due_at=due_at, error=send_result.why
-            ),
-            "what came of an alert",
-        )
-
-    def _next_try(self, message: OutboxMessage) -> datetime | None:
-        """When to retry; None after TRIED_FOR."""
+    def _wait_s(self, message: OutboxMessage) -> float | None:
+        """Return the seconds until the next try; None after TRIED_FOR."""
         now = self._now()
-        due_at = now + timedelta(seconds=pause_s(message.tries, self._rng.random()))
-        return due_at if due_at <= (message.first_tried_at or now) + TRIED_FOR else None
+        tried = now - (message.first_tried_at or now)
+        return RETRY.pause_s(
+            message.tries + 1, chance=self._rng.random(), tried_s=tried.total_seconds()
+        )
 
 
 def _log_send_result(
@@ -305,29 +290,25 @@ async def open_alerts(
     """Detect and send alerts for the duration of the block; the quota service calls `watch`.
 
     Without a relay's URL (or a mailer) messages stay due in the outbox. Leaving the
-    block waits up to CLOSING_S for the current message. Raises WrongSetting.
+    block waits up to a second for the current message. Raises WrongSetting.
     """
     if mailer is None and url is not None:
         mailer = RelayMailer(_relay(url))
-    outbox_worker: AlertSender | None = None
+    workers = []
     if mailer is not None:
         sender = _checked(sender or f"mailprobe@{host_name()}")
-        outbox_worker = AlertSender(
+        alert_sender = AlertSender(
             store, mailer, now=now, rng=rng, dashboard_url=places.dashboard_url, sender=sender
         )
-    alerts = Alerts(
-        store, plans, now=now, notify_sender=outbox_worker.wake if outbox_worker else None
-    )
-    async with trio.open_nursery() as nursery:
+        workers = [alert_sender.worker()]
+    wake_sender = workers[0].wake if workers else None
+    alerts = Alerts(store, plans, now=now, notify_sender=wake_sender)
+    async with open_workers(*workers), trio.open_nursery() as nursery:
         nursery.start_soon(supervised, alerts.check_changed)
         nursery.start_soon(supervised, alerts.sweep)
-        if outbox_worker:
-            nursery.start_soon(supervised, outbox_worker.send_due)
         try:
             yield alerts
         finally:
-            if outbox_worker:
-                outbox_worker.close()
             nursery.cancel_scope.cancel()
 
 

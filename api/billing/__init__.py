@@ -1,1 +1,1 @@
-"""Billing: pure rules, the outbox worker, the client of the provider's SDK."""
+"""Billing: pure rules, the sender of meter events, the client of the provider's SDK."""

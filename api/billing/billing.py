@@ -7,8 +7,8 @@ from datetime import datetime
 
 from mailprobe.api.rest.refusals import NoSuchRoute
 from mailprobe.api.service import Payments
-from mailprobe.storage.contract import Store
 from mailprobe.storage.records import Account
+from mailprobe.storage.store import Store
 
 
 @asynccontextmanager

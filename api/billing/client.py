@@ -63,9 +63,9 @@ class StripePace:
         1.0,
     )  # pauses within answer_s before a repeatable request is retried
     poll_s: float = 2.0
-    run_s: float = 25.0  # no request starts later, so that those in progress end within the lease
+    run_s: float = 25.0  # no request of a batch starts later, as the next batch waits for it
     lease_s: float = 60.0
-    at_once: int = 64  # messages per run; Stripe accepts one event per customer at a time
+    at_once: int = 64  # messages per batch; Stripe accepts one event per customer at a time
     backoff_max_s: float = 60.0  # after an outage of hours, the longest delay once Stripe is back
 
 

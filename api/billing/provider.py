@@ -1,4 +1,4 @@
-"""Billing through Stripe: customers, portal, webhook events, and the outbox worker.
+"""Billing through Stripe: customers, portal, webhook events, and the meter events of the outbox.
 
 Meter events are written to the outbox in one transaction with the usage they count.
 An event only triggers a fetch of the customer's subscriptions, so events may arrive
@@ -10,36 +10,37 @@ No log line or exception from here contains a key, a secret or a portal address.
 import logging
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
 from mailprobe.api.billing.client import PACE, CustomerMissing, Stripe, StripeFailed, StripePace
 from mailprobe.api.billing.rules import (
+    AFTER_OUTAGE,
+    AFTER_REFUSAL,
     NO_SUBSCRIPTION,
-    OUTAGE_PAUSE_MAX_S,
-    REFUSED_PAUSE_MAX_S,
     BillingEvent,
     Failure,
     Subscription,
     account_fields,
     held_for,
     identifier_of,
+    meter_backoff,
     meter_event,
-    pause_s,
     read_event,
     reported,
     slot_of,
 )
+from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.rest.refusals import NoSuchRoute, ProviderUnavailable
-from mailprobe.engine.background import contained, log_fault, supervised
-from mailprobe.storage.contract import Store, StoreUnavailable
 from mailprobe.storage.records import Account, OutboxMessage
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.payments")
 
@@ -278,27 +279,8 @@ class StripePayments:
 # -- the outbox ---------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class OutboxRun:
-    """One batch of claimed messages, and its failures so far."""
-
-    claimed: int = 0
-    ends_at: float = math.inf
-    failures: list[Failure] = field(default_factory=list)
-
-    @property
-    def general_failure(self) -> Failure | None:
-        """The failure that affects all messages, with the longest Retry-After; else None."""
-        general = [failure for failure in self.failures if failure.general]
-        return max(general, key=lambda failure: failure.retry_after_s, default=None)
-
-    @property
-    def is_over(self) -> bool:
-        return self.general_failure is not None or trio.current_time() > self.ends_at
-
-
-class OutboxWorker:
-    """Sends the meter messages of the outbox to Stripe, one run after another."""
+class MeterSender:
+    """Sends the meter messages of the outbox to Stripe."""
 
     def __init__(
         self,
@@ -317,66 +299,44 @@ class OutboxWorker:
         self._rng = rng
         self._pace = pace
 
-    async def run(self) -> None:
-        """Run forever, with growing back-off while Stripe refuses everything."""
-        failed = 0
-        while True:
-            try:
-                done = await self.deliver()
-            except StoreUnavailable:
-                log.warning("the meter's messages were not fetched: the store cannot be asked")
-                done = OutboxRun()
-            except Exception:
-                log_fault(self.deliver)
-                done = OutboxRun()
-            if done.general_failure is not None:
-                await trio.sleep(self._backoff_s(failed, done.general_failure))
-                failed += 1
-                continue
-            failed = 0
-            if done.claimed < self._pace.at_once:
-                await trio.sleep(self._pace.poll_s)
-
-    def _backoff_s(self, failed: int, failure: Failure) -> float:
-        asked_s, most_s = failure.retry_after_s, self._pace.backoff_max_s
-        return pause_s(failed, self._rng, retry_after_s=asked_s, most_s=most_s)
-
-    async def deliver(self) -> OutboxRun:
-        """Claim and send one batch. Stripe accepts one event per customer at a time.
-
-        Raises StoreUnavailable if the claim fails.
-        """
-        messages = await self._store.claim_messages(
-            "meter", limit=self._pace.at_once, lease_s=self._pace.lease_s
+    def worker(self) -> Worker[OutboxMessage]:
+        """Return the outbox worker of the meter. Stripe accepts one event per customer at a time."""
+        pace = self._pace
+        queue = WorkQueue(
+            "meter events",
+            Pace(
+                pace.at_once,
+                lease_s=pace.lease_s,
+                extend_every_s=pace.lease_s / 4,
+                poll_s=pace.poll_s,
+                store_pause_s=pace.poll_s,
+                drain_s=0.0,  # Stripe drops repeated identifiers
+                batch_s=pace.run_s,
+            ),
+            claim=self._claim,
+            extend=self._extend,
+            attempt=self._deliver,
+            name_of=identifier_of,
+            ordered_by=lambda message: message.account_id,
+            backoff=meter_backoff(pace.backoff_max_s),
         )
-        by_account: dict[str, list[OutboxMessage]] = defaultdict(list)
-        for message in messages:
-            by_account[message.account_id].append(message)
-        done = OutboxRun(len(messages), trio.current_time() + self._pace.run_s)
-        async with trio.open_nursery() as nursery:
-            for theirs in by_account.values():
-                nursery.start_soon(contained, self._send_in_order, theirs, done)
-        if done.failures:
-            count, why = len(done.failures), done.failures[0].why
-            log.warning("%d of %d meter events were not taken: %s", count, len(messages), why)
-        return done
+        return Worker(queue, chance=self._rng.random)
 
-    async def _send_in_order(self, messages: Sequence[OutboxMessage], done: OutboxRun) -> None:
-        try:
-            for message in messages:
-                await self._deliver(message, done)
-        except StoreUnavailable:
-            # Sent again after the lease expires; Stripe drops repeated identifiers.
-            log.warning("what came of a meter event was not kept: the store cannot be asked")
+    async def _claim(self, limit: int) -> list[OutboxMessage]:
+        return await self._store.claim_messages("meter", limit=limit, lease_s=self._pace.lease_s)
 
-    async def _deliver(self, message: OutboxMessage, done: OutboxRun) -> None:
+    async def _extend(self, message: OutboxMessage) -> bool:
+        return await self._store.extend_message(message, lease_s=self._pace.lease_s)
+
+    async def _deliver(self, message: OutboxMessage, batch: Batch[OutboxMessage]) -> AttemptResult:
         tried_at = self._now()
         held = held_for(message, tried_at)
         if held is not None:
-            return await self._defer(message, held)
-        if done.is_over:
-            failure = Failure("it had to wait for others", certain=True)
-            return await self._requeue(message, failure, tried_at)
+            return self._hold(message, held)
+        if batch.is_over:
+            return self._requeue(
+                message, Failure("it had to wait for others", certain=True), tried_at
+            )
         customer_id = ""
         try:
             customer_id = await self._customer_of(message)
@@ -384,9 +344,11 @@ class OutboxWorker:
         except StripeFailed as failed:
             if isinstance(failed, CustomerMissing):
                 await self._customers.forget(message.account_id, customer_id)
-            done.failures.append(failed.failure)
-            return await self._requeue(message, failed.failure, tried_at)
-        await self._store.message_attempted(message, sent=True, due_at=None)
+            result = self._requeue(message, failed.failure, tried_at)
+            return replace(result, failure=failed.failure)
+        return AttemptResult(
+            partial(self._store.message_attempted, message, sent=True, due_at=None)
+        )
 
     async def _customer_of(self, message: OutboxMessage) -> str:
         """The customer to count for. Raises StripeFailed, which is certain: nothing was sent."""
@@ -400,23 +362,32 @@ class OutboxWorker:
             general, wait_s = failed.failure.general, failed.failure.retry_after_s
             raise StripeFailed(Failure(why, True, general, wait_s)) from None
 
-    async def _requeue(self, message: OutboxMessage, failure: Failure, tried_at: datetime) -> None:
+    def _requeue(
+        self, message: OutboxMessage, failure: Failure, tried_at: datetime
+    ) -> AttemptResult:
         """Make the message due again, with growing back-off."""
-        most_s = OUTAGE_PAUSE_MAX_S if failure.general else REFUSED_PAUSE_MAX_S
-        rest_s = pause_s(
-            message.tries, self._rng, retry_after_s=failure.retry_after_s, most_s=most_s
+        backoff = AFTER_OUTAGE if failure.general else AFTER_REFUSAL
+        rest_s = backoff.pause_s(
+            message.tries + 1, chance=self._rng.random(), retry_after_s=failure.retry_after_s
         )
+        assert rest_s is not None  # its last pause repeats
         due_at = self._now() + timedelta(seconds=rest_s)
         error = reported(message, failure, tried_at)
-        await self._store.message_attempted(message, sent=False, due_at=due_at, error=error)
+        record = partial(
+            self._store.message_attempted, message, sent=False, due_at=due_at, error=error
+        )
+        return AttemptResult(record, retry_in_s=rest_s)
 
-    async def _defer(self, message: OutboxMessage, why: str) -> None:
+    def _hold(self, message: OutboxMessage, why: str) -> AttemptResult:
         """Hold the message for an operator, who checks Stripe's meter by hand."""
         log.error(
             "a meter event is held, %s: identifier %s, account %s, %d verifications of %s",
             why, identifier_of(message), message.account_id, message.count, slot_of(message).isoformat(),
         )  # fmt: skip
-        await self._store.message_attempted(message, sent=False, due_at=None, error=f"held, {why}")
+        attempted = self._store.message_attempted
+        return AttemptResult(
+            partial(attempted, message, sent=False, due_at=None, error=f"held, {why}")
+        )
 
 
 @asynccontextmanager
@@ -432,7 +403,7 @@ async def open_stripe_payments(
 ) -> AsyncIterator[StripePayments]:
     """Open payments and run the outbox worker for the duration of the block. Closes `stripe`."""
     customers = StripeCustomers(store, stripe)
-    outbox_worker = OutboxWorker(store, stripe, customers, now=now, rng=rng, pace=pace)
+    meter = MeterSender(store, stripe, customers, now=now, rng=rng, pace=pace)
     payments = StripePayments(
         store,
         stripe,
@@ -444,9 +415,7 @@ async def open_stripe_payments(
     )
     del webhook_secret  # a traceback may show what its frames hold
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, outbox_worker.run)
+        async with open_workers(meter.worker()):
             yield payments
-            nursery.cancel_scope.cancel()
     finally:
         await stripe.close()

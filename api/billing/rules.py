@@ -11,7 +11,6 @@ accepted is repeated for less than a day, one that certainly was not for less th
 
 import hashlib
 import hmac
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from mailprobe.api.outbox.backoff import Backoff, growing
 from mailprobe.api.rest.refusals import InvalidRequest
 from mailprobe.storage.records import EPOCH, OutboxMessage, Tier
 
@@ -27,7 +27,6 @@ METER_EVENT = "mailprobe_verifications"
 SIGNED_WITHIN_S = 300  # the default of Stripe's own libraries
 UNCERTAIN_MAX = timedelta(hours=23)  # an hour less than Stripe remembers identifiers
 AGE_MAX = timedelta(days=34)  # a day less than Stripe accepts
-FIRST_PAUSE_S = 2.0
 OUTAGE_PAUSE_MAX_S = 900.0  # the longest delay of a message after Stripe recovers
 REFUSED_PAUSE_MAX_S = 3600.0  # while an operator must fix the cause
 RETRY_AFTER_MAX_S = 3600.0  # a longer Retry-After is cut to this
@@ -355,10 +354,13 @@ def reported(message: OutboxMessage, failure: Failure, tried_at: datetime) -> st
     return (doubt + failure.why)[:WHY_CHARACTERS_MAX]
 
 
-def pause_s(tries: int, rng: random.Random, *, retry_after_s: float, most_s: float) -> float:
-    """Seconds until the next attempt: doubled each time, up to half shorter at random, or Retry-After."""
-    grown = min(most_s, FIRST_PAUSE_S * 2.0 ** min(tries, 20))
-    return max(rng.uniform(0.5, 1.0) * grown, min(retry_after_s, RETRY_AFTER_MAX_S))
+def meter_backoff(most_s: float) -> Backoff:
+    """Return the rule of pauses that double up to `most_s`, each up to half shorter at random."""
+    return Backoff(growing(2.0, most_s), spread=(0.5, 1.0), retry_after_s_max=RETRY_AFTER_MAX_S)
+
+
+AFTER_OUTAGE = meter_backoff(OUTAGE_PAUSE_MAX_S)
+AFTER_REFUSAL = meter_backoff(REFUSED_PAUSE_MAX_S)
 
 
 def read_retry_after(header: str | None) -> float:

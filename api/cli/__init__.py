@@ -8,11 +8,15 @@ and imports no command.
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mailprobe.api.cli.shell.examples import add_examples
 from mailprobe.api.interrupts import raise_interrupts
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class CommandEntry(NamedTuple):  # a dataclass would add a tenth to the time of --help
@@ -32,7 +36,7 @@ COMMANDS = {
     ),
     "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
     "job": CommandEntry(
-        "mailprobe.api.cli.job", "job", "List webhook jobs, and resend a callback."
+        "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
@@ -47,6 +51,9 @@ COMMANDS = {
     ),
     "doctor": CommandEntry(
         "mailprobe.api.cli.doctor", "doctor", "Check that this machine can verify addresses."
+    ),
+    "completion": CommandEntry(
+        "mailprobe.api.cli.shell.completion", "completion", "Print the completion for a shell."
     ),
     "lists": CommandEntry(
         "mailprobe.api.cli.lists", "lists", "Update the lists of disposable and free domains."
@@ -70,8 +77,21 @@ class LazyGroup(click.Group):
             return None
         entry = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(entry.module), entry.name)
+        if command.epilog is None:
+            add_examples(command, cmd_name)
         raise_interrupts()
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete the names of commands from the table: click would import every command."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -138,3 +158,6 @@ def show(error: click.ClickException) -> None:
 @click.version_option(package_name="mailprobe")
 def main() -> None:
     """Verify email addresses without sending mail."""
+
+
+add_examples(main, "")

@@ -14,8 +14,8 @@ from mailprobe.api.cli.runner import run
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
     from mailprobe.api.settings import Settings
-    from mailprobe.storage.contract import Store
     from mailprobe.storage.records import Account, Tier
+    from mailprobe.storage.store import Store
 
 T = TypeVar("T")
 
@@ -29,14 +29,32 @@ def account() -> None:
 
 @account.command()
 @click.option("--email", required=True, metavar="E", help="Address for notifications.")
-@click.option("--tier", type=click.Choice(TIERS), default="free", show_default=True)
+@click.option(
+    "--tier",
+    type=click.Choice(TIERS),
+    default="free",
+    show_default=True,
+    help="The plan: its limits and its price.",
+)
 def create(email: str, tier: "Tier") -> None:
     """Create an account with two keys. Save them now; they are never shown again.
 
     `key` verifies addresses, `provisioning_key` manages the account over the API.
+    An email address has one account.
     """
     _check_email(email)
-    print_json(with_store(read_settings(), lambda store: new_account(store, email, tier)))
+
+    async def make(store: "Store") -> dict[str, Any]:
+        for known in await store.accounts():
+            if known.email.lower() == email.lower():
+                raise CommandError(
+                    f"{email} has an account already: {known.id}, tier {known.tier};"
+                    f" 'mailprobe key create {known.id}' makes a key for it,"
+                    f" 'mailprobe account set {known.id}' changes its settings"
+                )
+        return await new_account(store, email, tier)
+
+    print_json(with_store(read_settings(), make))
 
 
 @account.command("list")
@@ -59,7 +77,7 @@ def show(account_id: str) -> None:
 
 @account.command("set")
 @click.argument("account_id", metavar="ID")
-@click.option("--tier", type=click.Choice(TIERS))
+@click.option("--tier", type=click.Choice(TIERS), help="The plan: its limits and its price.")
 @click.option("--soft-cap", metavar="EUR|none", help="Overage that triggers a notification.")
 @click.option("--hard-cap", metavar="EUR|none", help="Overage at which requests get 402.")
 @click.option("--alerts", type=click.Choice(("on", "off")), help="Send mail about quota and spend.")

@@ -17,12 +17,28 @@ if TYPE_CHECKING:
     from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.source import OpenSource
 
+FILE_NAME = click.Path(readable=False)  # for completion only: the command checks the file
+
 
 @click.command()
-@click.argument("input_", metavar="INPUT")
-@click.option("-o", "--output", metavar="FILE", help="Output file; its extension sets the format.")
-@click.option("--server", metavar="URL", help="Verify with this service, not on this machine.")
-@click.option("--key", metavar="KEY", help="The API key for --server.")
+@click.argument("input_", metavar="INPUT", type=FILE_NAME)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=FILE_NAME,
+    help="Output file; its extension sets the format.",
+)
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Verify with this service, not on this machine. Default: MAILPROBE_SERVER.",
+)
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="The API key for the service. Default: MAILPROBE_KEY.",
+)
 @click.option(
     "--column",
     metavar="NAME",
@@ -82,7 +98,7 @@ def clean(
         from mailprobe.api.cli.output.progress import show_progress
         from mailprobe.api.cli.output.report import print_summary
 
-        open_source = _source(server, key)
+        open_source, is_local = _source(server, key)
     codec = encoding and known_encoding(encoding)
     reading = ReadOptions(column, codec, errors, skip_lines, quotes, backslash)
     raise_open_files()
@@ -98,37 +114,51 @@ def clean(
             open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
-            resume_command=_command(input_, output, server, reading),
+            resume_command=_command(input_, output, server, key, reading),
         )
         with suppress(OSError):  # the list is cleaned even if standard error is closed
             print_summary(summary, sys.stderr)
-        if server is None and (hint := dead_end(summary.counts.reasons)) is not None:
+        if is_local and (hint := dead_end(summary.counts.reasons)) is not None:
             print_error(hint)
 
 
-def _source(server: str | None, key: str | None) -> "OpenSource":
-    if server is None and key is None:
-        from mailprobe.api.cli.source import open_own_engine
+def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
+    """The source that the options or the settings name, and whether it is an engine here.
+
+    Raises Misuse and WrongSetting. A key in the settings is no reason to use a service.
+    """
+    if server is None or key is None:
         from mailprobe.api.settings import Settings
 
         settings = Settings.read(os.environ)
-        return lambda: open_own_engine(settings.engine)
-    if server is None or key is None:
+        server = settings.server if server is None else server
+        if server is None and key is None:
+            from mailprobe.api.cli.source import open_own_engine
+
+            return (lambda: open_own_engine(settings.engine)), True
+        key = settings.key if key is None else key
+    if server is None:
         raise Misuse(
-            "--server and --key need each other: the service's address and an API key for it"
+            "--key needs the service's address too: give --server, or set MAILPROBE_SERVER"
         )
+    if key is None:
+        raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
     from mailprobe.api.cli.http_source import check_server, open_http_source
 
     check_server(server, key)
-    return lambda: open_http_source(server, key)
+    return (lambda: open_http_source(server, key)), False
 
 
-def _command(input_: str, output: str | None, server: str | None, reading: "ReadOptions") -> str:
+def _command(
+    input_: str, output: str | None, server: str | None, key: str | None, reading: "ReadOptions"
+) -> str:
     words = ["mailprobe", "clean", input_]
     if output is not None:
         words += ["-o", output]
     if server is not None:
-        words += ["--server", server, "--key", "KEY"]  # never print a secret
+        words += ["--server", server]
+    if key is not None:
+        words += ["--key", "KEY"]  # never print a secret
     if reading.column is not None:
         words += ["--column", reading.column]
     if reading.encoding is not None:

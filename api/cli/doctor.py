@@ -9,20 +9,23 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
-from typing import Literal, Protocol
+from typing import Literal
 from urllib.parse import urlsplit
 
 import click
 import trio
+import trio.socket
 
 from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.sender.checks import Check, check_blocklists, check_spf
+from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -32,7 +35,7 @@ from mailprobe.engine.dns.messages import (
     encode_query,
     read_route,
 )
-from mailprobe.engine.dns.response import DohResponse, TransportFailed
+from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.dns.routes import Routes, open_routes
 from mailprobe.engine.net.dialer import Dial, Dialer
 from mailprobe.engine.net.public_addresses import is_public
@@ -42,21 +45,17 @@ from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, ehlo
 
 # Their mail hosts are tested; the first two report our address in their EHLO reply.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
+# Looked up by this machine's own resolver where the endpoints fail: port 25 is tested all the same.
+KNOWN_HOSTS = {
+    "gmail.com": "gmail-smtp-in.l.google.com",
+    "outlook.com": "outlook-com.olc.protection.outlook.com",
+    "gmx.net": "mx00.gmx.net",
+}
 ENDPOINT_S = 3.0
 FIND_S = 3.0  # a mail host and its address
 MEET_S = 3.0  # connection to one, banner and EHLO
 HELO_S = 3.0  # after the mail hosts: 9 s in all
 CLOCK_S_MAX = 30.0  # signatures and certificates tolerate minutes, rate limits and usage less
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check; `advice` if it failed."""
-
-    check: str
-    status: Literal["ok", "failed", "skipped"]
-    found: str
-    advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,10 @@ class Greeting:
     our_address: str | None = None
 
 
-class QueryTransport(Protocol):
-    """The part of mailprobe.engine.dns.doh.Transport that the checks use."""
-
-    async def post(self, url: str, query: bytes) -> DohResponse: ...
+async def system_addresses(host: str) -> list[str]:
+    """The addresses of a host by this machine's own resolver. Raises OSError."""
+    found = await trio.socket.getaddrinfo(host, None, type=trio.socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class Network:
     routes: Routes
     dial: Dial
     now: Callable[[], float] = time.time
+    system: Callable[[str], Awaitable[list[str]]] = system_addresses
 
 
 async def examine(
@@ -125,10 +125,35 @@ async def examine_with(
             nursery.start_soon(check_host, domain)
     greeted = [greetings[domain] for domain in PROVIDERS]
     checked = [endpoints[url] for url in settings.doh_urls]
+    ours = _our_address(greeted)
+    questions = DnsQuestions(network.transport, settings.doh_urls)
+    named: list[Check] = []
+    sender: dict[str, Check] = {}
+
+    async def check_name() -> None:
+        named.append(await check_helo(settings, network.routes, ours))
+
+    async def check_lists() -> None:
+        sender["lists"] = await check_blocklists(ours, questions)
+
+    async def check_policy() -> None:
+        sender["policy"] = await check_spf(settings, ours, questions)
+
+    works = any(endpoint.check.status == "ok" for endpoint in checked)
+    if works:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(check_name)
+            nursery.start_soon(check_lists)
+            nursery.start_soon(check_policy)
+        about_us = [*named, sender["lists"], sender["policy"]]
+    else:  # one cause, said once
+        about_us = [Check("our name and address", "skipped", "no endpoint answers: see above")]
+        if (fault := check_helo_form(settings)) is not None:
+            about_us.insert(0, fault)
     return [
         *(endpoint.check for endpoint in checked),
-        check_port(settings, greeted),
-        await check_helo(settings, network.routes, _our_address(greeted)),
+        check_port(settings, greeted, resolved=works),
+        *about_us,
         await check_store(database, secret_key),
         check_clock(checked),
     ]
@@ -185,13 +210,20 @@ def check_clock(endpoints: list[EndpointCheck]) -> Check:
 
 async def greeting_of(domain: str, network: Network, settings: EngineSettings) -> Greeting:
     """Connect to the first mail host of this domain, read its banner, say EHLO and QUIT."""
+    address = ""
     try:
         with trio.fail_after(FIND_S):
             host, address = await _find(domain, network.routes)
-    except trio.TooSlowError:
-        return Greeting(domain, "not found", "the look-up took too long")
-    except LookupError as error:
-        return Greeting(domain, "not found", str(error))
+    except (trio.TooSlowError, LookupError) as error:
+        host = KNOWN_HOSTS[domain]
+        reason = str(error) or "the look-up took too long"
+        with trio.move_on_after(FIND_S):
+            try:
+                address = (await network.system(host))[0]
+            except (OSError, IndexError):
+                return Greeting(domain, "not found", reason)
+        if not address:
+            return Greeting(domain, "not found", reason)
     greeting = Greeting(domain, "not connected", f"{host}: no answer to connect")
     with trio.move_on_after(MEET_S):
         try:
@@ -257,10 +289,12 @@ def _our_address(greetings: list[Greeting]) -> str | None:
     return next((greeting.our_address for greeting in greetings if greeting.our_address), None)
 
 
-def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
+def check_port(
+    settings: EngineSettings, greetings: list[Greeting], *, resolved: bool = True
+) -> Check:
     """One welcome is enough: the port is open, and not every host refuses us."""
     name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
-    words = "; ".join(f"{greeting.domain}: {greeting.words}" for greeting in greetings)
+    words = _causes(greetings)
     came = {greeting.received: greeting for greeting in reversed(greetings)}
     if "welcome" in came:
         return Check(name, "ok", came["welcome"].words)
@@ -268,7 +302,16 @@ def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
         return Check(name, "failed", words, PORT_REFUSED)
     if "not connected" in came:
         return Check(name, "failed", words, PROXIES_FAIL if settings.proxies else PORT_CLOSED)
-    return Check(name, "skipped", words)
+    return Check(name, "skipped", words if resolved else "no mail host is found: see above")
+
+
+def _causes(greetings: Sequence[Greeting]) -> str:
+    """Each cause once, with the providers whose hosts it concerns."""
+    hosts: dict[str, list[str]] = {}
+    for greeting in greetings:
+        cause = greeting.words.partition(": ")[2] or greeting.words
+        hosts.setdefault(cause, []).append(greeting.domain)
+    return "; ".join(f"{', '.join(domains)}: {cause}" for cause, domains in hosts.items())
 
 
 PORT_REFUSED = (
@@ -282,13 +325,21 @@ PORT_CLOSED = (
 )
 
 
+def check_helo_form(settings: EngineSettings) -> Check | None:
+    """The failed check of an EHLO name that no other host can resolve; else None."""
+    helo = settings.helo_name
+    if "." in helo.strip(".") and not helo.lower().startswith("localhost"):
+        return None
+    advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
+    return Check(f"HELO name, {helo}", "failed", "not a public host name", advice)
+
+
 async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:
     """Check that the EHLO name resolves to our address, and our address back to it."""
+    if (fault := check_helo_form(settings)) is not None:
+        return fault
     helo = settings.helo_name
     name = f"HELO name, {helo}"
-    if "." not in helo.strip(".") or helo.lower().startswith("localhost"):
-        advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
-        return Check(name, "failed", "not a public host name", advice)
     with trio.move_on_after(HELO_S):
         try:
             found = await routes.addresses(helo)

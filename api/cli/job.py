@@ -8,8 +8,8 @@ from mailprobe.api.cli.account import find, print_json, read_settings, with_stor
 from mailprobe.api.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from mailprobe.storage.contract import Store
     from mailprobe.storage.records import Attempt, Job, JobState
+    from mailprobe.storage.store import Store
 
 STATES = ("pending", "delivering", "done", "failed")
 LISTED = 100
@@ -17,7 +17,7 @@ LISTED = 100
 
 @click.group()
 def job() -> None:
-    """List webhook jobs, show their callbacks, and resend a callback."""
+    """List asynchronous jobs, show their callbacks, and resend a callback."""
 
 
 @job.command("list")
@@ -71,7 +71,8 @@ def resend(job_id: str) -> None:
     """Resend a callback at once, with all its retries. The running service sends it."""
 
     async def again(store: "Store") -> "Job | None":
-        await _find(store, job_id)
+        if (await _find(store, job_id)).webhook is None:
+            raise CommandError(f"job {job_id} has no webhook: its result is fetched, not posted")
         return await store.resend_job(job_id)
 
     resent = with_store(read_settings(), again)

@@ -10,8 +10,8 @@ from mailprobe.api.cli.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
-    from mailprobe.storage.contract import Store
     from mailprobe.storage.records import Key
+    from mailprobe.storage.store import Store
 
 
 @click.group()
@@ -36,6 +36,10 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
     _check_label(label)
     prefix: Prefix = "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
     settings = read_settings()
+    if test and settings.production:
+        raise CommandError(
+            "the service is in production (MAILPROBE_PRODUCTION=1) and takes no test keys"
+        )
     plans = read_plans(settings.plans_file)
 
     async def make(store: "Store") -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mailprobe.api.serve import Listeners
     from mailprobe.api.setting_values import Bind
     from mailprobe.api.settings import Settings
-    from mailprobe.storage.contract import Store
+    from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -220,9 +220,19 @@ def _prepare_store(settings: "Settings") -> None:
 
     if not with_store(settings, has_accounts):
         print_error(
-            "there is no account yet; create one with: "
-            "mailprobe account create --email you@example.org --tier free"
+            "there is no account yet; create one with the first of these, and try the second:"
         )
+        for line in first_commands(settings.bind.url):
+            click.echo(f"  {line}", err=True)
+
+
+def first_commands(url: str) -> tuple[str, str]:
+    """Return the commands that come after the first start."""
+    return (
+        "mailprobe account create --email you@example.org",
+        f"curl {url}/v1/email/verify -H 'Authorization: Bearer KEY'"
+        """ -H 'Content-Type: application/json' -d '{"email": "you@example.org"}'""",
+    )
 
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
@@ -234,6 +244,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
         print_error(f"metrics on {url_of(listeners.metrics)}/metrics")
     if listeners.tools:
         print_error(f"tools on {tools_url_of(settings)}/mcp")
+    print_error(f"documentation on {settings.docs_url or f'{settings.bind.url}/docs'}")
     by = "" if workers == 1 else f" with {workers} workers"
     print_error(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
     log.info("started", extra={"version": release(), "workers": workers})

@@ -34,7 +34,8 @@ SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     """Verify each ADDRESS and print its status and the reason.
 
-    An ADDRESS of - reads addresses from standard input, one per line.
+    An ADDRESS of - reads addresses from standard input, one per line. Of
+    'Ann <ann@example.org>' the part in angle brackets is verified.
     """
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
@@ -53,9 +54,18 @@ def _texts(addresses: Iterable[str]) -> Iterable[str]:
     for address in addresses:
         if address == "-":
             lines = (line.rstrip("\r") for line in _read_input().split("\n"))
-            yield from (line for line in lines if line.strip())
+            yield from (_bare(line) for line in lines if line.strip())
         else:
-            yield _unicode(address)
+            yield _bare(_unicode(address))
+
+
+def _bare(text: str) -> str:
+    """The address of `Ann <ann@shop.test>`; any other text as it is."""
+    if "<" not in text:
+        return text
+    from mailprobe.api.cli.listfile.columns import address_in
+
+    return address_in(text)
 
 
 def _read_input() -> str:
@@ -129,7 +139,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
             nursery.cancel_scope.cancel()
 
     run(main)
-    from mailprobe.api.cli.output.report import console_on, explanation, verdict_table
+    from mailprobe.api.cli.output.report import console_on, explanation, print_verdicts
 
     _print_dead_end(answer.verdict for answer in found.values())
     console = console_on(sys.stdout)
@@ -139,7 +149,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
             for line in explanation(answer.verdict, answer.evidence or Evidence()):
                 console.print(line, overflow="fold")
     else:
-        console.print(verdict_table((a.verdict for a in in_order), console.width))
+        print_verdicts(console, [answer.verdict for answer in in_order])
 
 
 async def _show_waiting(found: "Mapping[int, Answer]", total: int) -> None:

@@ -1,41 +1,34 @@
 """One client's connection: reads requests, runs them, and sends the answers.
 
-One task reads, under one cancel scope (`ReadDeadline`). Each request runs in a task of its
-own (an `Exchange`, see `api/http/exchange.py`). Sends have deadlines of their own
-(`Output`).
+One task reads, under one cancel scope (`ReadDeadline`). The octets become events by one of
+two readers (`api/http/parser.py`), answers become octets by one encoder
+(`api/http/encoder.py`). Each request runs in a task of its own (an `Exchange`, see
+`api/http/exchange.py`). Sends have deadlines of their own (`Output`).
 """
 
 import os
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import h11
 import trio
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Body, EndBody
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from mailprobe.api.http.exchange import (
-    REFUSALS,
-    Exchange,
-    Message,
-    contain,
-    new_request_id,
-    refusal_headers,
-)
-from mailprobe.api.http.fast_parser import FastAnswer, FastRequest, read_fast
-from mailprobe.api.http.incoming import IncomingBody, ReadDeadline, declared_octets
+from mailprobe.api.http.encoder import CONTINUE, Message, ResponseEncoder, error_messages
+from mailprobe.api.http.exchange import Exchange, RequestTurn, contain, new_request_id
+from mailprobe.api.http.incoming import IncomingBody, ReadDeadline
 from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
-from mailprobe.api.http.overload import Ticket, set_ticket
+from mailprobe.api.http.overload import set_ticket
+from mailprobe.api.http.parser import (
+    FastReader,
+    MalformedRequest,
+    Mark,
+    RequestHead,
+    RequestReader,
+    StrictReader,
+)
 from mailprobe.api.http.request_bodies import ArrivingBody, set_arrival
-from mailprobe.api.http.request_turn import RequestTurn
-from mailprobe.api.http.strict_h11 import admit, strict_connection
 
 if TYPE_CHECKING:
     from mailprobe.api.http.server import HttpServer
@@ -44,37 +37,28 @@ HEAD_WHEN_DRAINING_S = 1.0  # for the rest of a head; an idle connection is clos
 SETTLE_S = 0.02
 
 
-class HttpConnection(H11Protocol):
-    """One client. HTTP/1.0 and 1.1 only; see `admit` for the reasons."""
-
-    connection: h11.Connection  # never a web socket's
+class HttpConnection:
+    """One client. HTTP/1.0 and 1.1 only."""
 
     def __init__(self, server: "HttpServer", wire: trio.SocketStream) -> None:
         sock = wire.socket
-        super().__init__(
-            server.app,  # type: ignore[arg-type]  # only passed back to spawn_app
-            server.config,
-            server.context,
-            self,  # type: ignore[arg-type]  # in place of a task group: only spawn_app is used
-            ConnectionState({}),
-            False,
-            parse_socket_addr(sock.family, sock.getpeername()),
-            parse_socket_addr(sock.family, sock.getsockname()),
-            self._on_event,
-        )
-        self.connection, self._buffer = strict_connection(server.limits.head_octets_max)
+        self._client = parse_socket_addr(sock.family, sock.getpeername())
+        self._own_address = parse_socket_addr(sock.family, sock.getsockname())
         self._server = server
         self._limits = server.limits
         self._wire = wire
+        self._fast = FastReader(self._limits.head_octets_max)
+        self._strict = StrictReader(self._limits.head_octets_max)
         self._output = Output(wire, self._limits.send_s, self.abort)
         self.flush = self._output.flush  # not a method: no second call for each send
         self._deadline = ReadDeadline(trio.current_time() + self._limits.head_s)
         self._request: RequestTurn | None = None
-        self._is_fast = False  # that request went round h11
+        self._requests = 0  # so far
+        self._encoder: ResponseEncoder | None = None  # of the latest request
         self._answered = trio.Event()
         self._head_begun = False
-        self._method = b""
         self._body = IncomingBody(0, self._limits.body_octets_max, inf)
+        self._is_upgraded = False
         self._is_evicted = False
         self._ending = False  # we close it
         self._gone = False  # the client has hung up, or the socket is closed
@@ -103,7 +87,7 @@ class HttpConnection(H11Protocol):
             self._close()
 
     async def _read(self) -> None:
-        """Feed the protocol until the client sends no more and has its last answer."""
+        """Feed a reader until the client sends no more and has its last answer."""
         while True:
             try:
                 # trio's receive_some tries to read first, which almost always fails here
@@ -118,14 +102,9 @@ class HttpConnection(H11Protocol):
             if not octets:
                 await self._finish_half_closed()
                 return
-            request = self._parse_fast(octets)
-            if request is not None:
-                await self._begin_fast(request, began_s)
-                continue
-            self.connection.receive_data(octets)
-            if self._is_fast:  # a pipelined request
-                await self._until_answered()
-            await self._handle_events()
+            await self._handle_events(self._reader_of(octets), began_s)
+            if self._is_upgraded:
+                return
 
     async def _until_answered(self) -> None:
         self._answered = trio.Event()
@@ -142,7 +121,7 @@ class HttpConnection(H11Protocol):
 
         Returns the first octet of the request, which shows its method, or nothing.
         """
-        if not self._server.is_overrun or self._request is not None or self._buffer:
+        if not self._server.is_overrun or self._request is not None or self._strict.has_input:
             return b""
         first = os.read(self._wire.socket.fileno(), 1)
         if first == b"P":  # of POST; a GET is always read
@@ -157,69 +136,6 @@ class HttpConnection(H11Protocol):
             if first:
                 return first
             raise
-
-    def _parse_fast(self, octets: bytes) -> FastRequest | None:
-        """Return the request if the fast path may serve it, else None."""
-        if (
-            self._request is not None
-            or self._buffer
-            or self._output.pending
-            or self._output.is_sending
-            or self._ending
-            or self._server.draining
-            or self.connection.our_state is not h11.IDLE
-        ):
-            return None
-        return read_fast(octets, self._limits.head_octets_max)
-
-    async def _begin_fast(self, request: FastRequest, began_s: float) -> None:
-        server, turn = self._server, self._new_request(request.method, request.target)
-        turn.octets = len(request.body)
-        if not server.run_request(turn):
-            await self._reject_unread(began_s)
-            return
-        turn.exchange = exchange = Exchange(
-            server.app,
-            request.scope(self.client, self.server),
-            partial(self._send_answer, FastAnswer()),
-            self,
-            server.error_body,
-        )
-        server.idle.pop(self, None)
-        self._deadline.set(inf)
-        self._method = b""  # that request is no HEAD
-        self._body.whole.set()
-        self.keep_alive_requests += 1
-        await exchange.push({"type": "http.request", "body": request.body, "more_body": False})
-        self._request, self._is_fast = turn, True
-        self._nursery.start_soon(self._work, turn)
-
-    def _new_request(self, method: str, target: bytes) -> RequestTurn:
-        queue = self._server.admission_queue
-        path = target.partition(b"?")[0]
-        is_vital = path in self._server.vital and method in ("GET", "HEAD")
-        ticket = Ticket(queue) if queue is not None and method == "POST" else None
-        return RequestTurn(is_vital, ticket)
-
-    async def _send_answer(self, answer: FastAnswer, message: Message) -> None:
-        """Send one message of the answer to a request of the fast path."""
-        ours = self.config.response_headers("h11")
-        if self.keep_alive_requests >= self.config.keep_alive_max_requests:
-            ours = [*ours, (b"connection", b"close")]
-        self._output.pending += answer.octets_of(message, ours)
-        if answer.ended:
-            if answer.closes or self._server.draining:
-                self._end()
-            else:
-                self._idle()
-
-    async def _reject_unread(self, began_s: float) -> None:
-        """Reject a request before anything is done for it, at the lowest possible cost."""
-        self._output.pending += self._server.rejection()
-        await self.flush()
-        self._server.idle.pop(self, None)
-        self._idle()
-        self._server.charge_rejection(time.thread_time() - began_s)
 
     def _hang_up(self) -> None:
         self._gone = True
@@ -255,7 +171,7 @@ class HttpConnection(H11Protocol):
 
     def close_idle(self) -> None:
         """Close now if no request has begun."""
-        if self._request is None and not self._head_begun:
+        if self._request is None and not (self._head_begun or self._is_upgraded):
             self._end()
 
     def _end_work(self) -> None:
@@ -277,6 +193,7 @@ class HttpConnection(H11Protocol):
         self._deadline.scope.cancel()
 
     def drain(self) -> None:
+        """Close if idle, and soon if a head is incomplete."""
         self.close_idle()
         if self._request is None and self._head_begun:
             soon = trio.current_time() + HEAD_WHEN_DRAINING_S
@@ -284,37 +201,51 @@ class HttpConnection(H11Protocol):
 
     async def _linger(self) -> None:
         """Let the client read our answer before input that it still sends causes a reset."""
-        silent = (h11.IDLE, h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
-        if self.connection.their_state not in silent or self._buffer:
+        if self._strict.is_amid_request or self._strict.has_input:
             await linger(self._wire, self._limits.linger_s)
 
     # -- input
 
-    async def _handle_events(self) -> None:
-        while True:
+    def _reader_of(self, octets: bytes) -> RequestReader:
+        """Give the octets to the reader that can read them, and return it."""
+        is_between = not (
+            self._request is not None
+            or self._strict.has_input
+            or self._strict.is_amid_request
+            or self._output.pending
+            or self._output.is_sending
+            or self._ending
+        )
+        if is_between and self._fast.receive(octets):
+            return self._fast
+        self._strict.receive(octets)
+        return self._strict
+
+    async def _handle_events(self, reader: RequestReader, began_s: float) -> None:
+        """Handle all events of what was received; `began_s` is when, in this thread's time."""
+        while not self._is_upgraded:
+            if self._request is not None and self._body.whole.is_set():
+                if not self._strict.has_input:
+                    return
+                await self._until_answered()  # a pipelined request
             try:
-                event = self.connection.next_event()
-            except h11.RemoteProtocolError:
+                event = reader.next_event()
+            except MalformedRequest:
                 await self._refuse("invalid_request")
                 return
-            if event is h11.NEED_DATA:
+            if event is Mark.NEED_DATA:
                 self._watch()
                 return
-            if event is h11.PAUSED:  # a pipelined request
-                await self.can_read.clear()
-                await self.can_read.wait()
-            elif isinstance(event, h11.Request):
+            if isinstance(event, RequestHead):
                 await self._until_sent()
-                self._method = event.method
-                await self._begin(event)
-            elif self.stream is None:
+                await self._begin(event, began_s)
+            elif self._request is None:
                 return  # the rest of a body whose request was answered
-            elif isinstance(event, h11.Data):
-                await self._receive(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
+            elif isinstance(event, bytes):
+                await self._receive(event)
+            else:
                 self._deadline.set(inf)
                 await self._end_of_body()
-                await self.stream.handle(EndBody(stream_id=1))
 
     async def _until_sent(self) -> None:
         """Wait until the previous answer is in the kernel.
@@ -324,6 +255,100 @@ class HttpConnection(H11Protocol):
         if self._output.is_sending:
             self._deadline.set(inf)  # sends have deadlines of their own
             await self._output.wait_until_sent()
+
+    def _watch(self) -> None:
+        """Set the deadline for the rest of a head or of a body."""
+        if self._request is not None:
+            if not self._body.whole.is_set():
+                self._deadline.set(self._body.deadline)
+        elif self._strict.has_input and not self._head_begun:
+            self._head_begun = True
+            self._server.wait_for(self)
+            self._deadline.set(trio.current_time() + self._limits.head_s)
+
+    async def _begin(self, head: RequestHead, began_s: float) -> None:
+        server = self._server
+        turn = server.new_turn(head)
+        if head.body is not None:
+            turn.octets = len(head.body)
+            if not server.run_request(turn):
+                await self._reject_unread(began_s)
+                return
+        server.forget(self)
+        if server.upgrade is not None and head.is_websocket and not server.draining:
+            await self._hand_over(head)
+            return
+        self._start_exchange(head, turn)
+        if head.body is not None:
+            self._deadline.set(inf)
+            turn.exchange.push(head.body, more=False)
+            return
+        if self._body.is_over_declared:
+            await self._stop_at_large_body()
+        if self._body.is_expected:
+            await self._until_needed()
+        if head.expects_continue and not self._body.is_discarded:
+            self._output.pending += CONTINUE
+            await self.flush()
+
+    def _start_exchange(self, head: RequestHead, turn: RequestTurn) -> None:
+        server = self._server
+        self._requests += 1
+        self._encoder = ResponseEncoder(
+            is_head=head.method == "HEAD",
+            is_http10=head.version == "1.0",
+            closes=head.closes or self._requests >= server.config.keep_alive_max_requests,
+        )
+        turn.exchange = Exchange(
+            server.app,
+            head.scope(self._client, self._own_address),
+            partial(self._send_message, self._encoder),
+            self,
+            server.error_body,
+        )
+        if head.body is None:
+            deadline = trio.current_time() + self._limits.body_s
+            self._body = IncomingBody(head.octets, self._limits.body_octets_max, deadline)
+            if self._body.is_expected:
+                address = self._client[0] if self._client else ""
+                turn.arrival = ArrivingBody(server.intake, address, self._reject)
+        else:
+            self._body.whole.set()
+        self._request = turn
+        self._nursery.start_soon(self._work, turn)
+
+    async def _reject_unread(self, began_s: float) -> None:
+        """Reject a request before anything is done for it, at the lowest possible cost."""
+        self._output.pending += self._server.rejection()
+        await self.flush()
+        self._server.idle.pop(self, None)
+        self._answer_ended(closes=False)
+        self._server.charge_rejection(time.thread_time() - began_s)
+
+    async def _until_needed(self) -> None:
+        """Read no body before the application asks for it: a request without an API key is
+        refused before it costs any memory."""
+        assert self._request is not None
+        self._server.wait_for(self)
+        self._deadline.set(self._body.deadline)
+        await self._request.exchange.needed.wait()
+
+    async def _receive(self, octets: bytes) -> None:
+        is_allowed = self._body.count(len(octets))
+        turn = self._request
+        if turn is not None and turn.arrival is not None and not self._body.is_discarded:
+            turn.arrival.acquire(len(octets))
+            if not turn.arrival.is_refused:
+                turn.exchange.push(octets, more=True)
+        if not is_allowed:
+            await self._stop_at_large_body()
+
+    async def _stop_at_large_body(self) -> None:
+        """Read no more. The application has `refuse_s` to refuse for a reason that it checks
+        first (an unknown route, a missing key); then the body is refused with 413."""
+        self._body.is_too_large = True
+        self._deadline.set(trio.current_time() + self._limits.refuse_s)
+        await trio.sleep_forever()
 
     async def _end_of_body(self) -> None:
         """The request is complete: only now it counts as in flight."""
@@ -336,80 +361,12 @@ class HttpConnection(H11Protocol):
             turn.arrival.complete()
         if not self._server.run_request(turn):
             self._reject()
+        turn.exchange.push(b"", more=False)
 
     def _reject(self) -> None:
         """Refuse the request under way; the application has not read its body."""
         if self._request is not None:
             self._request.exchange.refuse("overloaded")
-
-    def _watch(self) -> None:
-        """Set the deadline for the rest of a head or of a body."""
-        if self._request is not None:
-            if not self._body.whole.is_set():
-                self._deadline.set(self._body.deadline)
-        elif self._buffer and not self._head_begun:
-            self._head_begun = True
-            self._server.wait_for(self)
-            self._deadline.set(trio.current_time() + self._limits.head_s)
-
-    async def _begin(self, request: h11.Request) -> None:
-        admitted = admit(request)
-        if admitted is None:
-            await self._refuse("invalid_request")
-            return
-        self._server.forget(self)
-        deadline = trio.current_time() + self._limits.body_s
-        self._body = IncomingBody(declared_octets(request), self._limits.body_octets_max, deadline)
-        await self._create_stream(admitted)
-        if self._body.is_over_declared:
-            await self._stop_at_large_body()
-        if self._body.is_expected:
-            await self._until_needed()
-        if self.connection.they_are_waiting_for_100_continue:
-            await self._send_h11_event(
-                h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-            )
-            await self.flush()
-
-    async def _until_needed(self) -> None:
-        """Read no body before the application asks for it: a request without an API key is
-        refused before it costs any memory."""
-        assert self._request is not None
-        self._server.wait_for(self)
-        self._deadline.set(self._body.deadline)
-        await self._request.exchange.needed.wait()
-
-    async def _receive(self, octets: bytes) -> None:
-        assert self.stream is not None
-        is_allowed = self._body.count(len(octets))
-        turn = self._request
-        if turn is not None and turn.arrival is not None and not self._body.is_discarded:
-            turn.arrival.acquire(len(octets))
-            if not turn.arrival.is_refused:
-                await self.stream.handle(Body(stream_id=1, data=octets))
-        if not is_allowed:
-            await self._stop_at_large_body()
-
-    async def _stop_at_large_body(self) -> None:
-        """Read no more. The application has `refuse_s` to refuse for a reason that it checks
-        first (an unknown route, a missing key); then the body is refused with 413."""
-        self._body.is_too_large = True
-        self._deadline.set(trio.current_time() + self._limits.refuse_s)
-        await trio.sleep_forever()
-
-    async def spawn_app(
-        self, app: Any, config: Config, scope: Any, send: Callable[[Any], Awaitable[None]]
-    ) -> Callable[[Any], Awaitable[None]]:
-        """Start a request; hypercorn calls this and sends its messages to the returned function."""
-        scope["path"] = scope["raw_path"].decode("ascii")  # an encoded path is another path
-        turn = self._new_request(scope["method"], scope["raw_path"])
-        turn.exchange = Exchange(self._server.app, scope, send, self, self._server.error_body)
-        if self._body.is_expected:
-            address = self.client[0] if self.client else ""
-            turn.arrival = ArrivingBody(self._server.intake, address, self._reject)
-        self._request = turn
-        self._nursery.start_soon(self._work, turn)
-        return turn.exchange.push
 
     async def _work(self, turn: RequestTurn) -> None:
         if turn.ticket is not None:
@@ -423,11 +380,22 @@ class HttpConnection(H11Protocol):
         finally:
             self._server.end(turn)
 
+    async def _hand_over(self, head: RequestHead) -> None:
+        """Hand the socket over; from here on its owner reads, writes and notices hang-ups."""
+        assert self._server.upgrade is not None
+        self._is_upgraded, self._head_begun = True, False
+        self._server.hang_ups.forget(self._wire.socket.fileno())
+        self._deadline.set(inf)
+        scope = head.scope(self._client, self._own_address)
+        scope["headers"] = [*head.fields, (b"upgrade", head.upgrade)]
+        await self._server.upgrade(scope, self._wire, self._strict.release_input())
+        self._end()
+
     # -- output
 
     @property
     def must_close(self) -> bool:
-        return self._server.draining or self.connection.their_state is h11.SEND_BODY
+        return self._server.draining or self._strict.is_amid_request
 
     async def settle(self) -> None:
         """Wait up to SETTLE_S for the rest of the body before an early answer.
@@ -440,42 +408,37 @@ class HttpConnection(H11Protocol):
             self._request.exchange.needed.set()
             if self._request.ticket is not None:
                 self._request.ticket.leave()  # it has its answer
-        if self.connection.their_state is h11.SEND_BODY and not (
-            self._body.is_too_large or self._ending
-        ):
+        if self._strict.is_amid_request and not (self._body.is_too_large or self._ending):
             with trio.move_on_after(SETTLE_S):
                 await self._body.whole.wait()
 
+    async def _send_message(self, encoder: ResponseEncoder, message: Message) -> None:
+        """Encode one message of an answer; the exchange sends it."""
+        self._output.pending += encoder.octets_of(message, self._server.own_fields())
+        if encoder.ended:
+            self._answer_ended(closes=encoder.closes)
+
+    def _answer_ended(self, *, closes: bool) -> None:
+        if closes or self._server.draining:
+            self._end()
+        else:
+            self._idle()
+
     async def _refuse(self, code: str) -> None:
         """Answer with this code and close; the request's own task answers if there is one."""
-        if self._request is not None and not self._request.exchange.ended:
+        if self._request is not None:
             self._request.exchange.refuse(code)
-        elif self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = self._server.error_body(code)
-            headers = [*refusal_headers(body, new_request_id()), (b"connection", b"close")]
-            headers += self.config.response_headers("h11")
-            status = REFUSALS[code].status
-            await self._send_h11_event(h11.Response(status_code=status, headers=headers))
-            if self._method != b"HEAD":
-                await self._send_h11_event(h11.Data(data=body))
-            await self._send_h11_event(h11.EndOfMessage())
+        elif not self._ending:
+            encoder = ResponseEncoder(is_head=self._strict.is_head, closes=True)
+            for message in error_messages(code, self._server.error_body(code), new_request_id()):
+                self._output.pending += encoder.octets_of(message, self._server.own_fields())
             await self.flush()
         self._end()
-
-    async def _on_event(self, event: Event) -> None:
-        """Called by hypercorn's protocol."""
-        if isinstance(event, RawData):
-            self._output.pending += event.data
-        elif isinstance(event, Updated) and event.idle:
-            self._idle()
-        elif isinstance(event, Closed):
-            self._end()
 
     def _idle(self) -> None:
         """The answer is complete: wait for the next request."""
         self._end_work()
         self._request = None
-        self._is_fast = False
         self._answered.set()
         self._head_begun = False
         self._deadline.set(trio.current_time() + self._limits.keep_alive_s)
@@ -484,7 +447,7 @@ class HttpConnection(H11Protocol):
     def abort(self) -> None:
         """Close the socket now; in HTTP/1.0 by a reset, as a plain close would end the answer well."""
         if not self._gone:
-            if self.connection.their_http_version == b"1.0":
+            if self._encoder is not None and self._encoder.is_http10:
                 reset_on_close(self._wire)
             self._close()
             self._hang_up()

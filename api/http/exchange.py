@@ -1,52 +1,35 @@
-"""One request and its answer, between hypercorn's protocol and the ASGI application.
+"""One request and its answer, between the connection and the ASGI application.
 
 An `Exchange` passes the body in and the answer out, cancels the application when the client
 hangs up, and answers itself when the application fails. Deadlines and sockets belong to the
 connection (`api/http/connection.py`).
 
-It repairs faults of the stock stack. Each repair has a test in
-tests/api/http/test_exchange.py that fails with unmodified hypercorn, so that the repair can
-be removed once upstream has fixed the fault.
+Faults of the stock stack that it does not have are named by the tests in
+tests/api/http/test_exchange.py, which fail with unmodified hypercorn.
 """
 
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import trio
 
+from mailprobe.api.http.encoder import ErrorBody, Message, error_messages
+from mailprobe.api.http.overload import Ticket
+from mailprobe.api.http.request_bodies import ArrivingBody
 from mailprobe.engine.background import separate
 
 logger = logging.getLogger("mailprobe.http")
 
-Message = MutableMapping[str, Any]
 Scope = Any  # a Message too; frameworks have their own types for it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
-WHOLE_BODY = "mailprobe.whole_body"  # in `extensions`: the body, if it came with the head
-ErrorBody = Callable[[str], bytes]  # a code of REFUSALS -> a complete JSON error body
-
-
-@dataclass(frozen=True, slots=True)
-class RawRefusal:
-    """A refusal that the HTTP server sends itself."""
-
-    status: int
-    closes: bool = False  # the connection: where the next request begins is unknown
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-REFUSALS = {
-    "invalid_request": RawRefusal(400, closes=True),
-    "request_timeout": RawRefusal(408, closes=True),
-    "payload_too_large": RawRefusal(413, closes=True),
-    "internal_error": RawRefusal(500),
-    "overloaded": RawRefusal(503, headers=((b"retry-after", b"1"),)),
-}
+Application = Callable[[Any, Any, Any], Awaitable[None]]  # scope, Receive, Send
+# The request, its socket, and the octets that came behind its head; runs as long as the connection.
+UpgradeHandler = Callable[[Scope, trio.SocketStream, bytes], Awaitable[None]]
 
 
 class ExchangeConnection(Protocol):
@@ -103,13 +86,10 @@ class Exchange:
 
     # called by the connection
 
-    async def push(self, message: Any) -> None:
-        """Queue a message for the application; never waits."""
-        if message["type"] != "http.disconnect":
-            self._messages.append(message)
-            self._has_message.set()
-        elif not self.ended:
-            self.hang_up()
+    def push(self, octets: bytes, *, more: bool) -> None:
+        """Queue a part of the body for the application."""
+        self._messages.append({"type": "http.request", "body": octets, "more_body": more})
+        self._has_message.set()
 
     def hang_up(self) -> None:
         """The client is gone: cancel the application."""
@@ -194,24 +174,26 @@ class Exchange:
 
     async def answer(self, code: str) -> None:
         """Answer in place of the application."""
-        refused, body = REFUSALS[code], self._error_body(code)
         self._start = None
-        headers = [*refused.headers, *refusal_headers(body, self.request_id)]
-        if refused.closes:
-            headers.append((b"connection", b"close"))
-        await self.send(
-            {"type": "http.response.start", "status": refused.status, "headers": headers}
-        )
-        await self.send({"type": "http.response.body", "body": body})
+        for message in error_messages(code, self._error_body(code), self.request_id):
+            await self.send(message)
 
 
-def refusal_headers(body: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
-    """The headers of a refusal with this JSON body."""
-    return [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"x-request-id", request_id.encode()),
-    ]
+@dataclass(slots=True, eq=False)
+class RequestTurn:
+    """A request under way, and what it holds of the server.
+
+    `HttpServer.run_request` admits it, `HttpServer.end` frees all that it holds.
+    """
+
+    is_vital: bool  # it is served under any load
+    exchange: Exchange = field(init=False)
+    ticket: Ticket | None = None  # in the admission queue, of a POST
+    arrival: ArrivingBody | None = None  # of a body that came after the head
+    octets: int = 0  # of a body that came with the head
+    is_held: bool = False  # `octets` are counted in the body budget
+    at_work: bool = False  # counted in `in_flight`
+    is_over: bool = False
 
 
 def new_request_id() -> str:

@@ -2,7 +2,6 @@
 
 from math import inf
 
-import h11
 import trio
 
 HALF_CLOSED_S = 0.1  # for an answer that waits for nothing, to a client that sends no more
@@ -76,13 +75,3 @@ class IncomingBody:
         self._octets += octets
         self._pieces += 1
         return self._octets <= self._octets_max and self._pieces <= PIECES_MAX
-
-
-def declared_octets(request: h11.Request) -> int | None:
-    """The length of the request's body in octets; None if it is chunked."""
-    for name, value in request.headers:
-        if name == b"content-length":
-            return int(value)
-        if name == b"transfer-encoding":
-            return None
-    return 0

@@ -5,19 +5,22 @@ whenever the sender stops. It is no async generator, because one must not hold t
 nursery open across a yield (PEP 789).
 """
 
+from collections.abc import AsyncIterator
 from types import TracebackType
 
-from mailprobe.api.quota.metered_stream import Metered
+from quart.wrappers.response import ResponseBody
+
+from mailprobe.api.quota.charge import ChargedAnswers
 from mailprobe.api.rest.messages import StreamedLines
 
 
-class NdjsonBody:
-    """Lines as octets; lines that are ready together are sent together."""
+class NdjsonBody(ResponseBody):
+    """Quart's body of a response: lines as octets; those that are ready together are sent together."""
 
     def __init__(self, lines: StreamedLines) -> None:
         self._lines = lines
         self._block = lines.open()
-        self._answers: Metered
+        self._answers: ChargedAnswers
 
     async def __aenter__(self) -> "NdjsonBody":
         self._answers = await self._block.__aenter__()
@@ -36,7 +39,7 @@ class NdjsonBody:
         """Has the last line been taken?"""
         return self._answers.whole
 
-    def __aiter__(self) -> "NdjsonBody":
+    def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:

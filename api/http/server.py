@@ -3,6 +3,11 @@
 `serve_app` runs an ASGI application on given listeners until `drain` is set.
 One `HttpConnection` serves one client, see `api/http/connection.py`.
 
+Of hypercorn it uses the configuration (`Config`: the fields of every answer, the requests
+that a connection may make), the context of a worker (`WorkerContext`: is it ending?) and the
+form of socket addresses in ASGI. hypercorn's protocols lack the deadlines and limits that
+this server promises; tests/api/http/test_exchange.py lists what they would break.
+
 A request counts towards `in_flight_max` only from its body's last byte. Until then its
 connection may be closed to free capacity: first the one that has idled longest, then the
 one that has been waited for longest. So a client that sends nothing delays no other.
@@ -20,18 +25,17 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
+from mailprobe.api.http.encoder import ErrorBody, error_messages, head_of
 from mailprobe.api.http.exchange import (
-    REFUSALS,
     Application,
-    ErrorBody,
+    RequestTurn,
+    UpgradeHandler,
     new_request_id,
-    refusal_headers,
 )
-from mailprobe.api.http.fast_parser import head_of
 from mailprobe.api.http.listeners import accept, accept_now
-from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.http.overload import AdmissionQueue, Ticket
+from mailprobe.api.http.parser import Fields, RequestHead
 from mailprobe.api.http.request_bodies import BodyBudget
-from mailprobe.api.http.request_turn import RequestTurn
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import contained, supervised
 
@@ -81,6 +85,7 @@ async def serve_app(
     admission_queue: AdmissionQueue | None = None,
     intake: BodyBudget | None = None,
     vital: Iterable[bytes] = (),
+    upgrade: UpgradeHandler | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application on these listeners; return when `drain` is set and all has ended.
@@ -88,6 +93,7 @@ async def serve_app(
     A POST waits in the `admission_queue` from its last byte until the application calls
     `admitted()` or answers; a full queue rejects it with 503. Without a queue, all are
     admitted. `intake` bounds the memory of bodies. A GET of a `vital` path is always served.
+    A request for a WebSocket goes to `upgrade` if there is one, else to the application.
 
     Draining closes the listeners and idle connections at once, gives open requests
     `limits.drain_s`, then cancels them. Whatever a client sends or an application raises
@@ -95,7 +101,7 @@ async def serve_app(
     protocol is not supported: the caller nests what the application needs around this.
     """
     server = HttpServer(
-        app, error_body, limits or Limits(), admission_queue, intake or BodyBudget(), vital
+        app, error_body, limits or Limits(), admission_queue, intake or BodyBudget(), vital, upgrade
     )
     try:
         async with trio.open_nursery() as beside:
@@ -141,11 +147,13 @@ class HttpServer:
         admission_queue: AdmissionQueue | None,
         intake: BodyBudget,
         vital: Iterable[bytes],
+        upgrade: UpgradeHandler | None = None,
     ) -> None:
         self.app = app
         self.admission_queue = admission_queue
         self.intake = intake
-        self.vital = frozenset(vital)
+        self.upgrade = upgrade
+        self._vital = frozenset(vital)
         self.error_body = error_body
         self.limits = limits
         self.config = _config(limits)
@@ -239,6 +247,17 @@ class HttpServer:
 
     # requests
 
+    def new_turn(self, head: RequestHead) -> RequestTurn:
+        """Return the turn of a request that has just begun."""
+        is_vital = head.path in self._vital and head.method in ("GET", "HEAD")
+        queue = self.admission_queue
+        ticket = Ticket(queue) if queue is not None and head.method == "POST" else None
+        return RequestTurn(is_vital, ticket=ticket)
+
+    def own_fields(self) -> Fields:
+        """The header fields of every answer."""
+        return self.config.response_headers("h11")
+
     def run_request(self, turn: RequestTurn) -> bool:
         """Count a complete request as in flight; return False if it must be rejected."""
         if turn.at_work or turn.is_vital:
@@ -282,10 +301,10 @@ class HttpServer:
         """Return a complete 503 response; all but its request id is built once a second."""
         body, second = self.error_body("overloaded"), int(time.time())
         if self._rejection[:2] != (second, body):
-            refused, placeholder = REFUSALS["overloaded"], "0" * 32
-            headers = [*refused.headers, *refusal_headers(body, placeholder)]
-            headers += self.config.response_headers("h11")
-            before, _, after = head_of(refused.status, headers).partition(placeholder.encode())
+            placeholder = "0" * 32
+            start, _ = error_messages("overloaded", body, placeholder)
+            head = head_of(start["status"], [*start["headers"], *self.own_fields()])
+            before, _, after = head.partition(placeholder.encode())
             self._rejection = second, body, before, after + body
         _, _, before, after = self._rejection
         return before + new_request_id().encode() + after
@@ -369,7 +388,7 @@ class _Config(Config):
 
 
 def _config(limits: Limits) -> Config:
-    """The settings that hypercorn's protocol reads."""
+    """The settings that concern hypercorn's parts."""
     config = _Config()
     config.accesslog = config.errorlog = None
     config.include_server_header = False

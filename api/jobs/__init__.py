@@ -1,1 +1,1 @@
-"""Asynchronous verification: the job worker and webhook delivery."""
+"""Asynchronous verification: the job queue and webhook delivery."""

@@ -22,6 +22,8 @@ from urllib.parse import quote
 
 import idna
 
+from mailprobe.api.outbox.backoff import Backoff
+
 SCHEME = "https://"
 URL_CHARACTERS_MAX = 2048
 HOST_OCTETS_MAX = 253  # RFC 1035 2.3.4, as text without the trailing dot
@@ -195,39 +197,36 @@ def _standard_key(secret: str) -> bytes:
 # -- retries ----------------------------------------------------------------------------------
 
 
+def callback_backoff(retry_s: Sequence[float]) -> Backoff:
+    """Return the rule of a callback's retries, which wait `retry_s` one after another."""
+    return Backoff(
+        tuple(retry_s),
+        ends=True,
+        spread=(1 - JITTER, 1 + JITTER),
+        retry_after_s_max=RETRY_AFTER_MAX_S,
+    )
+
+
 def verdict_on(
     status: int | None,
     *,
     tries: int,
-    retry_s: Sequence[float],
-    jitter: float,
+    backoff: Backoff,
+    chance: float,
     retry_after_s: float | None = None,
 ) -> tuple[Literal["done", "failed", "delivering"], float | None]:
     """Return a job's state after its `tries`-th attempt, and the seconds until the next or None.
 
     `status` is None without a response. 2xx is done, 410 (Gone) is failed; anything
-    else, also a redirect, is retried while `retry_s` has waits left.
+    else, also a redirect, is retried while the plan has pauses left.
     """
     if status is not None and 200 <= status < 300:
         return "done", None
     if status == 410:
         return "failed", None
     asked_s = retry_after_s if status in (429, 503) else None
-    wait_s = next_try(tries, retry_s, jitter, asked_s)
+    wait_s = backoff.pause_s(tries, chance=chance, retry_after_s=asked_s)
     return ("failed" if wait_s is None else "delivering"), wait_s
-
-
-def next_try(
-    tries: int, retry_s: Sequence[float], jitter: float, retry_after_s: float | None
-) -> float | None:
-    """Return the seconds until the next attempt, after `tries` (from 1); None if there is none.
-
-    `jitter` is a random number from -1 to 1. `retry_after_s` is respected up to a day.
-    """
-    if tries > len(retry_s):
-        return None
-    wait_s = retry_s[tries - 1] * (1 + JITTER * jitter)
-    return max(wait_s, min(retry_after_s or 0.0, RETRY_AFTER_MAX_S))
 
 
 _SECONDS = re.compile(r"[0-9]+")

@@ -1,35 +1,35 @@
-"""The job worker: verifies, counts and delivers what a request submitted with a 202.
+"""The job queue: verifies, counts and delivers what a request submitted with a 202.
 
 A job is in the store before its 202 is sent. Each later step is one transaction:
-verify and count, then the result of each callback attempt. The workers of all
-processes share the queue by claims with a lease, so after a crash another process
-continues a job within LEASE_S. Delivery is at least once: a callback is repeated if
-a process dies after delivery and before its record, or if the store is unavailable
-for longer than a lease. It is never lost, and a verification is never counted twice.
-
-A bug met in one job is logged and does not stop the others.
+verify and count, then the result of each callback attempt. Two outbox workers do these
+steps (mailprobe.api.outbox.worker): after a crash another process continues a job
+within LEASE_S. A callback may be repeated, is never lost, and a verification is never
+counted twice.
 """
 
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from heapq import heappop, heappush
-
-import msgspec
-import trio
+from functools import partial
 
 from mailprobe.api.jobs.delivery import WebhookSender
-from mailprobe.api.jobs.rules import NotAWebhook, callback_headers, check_webhook, verdict_on
-from mailprobe.api.quota.metered_stream import row_of
+from mailprobe.api.jobs.operations import payload_of
+from mailprobe.api.jobs.rules import (
+    NotAWebhook,
+    callback_backoff,
+    callback_headers,
+    check_webhook,
+    verdict_on,
+)
+from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
-from mailprobe.api.rest.schema import VerifyEmailCallback
 from mailprobe.engine import Answer, open_answers
-from mailprobe.engine.background import contained, log_fault, supervised
-from mailprobe.storage.contract import Store, StoreUnavailable
-from mailprobe.storage.records import Attempt, Caller, Claim, FirstAnswer, Job, JobOrder, Work
+from mailprobe.storage.records import Attempt, Claim, Job, Work
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.jobs")
 
@@ -44,7 +44,6 @@ ENCRYPTED = (
     " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
 )
 INTERNAL_TRIES_MAX = 5  # claims of a job that fails because of a bug
-REMEMBERED_MAX = 10_000  # retries with a wake-up of their own; others wait for the next poll
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,6 @@ BOUNDS: dict[Work, JobBounds] = {
     "deliver": JobBounds(200, each_max=4, account_max=50),
 }
 
-_encode = msgspec.json.Encoder().encode
-
 
 class JobQueue:
     """Accepts and runs jobs; made by `open_jobs()`."""
@@ -82,122 +79,73 @@ class JobQueue:
         self._store = store
         self._quota = quota
         self._sender = webhook_sender
-        self._retry_s = retry_s
+        self._backoff = callback_backoff(retry_s)
         self._now = now
         self._rng = rng
-        self._wake_events = {work: trio.Event() for work in BOUNDS}
-        self._dues: list[float] = []  # a heap of this process's retry times, trio clock
-        self._stopping = False
-        self.under_way = dict.fromkeys(BOUNDS, 0)
+        self._verifier = self._worker("verify")
+        self._deliverer = self._worker("deliver")
+        self.workers = (self._verifier, self._deliverer)
 
-    async def submit(
-        self,
-        caller: Caller,
-        order: JobOrder,
-        headers: MutableMapping[str, str],
-        first: FirstAnswer | None = None,
-    ) -> Job:
-        """Reserve one unit and store the job, and `first`. Raises Refusal, StoreUnavailable."""
-        job = await self._quota.reserve_job(caller, order, headers, first)
-        self._wake("verify")
-        return job
+    def wake(self) -> None:
+        """A job was stored: verify it now, or call back if its result is known."""
+        self._verifier.wake()
+        self._deliverer.wake()
+
+    def stop(self) -> None:
+        """Claim no more jobs, and finish those in progress within DRAIN_S."""
+        for worker in self.workers:
+            worker.stop()
 
     # working
 
-    async def work_off(self, work: Work) -> None:
-        """Claim and run due jobs until `stop()`; then finish those in progress, within DRAIN_S."""
-        act = {"verify": self._verify, "deliver": self._deliver}[work]
-        async with trio.open_nursery() as nursery:
-            while not self._stopping:
-                wake_event = self._wake_events[work]
-                for claim in await self._claim(work):
-                    self.under_way[work] += 1
-                    nursery.start_soon(contained, self._do, work, act, claim)
-                with trio.move_on_at(self._next_poll(work)):
-                    await wake_event.wait()
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
-
-    def _next_poll(self, work: Work) -> float:
-        now = trio.current_time()
-        while self._dues and self._dues[0] <= now:
-            heappop(self._dues)
-        if work == "deliver" and self._dues:
-            return min(now + POLL_S, self._dues[0])
-        return now + POLL_S
-
-    def stop(self) -> None:
-        self._stopping = True
-        for work in BOUNDS:
-            self._wake(work)
-
-    def _wake(self, work: Work) -> None:
-        self._wake_events[work].set()
-        self._wake_events[work] = trio.Event()
-
-    async def _claim(self, work: Work) -> list[Claim]:
+    def _worker(self, work: Work) -> Worker[Claim]:
         bounds = BOUNDS[work]
-        capacity = bounds.at_a_time - self.under_way[work]
-        if capacity <= 0:
-            return []
-        try:
-            return await self._store.claim_jobs(
-                work,
-                limit=capacity,
-                each_max=bounds.each_max,
-                account_max=bounds.account_max,
-                lease_s=LEASE_S,
-            )
-        except StoreUnavailable as error:
-            log.warning("no job can be claimed: %s", error)
-        except Exception:  # a row that cannot be read; the other claims end with their lease
-            log_fault(self._claim)
-        return []
+        pace = Pace(
+            bounds.at_a_time, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
+            store_pause_s=PAUSE_S, drain_s=DRAIN_S,
+        )  # fmt: skip
+        queue = WorkQueue(
+            f"jobs to {work}",
+            pace,
+            claim=partial(self._claim, work),
+            extend=self._extend,
+            attempt=self._verify if work == "verify" else self._deliver,
+            name_of=lambda claim: claim.job.id,
+            after_bug=self._after_bug if work == "verify" else None,
+        )
+        return Worker(queue, chance=self._rng.random)
 
-    async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
-        """Run one job and keep its lease; after a bug it is retried INTERNAL_TRIES_MAX times."""
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_claim, claim)
-                await act(claim)
-                nursery.cancel_scope.cancel()
-        except Exception:
-            log.exception("a bug of ours", extra={"job": claim.job.id})
-            if work == "verify" and claim.fence >= INTERNAL_TRIES_MAX:
-                await self._until_kept(lambda: self._store.abandon_job(claim))
-        finally:
-            self.under_way[work] -= 1
-            self._wake(work)
+    async def _claim(self, work: Work, limit: int) -> Sequence[Claim]:
+        bounds = BOUNDS[work]
+        return await self._store.claim_jobs(
+            work,
+            limit=limit,
+            each_max=bounds.each_max,
+            account_max=bounds.account_max,
+            lease_s=LEASE_S,
+        )
 
-    async def _keep_claim(self, claim: Claim) -> None:
-        while True:
-            await trio.sleep(EXTEND_EVERY_S)
-            try:
-                await self._store.extend_claim(claim, lease_s=LEASE_S)
-            except StoreUnavailable:
-                log.warning("a claim was not extended: the store cannot be asked")
+    async def _extend(self, claim: Claim) -> bool:
+        return await self._store.extend_claim(claim, lease_s=LEASE_S)
 
-    async def _until_kept(self, write: Callable[[], Awaitable[bool]]) -> bool:
-        """Retry the write until the store accepts it; the fence rejects a stale one."""
-        while True:
-            try:
-                return await write()
-            except StoreUnavailable as error:
-                log.warning("a job's outcome waits for the store: %s", error)
-                await trio.sleep(PAUSE_S)
+    def _after_bug(self, claim: Claim) -> AttemptResult | None:
+        """Give up a job whose verification has failed INTERNAL_TRIES_MAX times."""
+        if claim.fence < INTERNAL_TRIES_MAX:
+            return None
+        return AttemptResult(partial(self._store.abandon_job, claim))
 
     # verifying
 
-    async def _verify(self, claim: Claim) -> None:
+    async def _verify(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
         answer = await self._verify_all(job)
-        row = row_of(self._now(), "verify", answer.verdict)
-        reported = VerifyEmailCallback(**msgspec.structs.asdict(answer.verdict), job_id=job.id)
-        payload = _encode(reported)
-        if await self._until_kept(
-            lambda: self._store.job_verified(claim, row, payload, metered=self._quota.metered)
-        ):
-            self._quota.watch(claim.caller, False)
-            self._wake("deliver")
+        payload = payload_of(answer.verdict, job.id)
+
+        async def record() -> None:
+            if await count_job(self._quota, claim, answer.verdict, payload):
+                self._deliverer.wake()
+
+        return AttemptResult(record)
 
     async def _verify_all(self, job: Job) -> Answer:
         """Verify by the same stream as all clients; it counts towards this process's capacity."""
@@ -213,29 +161,23 @@ class JobQueue:
 
     # delivering
 
-    async def _deliver(self, claim: Claim) -> None:
+    async def _deliver(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
-        at = self._now()
-        attempt, retry_after_s = await self._send_callback(claim, at)
+        attempt, retry_after_s = await self._send_callback(claim, self._now())
         state, wait_s = verdict_on(
             attempt.status,
             tries=attempt.number,
-            retry_s=self._retry_s,
-            jitter=self._rng.uniform(-1, 1),
+            backoff=self._backoff,
+            chance=self._rng.random(),
             retry_after_s=retry_after_s,
         )
-        due_at = None
-        if wait_s is not None:
-            due_at = self._now() + timedelta(seconds=wait_s)
-            if len(self._dues) < REMEMBERED_MAX:
-                heappush(self._dues, trio.current_time() + wait_s)
-        await self._until_kept(
-            lambda: self._store.job_attempted(claim, attempt, state=state, due_at=due_at)
-        )
+        due_at = None if wait_s is None else self._now() + timedelta(seconds=wait_s)
         log.info(
             "callback %d: %s", attempt.number, attempt.error or attempt.status,
             extra={"job": job.id, "host": job.host.rpartition(" ")[2], "state": state},
         )  # fmt: skip
+        record = partial(self._store.job_attempted, claim, attempt, state=state, due_at=due_at)
+        return AttemptResult(record, retry_in_s=wait_s)
 
     async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
@@ -243,7 +185,7 @@ class JobQueue:
             log.error("a job's secret was encrypted with another key", extra={"job": job.id})
             return Attempt(number, at, 0, None, ENCRYPTED), None
         try:
-            target = check_webhook(job.webhook)
+            target = check_webhook(job.webhook or "")
         except NotAWebhook as error:  # the rules have become stricter since it was accepted
             return Attempt(number, at, 0, None, str(error)), None
         payload = job.payload or b""
@@ -265,10 +207,5 @@ async def open_jobs(
 ) -> AsyncIterator[JobQueue]:
     """Run jobs for the duration of the block; leaving it waits up to DRAIN_S for unfinished ones."""
     queue = JobQueue(store, quota, webhook_sender, retry_s=retry_s, now=now, rng=rng)
-    async with trio.open_nursery() as nursery:
-        for work in BOUNDS:
-            nursery.start_soon(supervised, queue.work_off, work)
-        try:
-            yield queue
-        finally:
-            queue.stop()
+    async with open_workers(*queue.workers):
+        yield queue

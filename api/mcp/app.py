@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 import msgspec
 import trio
 
+from mailprobe.api.http.encoder import Message
 from mailprobe.api.http.exchange import (
-    WHOLE_BODY,
     Application,
-    Message,
     Receive,
     Send,
     headers_of_scope,
     request_id_of,
 )
+from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
-from mailprobe.api.quota.capacity import BODY_S_MAX
+from mailprobe.api.rest.decoding import read_body
 from mailprobe.api.rest.errors import Links, body_of, headers_of
 from mailprobe.api.rest.messages import OperationReply
-from mailprobe.api.rest.refusals import MethodNotAllowed, PayloadTooLarge, SlowBody
+from mailprobe.api.rest.refusals import MethodNotAllowed
 from mailprobe.api.rest.schema import ApiError
 from mailprobe.api.service import Service
 
@@ -93,7 +93,7 @@ class _App:
             return fault_reply(replace(foreign, status=403))
 
         async def read(octets_max: int) -> bytes:
-            return await _read(receive, arrived_at, octets_max)
+            return await read_body(scope, receive, arrived_at, octets_max)
 
         return await self.server.answer(Posted(request_id, headers, read, _early_body(scope)))
 
@@ -112,22 +112,6 @@ def _early_body(scope: Message) -> bytes:
     """The body if it arrived with the head, else b""."""
     octets: bytes = scope.get("extensions", {}).get(WHOLE_BODY, b"")
     return octets
-
-
-async def _read(receive: Receive, arrived_at: float, octets_max: int) -> bytes:
-    """Read the body. Raises PayloadTooLarge, SlowBody."""
-    octets = bytearray()
-    with trio.move_on_at(arrived_at + BODY_S_MAX):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                await trio.sleep_forever()  # the request is being cancelled
-            octets += message.get("body", b"")
-            if len(octets) > octets_max:
-                raise PayloadTooLarge(octets_max)
-            if not message.get("more_body", False):
-                return bytes(octets)
-    raise SlowBody(BODY_S_MAX)
 
 
 def _start(scope: Message, reply: OperationReply, request_id: str) -> Message:

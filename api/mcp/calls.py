@@ -135,7 +135,12 @@ class ToolServer:
         id_: bytes | None = None
         try:
             authorization = posted.headers.get("authorization")
-            caller = await authenticate(self._service.store, authorization, "standard")
+            caller = await authenticate(
+                self._service.store,
+                authorization,
+                "standard",
+                takes_test_keys=self._service.takes_test_keys,
+            )
             identified(caller.key.id)
             check_head(posted.headers, BODY_OCTETS_MAX)
             posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))

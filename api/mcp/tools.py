@@ -152,7 +152,8 @@ def _definition(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, A
 def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if operation.takes is not None:
         taken = _resolved(schemas[operation.takes.__name__], schemas)
-        properties, required = taken["properties"], taken["required"]
+        properties, required = dict(taken["properties"]), taken["required"]
+        properties.pop("async", None)  # there is no tool that would fetch the result
     else:
         required = list(arguments_of(operation).__struct_fields__)
         properties = dict.fromkeys(required, KEY_ID["schema"])

@@ -13,12 +13,14 @@ from mailprobe.api.observability.shared_counters import Family, Labels
 from mailprobe.api.rest.errors import BEFORE_ROUTING, ErrorRow
 from mailprobe.api.rest.errors import TABLE as REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute
+from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute, OurFault
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.verdict import LADDER, Outcome
-from mailprobe.storage.contract import Store
+from mailprobe.storage.store import Store
 
 GONE = "gone"  # the status of a request whose answer never began
+TESTS = "test"  # the operation of requests with a test key, whichever they want
+OUR_FAULT = REFUSALS[OurFault].code
 NO_CHECK = "none"  # the failed_check of a verdict that has none
 
 LAYER_BOUNDS = (5e-5, 1e-4, 1e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.05)
@@ -54,15 +56,19 @@ def _codes() -> tuple[Labels, ...]:
 
 
 def _statuses() -> tuple[Labels, ...]:
+    """Of each operation, and of the requests with test keys, whichever operation they want."""
     given = [(operation.name, str(operation.status)) for operation in OPERATIONS]
     given += [(operation.name, "202") for operation in OPERATIONS if operation.promises]
-    refused = ((name, str(row.status)) for name, row in _refused())
-    gone = ((*name, GONE) for name in NAMES)
-    return tuple(dict.fromkeys((*given, *refused, *gone)))
+    refused = [(name, str(row.status)) for name, row in _refused()]
+    gone = ((*name, GONE) for name in (*NAMES, (TESTS,)))
+    verifying = {name for (name,) in KEYED}
+    tests = [(TESTS, status) for name, status in (*given, *refused) if name in verifying]
+    return tuple(dict.fromkeys((*given, *refused, *tests, *gone)))
 
 
 NAMES: tuple[Labels, ...] = (*((operation.name,) for operation in OPERATIONS), (UNROUTED,))
-METERED: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.metered)
+KEYED: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.key == "standard")
+SPENDING: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.spends_units)
 METHODS: tuple[Labels, ...] = tuple(
     (name,) for kind in Store.__mro__ for name in vars(kind) if name[0] != "_"
 )
@@ -105,7 +111,7 @@ def families() -> tuple[Family, ...]:
         Family("counter", "mailprobe_refusals", "Requests that were refused.",
                ("operation", "code"), _codes()),
         Family("counter", "mailprobe_addresses_asked", "Addresses in requests, including refused ones.",
-               ("operation",), METERED),
+               ("operation",), SPENDING),
         Family("gauge", "mailprobe_requests_in_flight", "Requests under way."),
         Family("gauge", "mailprobe_streams_in_flight", "Of these, streams."),
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.http.exchange import Message, Receive, Send
+from mailprobe.api.http.encoder import Message
+from mailprobe.api.http.exchange import Receive, Send
 from mailprobe.api.http.server import Limits, serve_app
 from mailprobe.api.observability.shared_counters import Family, SeriesTotal, SharedCounters
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from mailprobe.api.observability.catalogue import GONE, families, rung_labels
+from mailprobe.api.observability.catalogue import (
+    GONE,
+    OUR_FAULT,
+    TESTS,
+    families,
+    rung_labels,
+)
 from mailprobe.api.observability.request_context import RequestContext
 from mailprobe.api.observability.shared_counters import (
     CounterRow,
@@ -21,7 +27,8 @@ from mailprobe.api.observability.shared_counters import (
 )
 from mailprobe.engine.background import log_fault
 from mailprobe.engine.verdict import Outcome
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.store import Store
 
 if TYPE_CHECKING:
     from mailprobe.api.service import Service
@@ -106,6 +113,10 @@ class Metrics:
         if request_context.lines is not None:
             self._streams.add(amount=-1)
         status = GONE if request_context.status is None else str(request_context.status)
+        caller = request_context.caller
+        if caller is not None and caller.key.is_test and request_context.code != OUR_FAULT:
+            self._requests.add((TESTS, status))  # an address may ask for a refusal, or for delay
+            return
         self._requests.add((request_context.operation, status))
         self._request_s.observe(seconds, (request_context.operation,))
         if request_context.code is not None:

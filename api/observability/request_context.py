@@ -2,7 +2,7 @@
 
 Each listener opens a `RequestContext` per request; code that runs for the request gets it
 with `present()`, so that log lines can name their request. When the request ends, one
-access line is logged. A context never holds what the client sent: no key, address or body.
+access line is logged. Of what the client sent, a context holds the path alone: no key, address or body.
 """
 
 import logging
@@ -28,6 +28,8 @@ class RequestContext:
     request_id: str
     began: float  # trio's clock
     operation: str = UNROUTED
+    method: str = ""
+    path: str = ""
     caller: Caller | None = None
     addresses: int = 0  # asked for
     status: int | None = None  # None: no answer has begun

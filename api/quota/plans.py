@@ -33,6 +33,10 @@ class PricingPlan:
         """The most units in a month; None where more are sold."""
         return self.monthly_calls if self.tier == "free" else None
 
+    def for_test_keys(self) -> "PricingPlan":
+        """Return what a test key has of this plan: its own limit per minute, and no other."""
+        return replace(self, tier="scale", price_micros_per_call=0, max_keys=COUNT_MAX)
+
 
 Plans = Mapping[Tier, PricingPlan]
 

@@ -4,6 +4,7 @@ Pure. Money is never held as a binary fraction; euros appear only in answers.
 """
 
 from mailprobe.api.quota.plans import PricingPlan
+from mailprobe.storage.records import Tier
 
 MICROS_PER_CENT = 10_000
 
@@ -35,3 +36,8 @@ def cents_up(micros: int) -> int:
 def eur_up(micros: int) -> float:
     """Euros for an answer, rounded up to whole cents."""
     return cents_up(micros) / 100
+
+
+def is_reported(tier: Tier) -> bool:
+    """Whether billable units of this tier go to the billing provider's meter."""
+    return tier != "free"

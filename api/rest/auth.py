@@ -6,17 +6,20 @@ store. The key is never repeated, neither in a response nor in a log.
 
 from mailprobe.api.keys import key_hash, well_formed
 from mailprobe.api.rest.refusals import InvalidKey, MissingKey, WrongKeyType
-from mailprobe.storage.contract import Store
 from mailprobe.storage.records import Caller, KeyKind
+from mailprobe.storage.store import Store
 
 NO_BEARER = "The Authorization header is no Bearer key of this service."
+NO_TEST_KEYS = "This service is in production: it takes no test keys (sk_test_…)."
 NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…) does."
 
 
-async def authenticate(store: Store, authorization: str | None, wanted: KeyKind) -> Caller:
+async def authenticate(
+    store: Store, authorization: str | None, wanted: KeyKind, *, takes_test_keys: bool = True
+) -> Caller:
     """Return the key's owner if the key is active and of the wanted kind.
 
-    Raises MissingKey; InvalidKey, also for a provisioning key where a standard one is
+    A test key does what a standard one does, unless the service takes none. Raises MissingKey; InvalidKey, also for a provisioning key where a standard one is
     wanted; WrongKeyType for a standard key on a management route; StoreUnavailable.
     """
     if authorization is None or not authorization.strip():
@@ -28,7 +31,9 @@ async def authenticate(store: Store, authorization: str | None, wanted: KeyKind)
     caller = await store.caller(key_hash(key))
     if caller is None:
         raise InvalidKey()
-    if caller.key.kind == wanted:
+    if caller.key.is_test and not takes_test_keys:
+        raise InvalidKey(NO_TEST_KEYS)
+    if caller.key.kind == wanted or (caller.key.is_test and wanted == "standard"):
         return caller
     if wanted == "standard":
         raise InvalidKey(NOT_FOR_THIS)

@@ -15,8 +15,11 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from mailprobe.api.http.exchange import Receive, Scope
+from mailprobe.api.http.parser import WHOLE_BODY
+from mailprobe.api.quota.capacity import BODY_S_MAX
 from mailprobe.api.rest.messages import JSON
-from mailprobe.api.rest.refusals import InvalidRequest, Section
+from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
 
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
 STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create
@@ -28,6 +31,28 @@ TOO_MANY_PARTS = "The body has more parts than a request of this service ever ne
 T = TypeVar("T", bound=msgspec.Struct)
 
 _threads = trio.CapacityLimiter(THREADS_MAX)
+
+
+async def read_body(scope: Scope, receive: Receive, arrived_at: float, octets_max: int) -> bytes:
+    """Return the body of an ASGI request that arrived then, on trio's clock.
+
+    Raises PayloadTooLarge, SlowBody.
+    """
+    whole: bytes | None = scope.get("extensions", {}).get(WHOLE_BODY)
+    if whole is not None and len(whole) <= octets_max:
+        return whole
+    octets = bytearray()
+    with trio.move_on_at(arrived_at + BODY_S_MAX):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await trio.sleep_forever()  # the request is being cancelled
+            octets += message.get("body", b"")
+            if len(octets) > octets_max:
+                raise PayloadTooLarge(octets_max)
+            if not message.get("more_body", False):
+                return bytes(octets)
+    raise SlowBody(BODY_S_MAX)
 
 
 class _ParsePace:

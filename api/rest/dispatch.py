@@ -16,6 +16,8 @@ import msgspec
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.observability.request_context import RequestContext, present, request_scope
+from mailprobe.api.quota.charge import charge
+from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
@@ -37,6 +39,7 @@ from mailprobe.storage.contract import StoreUnavailable
 
 log = logging.getLogger("mailprobe.api")
 
+TEST_KEYS = "sk_test_ "
 CODING_SHOWN_MAX = 40  # characters repeated in the response
 
 _encode = msgspec.json.Encoder().encode
@@ -74,9 +77,19 @@ async def _answer_or_refuse(
     except Exception:
         log.exception("a bug of ours")
         reply = refuse(service, OurFault(inbound.request_id))
-    if operation.metered and call.authenticated and not call.headers and reply.status < 500:
-        await service.quota.add_limit_headers(call.authenticated, call.headers)
-    return replace(reply, headers={**call.headers, **reply.headers})
+    limits = await _limits_after(service, operation, call, reply)
+    return replace(reply, headers={**limits.headers(), **reply.headers}) if limits else reply
+
+
+async def _limits_after(
+    service: Service, operation: Operation, call: Call, reply: OperationReply
+) -> LimitsLeft | None:
+    """What is left of the limits, as the charge saw it; without a charge it is looked up."""
+    if call.charge is not None and call.charge.limits is not None:
+        return call.charge.limits
+    if not operation.spends_units or call.authenticated is None or reply.status >= 500:
+        return None
+    return await service.quota.limits_of(call.authenticated)
 
 
 def refuse(service: Service, refusal: Refusal) -> OperationReply:
@@ -95,10 +108,12 @@ async def _answer(
         raise NoSuchRoute
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
-        call.authenticated = await authenticate(service.store, authorization, operation.key)
+        call.authenticated = await authenticate(
+            service.store, authorization, operation.key, takes_test_keys=service.takes_test_keys
+        )
         identified(call.authenticated.key.id)
     octets = await _read(operation, inbound)
-    if not operation.metered:
+    if not operation.spends_units:
         admitted()  # it reserves no units, so it leaves the admission queue now
 
     async def act() -> OperationReply:
@@ -108,7 +123,10 @@ async def _answer(
     key = check_key(sent, operation.section, repeatable=operation.repeatable)
     if key is None or call.authenticated is None:
         return await act()
-    same = fingerprint(operation.name, str(sorted(inbound.query.items())), octets)
+    name = operation.name
+    if call.authenticated.key.is_test:  # a live request never gets the answer of a test
+        key, name = f"{TEST_KEYS}{key}", f"{TEST_KEYS}{name}"
+    same = fingerprint(name, str(sorted(inbound.query.items())), octets)
     return await perform_once(service, call, key, same, act)
 
 
@@ -139,14 +157,13 @@ async def _dispatch(
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
         reply = refuse(service, refusal)
-        if operation.counts_malformed and refusal.was_json:
-            first = call.first_answer(reply)
-            if await service.quota.count_malformed(call.caller, call.headers, first):
+        spending = operation.charge_for_malformed(was_json=refusal.was_json)
+        if spending is not None:
+            charged = call.charge = charge(service.quota, call.caller, spending)
+            async with charged:
+                charged.first = call.first_answer(reply) if spending.counts_month else None
+            if charged.is_counted and spending.counts_month:
                 call.mark_kept()
-        elif operation.limits_malformed:
-            await service.quota.limit_malformed(
-                call.caller, operation.name.removeprefix("verify_"), call.headers
-            )
         return reply
     except Refusal as refusal:
         return refuse(service, refusal)

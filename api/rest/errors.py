@@ -19,6 +19,7 @@ from mailprobe.api.rest.refusals import (
     IdempotencyRunning,
     InvalidKey,
     InvalidRequest,
+    JobNotFound,
     KeyNotFound,
     KeysTooFast,
     MethodNotAllowed,
@@ -135,6 +136,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
         "{units} more would make more than {limit} verifications this month; {used} are counted.",
         "Wait until reset_at, the start of the next month (UTC), or upgrade: {dashboard_url}.",
         "limits", MonthlyQuotaError,
+    ),
+    JobNotFound: ErrorRow(
+        404, "job_not_found", "The account has no job with this id.",
+        "Use the job_id of a 202. A job is kept as long as the usage rows of the tier.", "jobs",
     ),
     KeyNotFound: ErrorRow(
         404, "key_not_found", "The account has no active standard key with this id.",

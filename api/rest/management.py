@@ -8,11 +8,12 @@ import re
 from datetime import timedelta
 from uuid import UUID
 
-from mailprobe.api.keys import key_hash, mint, shown
+from mailprobe.api.keys import key_hash, kind_of, mint, shown
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
 from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.rest.refusals import (
+    InvalidRequest,
     KeyNotFound,
     KeysTooFast,
     NoBillingAccount,
@@ -36,9 +37,10 @@ from mailprobe.api.rest.schema import (
 from mailprobe.api.service import Service
 from mailprobe.storage import contract
 from mailprobe.storage.contract import KeyLimitReached
-from mailprobe.storage.records import Caller, Key, Ledger
+from mailprobe.storage.records import Caller, Key, KeyKind, Ledger
 
 USAGE_DAYS = 30
+VERIFYING: tuple[KeyKind, ...] = ("standard", "test")  # the kinds of keys that verify
 KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps
 WARNING = "Keep this key now: it is shown this once and cannot be read again."
 
@@ -69,22 +71,26 @@ async def get_account(service: Service, call: Call) -> OperationReply:
 
 
 async def list_api_keys(service: Service, call: Call) -> OperationReply:
-    """The active standard keys, oldest first."""
-    keys = [
-        ManagementKey(UUID(key.id), key.prefix, key.created_at, key.label)
-        for key in await service.store.keys(call.caller.account.id)
-        if key.kind == "standard"
+    """The active live and test keys, oldest first."""
+    active = [
+        key for key in await service.store.keys(call.caller.account.id) if key.kind in VERIFYING
     ]
-    return reply(
-        200, ManagementKeysListResponse(keys, len(keys), service.plan(call.caller).max_keys)
-    )
+    listed = [ManagementKey(UUID(key.id), key.prefix, key.created_at, key.label) for key in active]
+    live = sum(not key.is_test for key in active)
+    return reply(200, ManagementKeysListResponse(listed, live, service.plan(call.caller).max_keys))
 
 
 async def create_api_key(service: Service, call: Call) -> OperationReply:
-    """A new standard key, shown this once."""
+    """A new live or test key, shown this once."""
     body: CreateKeyRequest = call.body or CreateKeyRequest()
     keys_max = service.plan(call.caller).max_keys
-    raw = mint("sk_live_", service.draw)
+    if body.test and not service.takes_test_keys:
+        raise InvalidRequest(
+            "This service is in production, so the field test must be false.",
+            "management",
+            was_json=True,
+        )
+    raw = mint("sk_test_" if body.test else "sk_live_", service.draw)
 
     def created(key: Key) -> OperationReply:
         reported = ManagementCreateKeyResponse(
@@ -95,7 +101,7 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
     try:
         key = await service.store.create_key(
             call.caller.account.id,
-            "standard",
+            kind_of(raw),
             body.label,
             sha256=key_hash(raw),
             prefix=shown(raw),
@@ -113,12 +119,12 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
 
 
 async def revoke_api_key(service: Service, call: Call) -> OperationReply:
-    """Revoke a standard key of the account, for good."""
+    """Revoke a live or test key of the account, for good."""
     key_id, account_id = call.path["id"].lower(), call.caller.account.id
     if not _UUID.fullmatch(key_id):
         raise KeyNotFound
     ours = await service.store.keys(account_id)
-    if not any(key.id == key_id and key.kind == "standard" for key in ours):
+    if not any(key.id == key_id and key.kind in VERIFYING for key in ours):
         raise KeyNotFound
     if not await service.store.revoke_key(account_id, key_id):
         raise KeyNotFound  # another request revoked it first

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
-from mailprobe.api.quota.metered_stream import Metered
+from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
 from mailprobe.api.rest.refusals import (
     MethodNotAllowed,
     NoSuchRoute,
@@ -53,7 +53,7 @@ class Inbound:
 class Call:
     """A request that passed every check before its handler.
 
-    `body` has the operation's type. `headers` are added to the reply, refusals included.
+    `body` has the operation's type. `charge` is what its units are spent by, if it spends any.
     """
 
     authenticated: Caller | None  # None if the operation needs no key
@@ -61,7 +61,7 @@ class Call:
     path: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
-    headers: dict[str, str] = field(default_factory=dict)
+    charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
 
@@ -93,7 +93,7 @@ class Call:
 class StreamedLines:
     """A streamed body; the sender enters and leaves its block."""
 
-    open: Callable[[], AbstractAsyncContextManager[Metered]]
+    open: Callable[[], AbstractAsyncContextManager[ChargedAnswers]]
     encode: Callable[[Sequence[Answer]], bytes]
 
 
@@ -159,19 +159,22 @@ class Operation:
     is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
 
     @property
-    def metered(self) -> bool:
+    def spends_units(self) -> bool:
         """Whether it verifies addresses, and so counts against the caller's limits."""
-        return self.key == "standard"
+        return self.key == "standard" and self.takes is not None
 
     @property
     def counts_malformed(self) -> bool:
         """Whether a malformed request that was JSON costs a unit: a single verification does."""
         return self.takes is VerifyRequest
 
-    @property
-    def limits_malformed(self) -> bool:
-        """Whether any malformed request takes one unit of the rate limit: a list does."""
-        return self.takes is BatchRequest
+    def charge_for_malformed(self, *, was_json: bool) -> UndecodableRequest | None:
+        """What a malformed request spends: a list a unit of the minute, whatever it was."""
+        if self.takes is BatchRequest:
+            return UndecodableRequest("stream" if self.media_type == NDJSON else "batch", False)
+        if self.counts_malformed and was_json:
+            return UndecodableRequest("verify", True)
+        return None
 
     @property
     def repeatable(self) -> bool:

@@ -13,6 +13,7 @@ from mailprobe.api.rest.openapi_text import (
     CALLBACK,
     CALLBACK_HEADERS,
     EVIDENCE,
+    FIELDS,
     HEADERS,
     IDEMPOTENCY_KEY,
     KEY_ID,
@@ -29,6 +30,7 @@ from mailprobe.api.rest.schema import (
     BillingPortalRequest,
     CreateKeyRequest,
     HealthResponse,
+    JobResponse,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -50,7 +52,7 @@ JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
     VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
-    AsyncVerifyResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
+    AsyncVerifyResponse, JobResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
     ManagementBillingPortalResponse,
@@ -84,11 +86,21 @@ def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
+    """The schemas of all bodies, every field described.
+
+    A field that may be left out has no default: generators take one to mean that clients send it.
+    """
     _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
     schemas.pop("Verdict", None)  # the engine's name of a result without evidence
-    for (schema, name), more in NOTES.items():
-        known = {} if "type" in more else schemas[schema]["properties"][name]
-        schemas[schema]["properties"][name] = {**known, **more}
+    for schema, shape in schemas.items():
+        properties = shape.get("properties", {})
+        for name, known in properties.items():
+            text = FIELDS.get(name)
+            properties[name] = {
+                **({"description": text} if text else {}),
+                **{key: value for key, value in known.items() if key != "default"},
+                **NOTES.get((schema, name), {}),
+            }
     return _renamed(schemas)  # type: ignore[no-any-return]
 
 
@@ -117,7 +129,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
     }
     parameters = [
         *([KEY_ID] if "{id}" in operation.path else []),
-        *([EVIDENCE] if operation.metered else []),
+        *([EVIDENCE] if operation.spends_units else []),
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
     ]
     if parameters:
@@ -139,7 +151,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
 
 def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {
-        "description": "With a webhook: the result will be posted there",
+        "description": "With a webhook or async: the job has been stored",
         "headers": _headers("X-Request-Id", "RateLimit", "RateLimit-Policy"),
         "content": {JSON: {"schema": _ref(kind), "example": example_of(kind)}},
     }
@@ -169,7 +181,7 @@ def _callback() -> dict[str, Any]:
 
 
 def _success(operation: Operation) -> dict[str, Any]:
-    extra = ("RateLimit", "RateLimit-Policy") if operation.metered else ()
+    extra = ("RateLimit", "RateLimit-Policy") if operation.spends_units else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
         "headers": _headers("X-Request-Id", *extra),
@@ -177,8 +189,13 @@ def _success(operation: Operation) -> dict[str, Any]:
     if operation.media_type == NDJSON:
         answer["content"] = {
             NDJSON: {
-                "schema": {"type": "string", "description": "One VerifyEmailResult in each line."},
-                "x-itemSchema": _ref(VerifyEmailResult),
+                "schema": {
+                    "type": "string",
+                    "description": "Lines that end with LF, each a VerifyEmailResult in JSON.",
+                    "contentMediaType": NDJSON,
+                    "contentSchema": _ref(VerifyEmailResult),
+                },
+                "x-itemSchema": _ref(VerifyEmailResult),  # what OpenAPI 3.2 calls itemSchema
                 "example": example_lines(),
             }
         }

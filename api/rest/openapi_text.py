@@ -2,6 +2,98 @@
 
 from typing import Any
 
+# field -> what it is, in every schema that has it and says nothing else
+FIELDS: dict[str, str] = {
+    "email": "The string as it was sent.",
+    "emails": "The addresses; one unit and one result each.",
+    "webhook": "Where the result is posted.",
+    "label": "The name of the key, for people.",
+    "test": "true: a test key, which sends no packet and costs nothing.",
+    "return_url": "An http or https URL.",
+    "job_id": "The id of the job: /v1/jobs/{id} has its state, and the callback repeats it.",
+    "valid": "The mail server accepts it. Read status and confidence too.",
+    "status": "`deliverable`: accepted. `undeliverable`: there is no such mailbox. "
+    "`unknown`: could not be confirmed. `catch_all`: the server accepts every address. "
+    "`invalid`: failed syntax, disposable or MX.",
+    "confidence": "How decisive the check was: a ranking, not a probability.",
+    "failed_check": "The layer that failed, if one did.",
+    "disposable": "The domain, or the domain of its mail hosts, is on the list of throwaway providers.",
+    "role": "The address is of a function such as info or sales, not of a person.",
+    "free_provider": "The domain gives mailboxes to everybody, such as gmail.com.",
+    "catch_all": "The host accepts every address of the domain, so nothing is known of this one.",
+    "smtp_blocked": "The provider answers no such question, so the mailbox was not asked for.",
+    "mx_found": "The domain has a host that takes mail.",
+    "mx_host": "The mail host that answered, or the first of the domain.",
+    "suggestion": "The corrected domain of a likely typo.",
+    "latency_ms": "Milliseconds that it took.",
+    "evidence": "Only with `?evidence=1`.",
+    "exchanges": "The mail hosts that were tried, in order.",
+    "exchange": "The name of the mail host.",
+    "address": "Its IP address, if one was used.",
+    "conversation": "The lines that were sent and received, at most 100.",
+    "at_ms": "Milliseconds since the verification began.",
+    "who": "Who sent the line.",
+    "text": "The line, at most 512 octets, other than printable characters escaped.",
+    "rule": "The rule that decided.",
+    "cached": "What came from a cache.",
+    "truncated": "Something was left out, as the evidence would be too large.",
+    "results": "One for each address, in the order of the request.",
+    "count": "How many there are.",
+    "ok": "The usage store can be written.",
+    "ts": "Milliseconds since 1970.",
+    "created_at": "When it was created.",
+    "ended_at": "When it ended: the result is known, and its callback delivered or given up.",
+    "attempts": "The attempts to call back, in order; at most the last hundred.",
+    "next_attempt_at": "When the callback is posted next.",
+    "number": "The number of the attempt, from 1.",
+    "at": "When it began.",
+    "took_ms": "Milliseconds that it took.",
+    "error": "A code of this API, for programs: see the table of errors.",
+    "message": "What is wrong.",
+    "action": "What to do about it.",
+    "docs": "The section of the documentation.",
+    "limit": "The most that is allowed in the window.",
+    "window": "The window of the limit: one minute.",
+    "reset_at": "When the same request passes.",
+    "used": "What was counted before this request.",
+    "hard_cap_eur": "The account's hard spend cap.",
+    "current_overage_eur": "What the overage of this billing period costs until now.",
+    "account_id": "The id of the account.",
+    "tier": "The tier, which decides limits and price.",
+    "limits": "What the tier allows.",
+    "usage_this_month": "Units of this UTC month; of paid tiers billable verifications.",
+    "subscription_status": "The subscription's status at the billing provider.",
+    "current_period_start": "The start of the billing period.",
+    "current_period_end": "The end of the billing period.",
+    "cancel_at_period_end": "The subscription ends with its period.",
+    "canceled_at": "When the subscription was cancelled.",
+    "cancel_at": "When the subscription will end.",
+    "trial_start": "The start of the trial.",
+    "trial_end": "The end of the trial.",
+    "billing_cycle_anchor": "The instant from which billing periods are counted.",
+    "monthly_calls": "Free: the quota of a month. Paid: the included volume.",
+    "rate_limit_per_min": "Units a minute, of each key.",
+    "max_keys": "How many live keys there may be.",
+    "id": "Its id.",
+    "prefix": "The first characters of the key.",
+    "key": "The key itself. It is shown this once.",
+    "keys": "The active live and test keys, oldest first.",
+    "max": "How many live keys there may be.",
+    "warning": "A reminder to keep the key.",
+    "days": "The last 30 UTC days, oldest first.",
+    "date": "The UTC day.",
+    "calls": "Billable verifications.",
+    "period": "The UTC month.",
+    "start": "Its beginning.",
+    "end": "Its end, which is not part of it.",
+    "calls_used": "Free: units. Paid: billable verifications.",
+    "calls_included": "Of the tier, in a month.",
+    "calls_remaining": "What is left of those.",
+    "overage_calls": "Beyond those.",
+    "estimated_cost_eur": "What the overage costs until now.",
+    "url": "The address of the billing portal; whoever has it is signed in.",
+}
+
 # (schema, field) -> additions to its JSON schema
 NOTES: dict[tuple[str, str], dict[str, Any]] = {
     ("VerifyRequest", "email"): {
@@ -15,30 +107,28 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
         " A dotted host name, not an IP address, localhost or *.local; without user or password."
     },
     ("VerifyRequest", "webhook_secret"): {
-        "description": "Signs the callback; without a webhook it has no effect."
+        "description": "Signs the callback; without a webhook it has no effect. Best is whsec_ and 24 to"
+        " 64 random bytes in base64 (Standard Webhooks)."
     },
+    ("VerifyRequest", "async"): {
+        "description": "The answer is 202 at once; GET /v1/jobs/{id} has the result. Needs no webhook."
+    },
+    ("AsyncVerifyResponse", "status"): {"description": "Always pending."},
+    ("JobResponse", "status"): {
+        "description": "`pending`: not verified yet. `delivering`: verified, and the callback is not "
+        "delivered. `done`: verified, and delivered if there is a webhook. `failed`: given up."
+    },
+    ("JobResponse", "result"): {"description": "The result, when it is known."},
+    ("JobAttempt", "status"): {"description": "The HTTP status of the answer, if there was one."},
+    ("JobAttempt", "error"): {"description": "Why there was no answer."},
+    ("JobAttempt", "took_ms"): {"minimum": 0},
+    ("ConnectionAttempt", "result"): {"description": "How the attempt ended."},
+    ("ManagementKeysListResponse", "count"): {"description": "How many live keys there are."},
     ("VerifyEmailCallback", "job_id"): {"description": "The job_id of the 202."},
     ("VerifyEmailCallback", "latency_ms"): {"minimum": 0},
     ("VerifyEmailCallback", "confidence"): {"minimum": 0, "maximum": 1},
-    ("BatchRequest", "emails"): {"description": "The addresses; one unit and one result each."},
-    ("BillingPortalRequest", "return_url"): {"description": "An http or https URL."},
-    ("VerifyEmailResult", "email"): {"description": "The string as it was sent."},
-    ("VerifyEmailResult", "valid"): {
-        "description": "The mail server accepts it. Read status and confidence too."
-    },
-    ("VerifyEmailResult", "status"): {
-        "description": "`deliverable`: accepted. `undeliverable`: there is no such mailbox. "
-        "`unknown`: could not be confirmed. `catch_all`: the server accepts every address. "
-        "`invalid`: failed syntax, disposable or MX."
-    },
-    ("VerifyEmailResult", "confidence"): {
-        "minimum": 0, "maximum": 1,
-        "description": "How decisive the check was: a ranking, not a probability.",
-    },
-    ("VerifyEmailResult", "failed_check"): {"description": "The layer that failed, if one did."},
-    ("VerifyEmailResult", "suggestion"): {"description": "The corrected domain of a likely typo."},
+    ("VerifyEmailResult", "confidence"): {"minimum": 0, "maximum": 1},
     ("VerifyEmailResult", "latency_ms"): {"minimum": 0},
-    ("VerifyEmailResult", "evidence"): {"description": "Only with `?evidence=1`."},
     ("ApiError", "docs"): {"format": "uri"},
     ("ManagementBillingPortalResponse", "url"): {"format": "uri"},
 }  # fmt: skip
@@ -76,7 +166,7 @@ BILLING_EVENT = {
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }  # fmt: skip
 KEY_ID = {
-    "name": "id", "in": "path", "required": True,
+    "name": "id", "in": "path", "required": True, "description": "The id of the key, or of the job.",
     "schema": {"type": "string", "format": "uuid"},
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import msgspec
 
+from mailprobe.api.jobs import operations as jobs
 from mailprobe.api.quota.capacity import EVENT_OCTETS_MAX
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.errors import Links
@@ -16,6 +17,7 @@ from mailprobe.api.rest.refusals import (
     IdempotencyRunning,
     InvalidKey,
     InvalidRequest,
+    JobNotFound,
     KeyNotFound,
     KeysTooFast,
     MissingKey,
@@ -39,6 +41,7 @@ from mailprobe.api.rest.schema import (
     BillingPortalRequest,
     CreateKeyRequest,
     HealthResponse,
+    JobResponse,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -92,6 +95,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "Verify up to 50 addresses, one line per result in completion order",
         verification.verify_stream, "standard", VerifyEmailResult,
         takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
+    ),
+    Operation(
+        "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",
+        jobs.get_job, "standard", JobResponse, section="jobs", may=(*KEYED, JobNotFound), tool=False,
     ),
     Operation(
         "create_api_key", "POST", "/v1/management/keys", "Create a standard key",

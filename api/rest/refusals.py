@@ -9,7 +9,7 @@ from typing import Literal
 
 # Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
-    "authentication", "batch", "endpoints", "errors", "idempotency", "limits", "management",
+    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
 ]  # fmt: skip
 
@@ -120,6 +120,11 @@ class QuotaExhausted(Refusal):
 @dataclass(eq=False)
 class KeyNotFound(Refusal):
     """The account has no such active standard key."""
+
+
+@dataclass(eq=False)
+class JobNotFound(Refusal):
+    """The account has no such job, or it is no longer kept."""
 
 
 @dataclass(eq=False)

@@ -8,10 +8,10 @@ from datetime import date, datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
-from mailprobe.storage.records import Tier
+from mailprobe.storage.records import JobState, Tier
 
 EMAILS_MAX = 50
 LABEL_CHARACTERS_MAX = 100
@@ -21,6 +21,7 @@ URL_CHARACTERS_MAX = 2048
 
 # In Python "$" also matches before a final line end; in JSON Schema it does not.
 LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)"
+Instant = Annotated[datetime, Meta(tz=True)]
 HTTP_URL = r"^https?://[!-~]+$(?!\n)"
 
 # -- requests ---------------------------------------------------------------------------------
@@ -35,6 +36,7 @@ class VerifyRequest(Struct, frozen=True):
         Annotated[str, Meta(min_length=SECRET_CHARACTERS_MIN, max_length=SECRET_CHARACTERS_MAX)]
         | None
     ) = None
+    runs_async: bool = field(default=False, name="async")
 
 
 class BatchRequest(Struct, frozen=True):
@@ -44,11 +46,12 @@ class BatchRequest(Struct, frozen=True):
 
 
 class CreateKeyRequest(Struct, frozen=True):
-    """The name of the key, without control characters."""
+    """The name of the key, without control characters. `test`: a test key, which sends nothing."""
 
     label: (
         Annotated[str, Meta(pattern=LABEL, min_length=1, max_length=LABEL_CHARACTERS_MAX)] | None
     ) = None
+    test: bool = False
 
 
 class BillingPortalRequest(Struct, frozen=True):
@@ -81,10 +84,32 @@ class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
 
 
 class AsyncVerifyResponse(Struct, frozen=True):
-    """The verification runs, and its result will be posted to the webhook."""
+    """The verification runs. Its result is posted to the webhook, and `/v1/jobs/{id}` has it."""
 
     job_id: str
     status: Literal["pending"] = "pending"
+
+
+class JobAttempt(Struct, frozen=True):
+    """One attempt to call back: the HTTP status of the answer, or the error if there was none."""
+
+    number: int
+    at: Instant
+    took_ms: int
+    status: int | None = None
+    error: str | None = None
+
+
+class JobResponse(Struct, frozen=True, kw_only=True):
+    """A job. `result` is there once it is verified, `next_attempt_at` while a callback is due."""
+
+    job_id: str
+    status: JobState
+    created_at: Instant
+    attempts: list[JobAttempt]
+    result: VerifyEmailResult | None = None
+    next_attempt_at: Instant | None = None
+    ended_at: Instant | None = None
 
 
 class HealthResponse(Struct, frozen=True):
@@ -110,26 +135,26 @@ class ManagementAccountResponse(Struct, frozen=True):
     limits: AccountLimits
     usage_this_month: int
     subscription_status: str | None = None
-    current_period_end: datetime | None = None
+    current_period_end: Instant | None = None
     cancel_at_period_end: bool | None = None
-    canceled_at: datetime | None = None
-    cancel_at: datetime | None = None
-    trial_start: datetime | None = None
-    trial_end: datetime | None = None
-    billing_cycle_anchor: datetime | None = None
+    canceled_at: Instant | None = None
+    cancel_at: Instant | None = None
+    trial_start: Instant | None = None
+    trial_end: Instant | None = None
+    billing_cycle_anchor: Instant | None = None
 
 
 class ManagementKey(Struct, frozen=True):
-    """An active standard key, without its secret."""
+    """An active key, without its secret. The prefix of a test key is sk_test_."""
 
     id: UUID
     prefix: str
-    created_at: datetime
+    created_at: Instant
     label: str | None = None
 
 
 class ManagementKeysListResponse(Struct, frozen=True):
-    """The active standard keys, and how many there may be."""
+    """The active keys; `count` of them are live, and `max` may be. As many may be test keys."""
 
     keys: list[ManagementKey]
     count: int
@@ -141,7 +166,7 @@ class ManagementCreateKeyResponse(Struct, frozen=True):
 
     id: UUID
     key: str
-    created_at: datetime
+    created_at: Instant
     warning: str
     label: str | None = None
 
@@ -169,8 +194,8 @@ class ManagementUsageResponse(Struct, frozen=True):
 class Period(Struct, frozen=True):
     """From `start` up to but not including `end`."""
 
-    start: datetime
-    end: datetime
+    start: Instant
+    end: Instant
 
 
 class ManagementUsageSummaryResponse(Struct, frozen=True):
@@ -208,7 +233,7 @@ class RateLimitError(ApiError, frozen=True):
 
     limit: int
     window: Literal["1m"]
-    reset_at: datetime
+    reset_at: Instant
 
 
 class MonthlyQuotaError(ApiError, frozen=True):
@@ -216,7 +241,7 @@ class MonthlyQuotaError(ApiError, frozen=True):
 
     limit: int
     used: int
-    reset_at: datetime
+    reset_at: Instant
 
 
 class PaymentRequiredError(ApiError, frozen=True):

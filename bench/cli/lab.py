@@ -6,8 +6,15 @@ import click
 
 
 @click.command()
-@click.option("--scenario", default="default", show_default=True, help="What the lab plays.")
-@click.option("--seed", default=0, show_default=True, help="Decides what is left to chance.")
+@click.option(
+    "--scenario",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Which mail hosts and addresses: default, hostile, slow, many, strict, particular, "
+    "restless, waiting, adverse or internet. See docs/lab.md.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 def lab(scenario: str, seed: int) -> None:
     """Run a DNS-over-HTTPS resolver and mail servers on this machine alone.
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ class ServiceProcess:
 
     def another_key(self, tier: str = "scale") -> str:
         """A standard key of another account."""
-        email = "neighbour@example.org"
+        email = f"neighbour-{secrets.token_hex(8)}@example.org"  # an address has one account
         reported = _run(
             self.folder, self.env, "account", "create", "--email", email, "--tier", tier
         )

@@ -36,10 +36,11 @@ from mailprobe.bench.load.private_postgres import (
 )
 from mailprobe.bench.load.revoked_keys import fill_postgres, fill_sqlite, measure_revoked
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation, UsageRow
 from mailprobe.storage.sqlite import usage
 from mailprobe.storage.sqlite.file import connect, prepare
+from mailprobe.storage.store import Store
 
 ROWS = 10_000_000  # of usage in the full database
 OCTETS_EACH = 250  # of disk for each row while the database is built, generously
@@ -160,13 +161,13 @@ class StoreLoad:
         return made
 
     async def settle(self, reservation: Reservation) -> None:
-        await self.store.settle(reservation, [row()], metered=True)
+        await self.store.settle(reservation, [row()], emit_meter_event=True)
 
     async def use(self, number: int) -> None:
         await self.settle(await self.reserve(number))
 
     async def spend(self, number: int) -> None:
-        await self.store.spend(self.caller(number), [row()], no_limit, metered=True)
+        await self.store.spend(self.caller(number), [row()], no_limit, emit_meter_event=True)
 
 
 async def welcome(store: Store, keys: int = KEYS) -> StoreLoad:
@@ -263,7 +264,7 @@ async def _part(name: str, customers: StoreLoad, rows: int, parts: int) -> list[
 
     async def settle(number: int) -> None:
         await customers.store.settle(
-            reservation, [row()] * rows, part=number, ends=False, metered=True
+            reservation, [row()] * rows, part=number, ends=False, emit_meter_event=True
         )
 
     cost = await cost_of(settle, parts, 16)

@@ -11,7 +11,20 @@ from mailprobe.engine.background import log_fault
 
 STALL_S = 0.1  # a wake-up this late means that the process did not run
 STALL_GRACE_S = 0.02
+STALL_TURNS = 10  # of the event loop: enough for each connection to read what has come
 NEVER = float("inf")
+
+
+async def catch_up(due: float) -> None:
+    """Wait if this task woke long after `due`: the process stood still.
+
+    An answer that came meanwhile lies in its socket. The connections read it first;
+    then its deadline is no longer of interest.
+    """
+    if trio.current_time() > due + STALL_S:
+        await trio.sleep(STALL_GRACE_S)
+        for _ in range(STALL_TURNS):  # the process may have stood still again
+            await trio.lowlevel.checkpoint()
 
 
 class TimedObject(Protocol):
@@ -75,9 +88,7 @@ class DeadlineClock:
             self._wakes_at = self._due[0][0] if self._due else NEVER
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
-            if self.now() > self._sleep.deadline + STALL_S:
-                # The process was stopped: read the answers that have come first.
-                await trio.sleep(STALL_GRACE_S)
+            await catch_up(self._sleep.deadline)
 
     def _tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):

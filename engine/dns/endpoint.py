@@ -23,6 +23,7 @@ from mailprobe.engine.dns.connections import (
     DohHttp2Connection,
     DohRequest,
 )
+from mailprobe.engine.dns.deadlines import catch_up
 from mailprobe.engine.dns.response import DNS_MESSAGE, TransportFailed
 
 if TYPE_CHECKING:
@@ -275,7 +276,9 @@ class DohEndpoint:
     async def _watch(self) -> None:
         """Check all deadlines as long as there is a connection."""
         while self._connections or self._opening:
-            await trio.sleep(TICK_S)
+            due = trio.current_time() + TICK_S
+            await trio.sleep_until(due)
+            await catch_up(due)
             now = trio.current_time()
             for connection in list(self._connections):
                 try:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import dns.rdata
     import dns.rrset
 
-Kind = Literal["A", "PTR", "MX", "AAAA"]
-TYPES: dict[Kind, int] = {"A": 1, "PTR": 12, "MX": 15, "AAAA": 28}
+Kind = Literal["A", "PTR", "MX", "TXT", "AAAA"]
+TYPES: dict[Kind, int] = {"A": 1, "PTR": 12, "MX": 15, "TXT": 16, "AAAA": 28}
 
 MESSAGE_OCTETS_MAX = 65_535  # the length field of DNS over TCP
 RECORDS_MAX = 256  # read by dnspython, which takes 0.1 ms for each and blocks the event loop

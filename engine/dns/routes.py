@@ -183,8 +183,8 @@ class Routes:
     ) -> RouteAnswer:
         """Return where this domain's mail goes. Raises ValueError for what is not a domain name.
 
-        The look-up uses the turns of `account`. It takes at most LOOKUP_S; with `patient`
-        (for a list) that time starts with the first query.
+        The look-up uses the turns of `account`. It takes at most LOOKUP_S; with
+        `deferred_start` (for a list) that time starts with the first query.
         """
         encode_query(domain, "MX")  # raises ValueError
         return await self._routes.find(domain.lower(), account, _priority(deferred_start))

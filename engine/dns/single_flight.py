@@ -197,7 +197,7 @@ class SingleFlightCache(Generic[Answer]):
         self._in_flight: dict[str, InFlightLookup[Answer]] = {}
 
     def cached(self, name: str, *, deferred_start: bool = False) -> Answer | None:
-        """Return the cached answer, or None. With `patient`, hasty failures are left out."""
+        """Return the cached answer, or None; with `deferred_start`, None for a hasty failure."""
         until, answer = self._answers.get(name, _NEVER)
         if self.now() >= until or (
             deferred_start and isinstance(answer, LookupFailed) and answer.hasty

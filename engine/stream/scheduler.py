@@ -1,7 +1,7 @@
 """Verifies many addresses at once: a stream of answers in completion order.
 
 All clients read from this stream. Work that several addresses share (a look-up, a
-conversation, the same mailbox) is done once. A list (`patient`) keeps an address in
+conversation, the same mailbox) is done once. A list (`deferred_start`) keeps an address in
 the backlog until its mail host has a connection free for it; the deadline of any
 other address starts at once. Memory is bounded however many addresses there are. Leaving the
 block cancels what is unfinished.
@@ -451,9 +451,9 @@ async def open_answers(
     """Verify each text; the block's value is a stream with one Answer for each.
 
     The mail hosts and resolvers are shared fairly by `account`. `texts` is read as
-    capacity allows; what it raises is raised here. With `patient`, the 3000 ms of an
-    address begin when its host has capacity for it, not when the text is read. `explain`
-    adds evidence. Leaving the block cancels what is unfinished.
+    capacity allows; what it raises is raised here. With `deferred_start`, the 3000 ms
+    of an address begin when its host has capacity for it, not when the text is read.
+    `explain` adds evidence. Leaving the block cancels what is unfinished.
     """
     try:
         async with trio.open_nursery() as nursery:

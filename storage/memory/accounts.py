@@ -3,22 +3,26 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 from uuid import uuid4
 
-import trio
-
-from mailprobe.storage.checks import check_changes, next_key_at
+from mailprobe.storage.checks import next_key_at
+from mailprobe.storage.commands import (
+    ChangeAccount,
+    CreateAccount,
+    CreateKey,
+    EncryptedFirst,
+    FindAccount,
+    FindAccountOfCustomer,
+    FindCaller,
+    ListAccounts,
+    ListKeys,
+    RevokeKey,
+)
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     Account,
-    Answered,
     Caller,
-    FirstAnswer,
-    IdempotencyRecord,
     Key,
-    KeyKind,
-    Tier,
 )
 
 
@@ -31,34 +35,28 @@ class MemoryAccounts:
         self._keys: dict[str, Key] = {}
         self._key_ids: dict[str, str] = {}  # by the key's SHA-256
 
-    async def create_account(self, email: str, tier: Tier) -> Account:
-        await trio.lowlevel.checkpoint()
-        account = Account(str(uuid4()), email, tier, self._now())
+    def create_account(self, command: CreateAccount) -> Account:
+        account = Account(str(uuid4()), command.email, command.tier, self._now())
         self._accounts[account.id] = account
         return account
 
-    async def account(self, account_id: str) -> Account | None:
-        await trio.lowlevel.checkpoint()
-        return self._accounts.get(account_id)
+    def account(self, command: FindAccount) -> Account | None:
+        return self._accounts.get(command.account_id)
 
-    async def accounts(self) -> list[Account]:
-        await trio.lowlevel.checkpoint()
+    def accounts(self, command: ListAccounts) -> list[Account]:
         return list(self._accounts.values())
 
-    async def account_of_customer(self, customer_id: str) -> Account | None:
-        await trio.lowlevel.checkpoint()
+    def account_of_customer(self, command: FindAccountOfCustomer) -> Account | None:
         accounts = self._accounts.values()
-        return next((one for one in accounts if one.customer_id == customer_id), None)
+        return next((one for one in accounts if one.customer_id == command.customer_id), None)
 
-    async def change_account(self, account_id: str, **changes: Any) -> Account | None:
-        check_changes(changes)
-        await trio.lowlevel.checkpoint()
-        if account_id not in self._accounts:
+    def change_account(self, command: ChangeAccount) -> Account | None:
+        if command.account_id not in self._accounts:
             return None
-        if self._is_anothers(account_id, changes.get("customer_id")):
+        if self._is_anothers(command.account_id, command.changes.get("customer_id")):
             raise ValueError("another account has this customer_id")
-        account = replace(self._accounts[account_id], **changes)
-        self._accounts[account_id] = account
+        account = replace(self._accounts[command.account_id], **command.changes)
+        self._accounts[command.account_id] = account
         return account
 
     def _is_anothers(self, account_id: str, customer_id: str | None) -> bool:
@@ -68,68 +66,54 @@ class MemoryAccounts:
             if one.id != account_id
         )
 
-    async def create_key(
-        self,
-        account_id: str,
-        kind: KeyKind,
-        label: str | None,
-        *,
-        sha256: str,
-        prefix: str,
-        keys_max: int | None,
-        keys_per_minute_max: int | None = None,
-        idempotency: IdempotencyRecord | None = None,
-        answer: Callable[[Key], Answered] | None = None,
-    ) -> Key:
-        await trio.lowlevel.checkpoint()
-        account = self._accounts[account_id]
-        if kind == "standard" and keys_max is not None:
-            active = [key for key in self._active_keys(account.id) if key.kind == "standard"]
-            if len(active) >= keys_max:
+    def create_key(self, command: CreateKey) -> Key:
+        account = self._accounts[command.account_id]
+        if command.keys_max is not None:
+            active = [key for key in self._active_keys(account.id) if key.kind == command.kind]
+            if len(active) >= command.keys_max:
                 raise KeyLimitReached
         now = self._now()
-        if kind == "standard" and keys_per_minute_max is not None:
+        if command.keys_per_minute_max is not None:
             made = [
                 key.created_at
                 for key in self._keys.values()
                 if key.account_id == account.id
-                and key.kind == "standard"
+                and key.kind == command.kind
                 and now - WINDOW < key.created_at <= now
             ]
-            if (at := next_key_at(made, keys_per_minute_max)) is not None:
+            if (at := next_key_at(made, command.keys_per_minute_max)) is not None:
                 raise KeyCreationTooFast(now, at)
-        if sha256 in self._key_ids:
+        if command.sha256 in self._key_ids:
             raise ValueError("a key with this hash is kept already")
-        key = Key(str(uuid4()), account.id, kind, label, prefix, self._now())
-        if idempotency and answer:
-            first = FirstAnswer(idempotency, answer(key))
+        key = Key(
+            str(uuid4()), account.id, command.kind, command.label, command.prefix, self._now()
+        )
+        if command.answer is not None:
+            first = command.answer(key)
             self._check_runs(first)
             self._answer(first)
         self._keys[key.id] = key
-        self._key_ids[sha256] = key.id
+        self._key_ids[command.sha256] = key.id
         return key
 
-    def _check_runs(self, first: FirstAnswer | None) -> None:
+    def _check_runs(self, first: EncryptedFirst | None) -> None:
         raise NotImplementedError  # of the layer above
 
-    def _answer(self, first: FirstAnswer | None) -> None:
+    def _answer(self, first: EncryptedFirst | None) -> None:
         raise NotImplementedError
 
-    async def keys(self, account_id: str) -> list[Key]:
-        await trio.lowlevel.checkpoint()
-        return self._active_keys(account_id)
+    def keys(self, command: ListKeys) -> list[Key]:
+        return self._active_keys(command.account_id)
 
-    async def revoke_key(self, account_id: str | None, key_id: str) -> bool:
-        await trio.lowlevel.checkpoint()
-        key = self._keys.get(key_id)
-        if key is None or key.revoked_at or account_id not in (None, key.account_id):
+    def revoke_key(self, command: RevokeKey) -> bool:
+        key = self._keys.get(command.key_id)
+        if key is None or key.revoked_at or command.account_id not in (None, key.account_id):
             return False
-        self._keys[key_id] = replace(key, revoked_at=self._now())
+        self._keys[command.key_id] = replace(key, revoked_at=self._now())
         return True
 
-    async def caller(self, sha256: str) -> Caller | None:
-        await trio.lowlevel.checkpoint()
-        key = self._keys.get(self._key_ids.get(sha256, ""))
+    def caller(self, command: FindCaller) -> Caller | None:
+        key = self._keys.get(self._key_ids.get(command.sha256, ""))
         if key is None or key.revoked_at:
             return None
         return Caller(self._accounts[key.account_id], key)

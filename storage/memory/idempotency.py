@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import trio
-
-from mailprobe.storage.checks import as_kept
+from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.memory.accounts import MemoryAccounts
-from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.records import IdempotencyRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class _KeptRecord:
     body_sha256: str
     lease_until: datetime
     keep_until: datetime
-    answer: Answered | None = None
+    answer: bytes | None = None
 
     def stands(self, now: datetime) -> bool:
         if self.answer is None and self.lease_until <= now:
@@ -38,35 +36,29 @@ class MemoryIdempotency(MemoryAccounts):
         super().__init__(now)
         self._idempotency_records: dict[tuple[str, str], _KeptRecord] = {}
 
-    async def begin_idempotent(
-        self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | IdempotencyRecord:
-        await trio.lowlevel.checkpoint()
+    def begin_idempotent(self, command: BeginIdempotent) -> IdempotencyRecord | bytes:
         now = self._now()
-        kept = self._idempotency_records.get((self._accounts[account_id].id, key))
-        lease_until = now + timedelta(seconds=lease_s)
+        kept = self._idempotency_records.get((self._accounts[command.account_id].id, command.key))
+        lease_until = now + timedelta(seconds=command.lease_s)
         if kept is None or not kept.stands(now) or kept.is_ahead(lease_until):
-            keep_until = now + timedelta(seconds=keep_s)
-            self._idempotency_records[account_id, key] = _KeptRecord(
-                body_sha256, lease_until, keep_until
+            keep_until = now + timedelta(seconds=command.keep_s)
+            self._idempotency_records[command.account_id, command.key] = _KeptRecord(
+                command.body_sha256, lease_until, keep_until
             )
-            return IdempotencyRecord(account_id, key, lease_until)
-        if kept.body_sha256 != body_sha256:
+            return IdempotencyRecord(command.account_id, command.key, lease_until)
+        if kept.body_sha256 != command.body_sha256:
             raise IdempotencyKeyReused
         if kept.answer is None:
             raise IdempotencyInProgress
         return kept.answer
 
-    async def finish_idempotent(
-        self, idempotency: IdempotencyRecord, answer: Answered | None
-    ) -> None:
-        await trio.lowlevel.checkpoint()
-        if not self._runs(idempotency):
+    def finish_idempotent(self, command: FinishIdempotent) -> None:
+        if not self._runs(command.idempotency):
             return
-        if answer is None:
-            del self._idempotency_records[idempotency.account_id, idempotency.key]
+        if command.answer is None:
+            del self._idempotency_records[command.idempotency.account_id, command.idempotency.key]
         else:
-            self._answer(FirstAnswer(idempotency, answer))
+            self._answer(EncryptedFirst(command.idempotency, command.answer))
 
     def _runs(self, idempotency: IdempotencyRecord) -> bool:
         """Whether no answer is stored and no other request has begun since."""
@@ -75,16 +67,16 @@ class MemoryIdempotency(MemoryAccounts):
             kept is not None and kept.answer is None and kept.lease_until == idempotency.lease_until
         )
 
-    def _check_runs(self, first: FirstAnswer | None) -> None:
+    def _check_runs(self, first: EncryptedFirst | None) -> None:
         """Raise IdempotencyInProgress if the request no longer runs; call before any change."""
-        if first is not None and not self._runs(first.once):
+        if first is not None and not self._runs(first.idempotency):
             raise IdempotencyInProgress
 
-    def _answer(self, first: FirstAnswer | None) -> None:
+    def _answer(self, first: EncryptedFirst | None) -> None:
         if first is not None:
-            place = first.once.account_id, first.once.key
+            place = first.idempotency.account_id, first.idempotency.key
             self._idempotency_records[place] = replace(
-                self._idempotency_records[place], answer=as_kept(first.answer)
+                self._idempotency_records[place], answer=first.answer
             )
 
     def _reclaim_records(self, keep_max: datetime) -> None:

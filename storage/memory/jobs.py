@@ -6,10 +6,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-import trio
-
-from mailprobe.storage.checks import at_most, check_outcome
 from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
+from mailprobe.storage.commands import (
+    AbandonJob,
+    ClaimJobs,
+    CreateJob,
+    EncryptedClaim,
+    ExtendClaim,
+    FindJob,
+    JobAttempted,
+    JobVerified,
+    ListAttempts,
+    ListJobs,
+    ResendJob,
+)
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
 from mailprobe.storage.memory.claim_queue import ClaimQueue
 from mailprobe.storage.memory.usage import MemoryUsage
@@ -18,14 +28,12 @@ from mailprobe.storage.records import (
     Attempt,
     Caller,
     Claim,
-    FirstAnswer,
     Job,
-    JobOrder,
     JobState,
-    Ledger,
     Reservation,
-    UsageRow,
     Work,
+    new_job,
+    state_with_result,
 )
 
 R = TypeVar("R")
@@ -36,7 +44,7 @@ class _Job:
     """A job, with what only its claims return."""
 
     job: Job
-    secret: str | None
+    secret: bytes | None
     reservation: Reservation
     attempts: tuple[Attempt, ...] = ()
 
@@ -55,64 +63,52 @@ class MemoryJobs(MemoryUsage):
             Partition, tuple[int, datetime]
         ] = {}  # failures, and the last one's instant
 
-    async def create_job(
-        self,
-        caller: Caller,
-        order: JobOrder,
-        check_limits: Callable[[Ledger], R | None],
-        *,
-        first: FirstAnswer | None = None,
-    ) -> Job | R:
-        await trio.lowlevel.checkpoint()
-        if order.id in self._jobs.entries:
+    def create_job(self, command: CreateJob[R]) -> Job | R:
+        if command.order.id in self._jobs.entries:
             raise ValueError("a job with this id is kept already")
-        self._check_runs(first)
+        self._check_runs(command.first)
         now = self._now()
-        self._reclaim(caller.key, now)
-        refusal = check_limits(self._ledger(caller, now))
+        self._reclaim(command.caller.key, now)
+        refusal = command.check_limits(self._ledger(command.caller, now))
         if refusal is not None:
             return refusal
-        reservation = self._reserve(caller, 1, now, FOREVER)
-        job = Job(
-            order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
-        )
-        self._jobs.push(job.id, _Job(job, order.secret, reservation), now)
-        self._answer(first)
+        job = new_job(command.order, command.caller.account.id, now)
+        until = FOREVER if job.state == "pending" else now
+        reservation = self._reserve(command.caller, 1, now, until)
+        self._jobs.push(job.id, _Job(job, command.secret, reservation), job.due_at)
+        self._answer(command.first)
         return job
 
-    async def claim_jobs(
-        self,
-        work: Work,
-        *,
-        limit: int,
-        each_max: int,
-        lease_s: float,
-        account_max: int | None = None,
-    ) -> list[Claim]:
-        await trio.lowlevel.checkpoint()
+    def claim_jobs(self, command: ClaimJobs) -> list[EncryptedClaim]:
         now = self._now()
         place = {account_id: number for number, account_id in enumerate(self._accounts)}
         heads: dict[int, list[Head]] = {}  # by the account's position: of equals the oldest first
-        for due_at, name in self._jobs.waiting(now, lambda kept: kept.work == work):
+        for due_at, name in self._jobs.waiting(now, lambda kept: kept.work == command.work):
             job = self._jobs.entries[name].thing.job
-            partition = Partition(place[job.account_id], job.host if work == "deliver" else "")
+            partition = Partition(
+                place[job.account_id], job.host if command.work == "deliver" else ""
+            )
             heads.setdefault(place[job.account_id], []).append(Head(due_at, name, partition))
         held = Counter(
-            Partition(place[kept.job.account_id], kept.job.host if work == "deliver" else "")
-            for kept in self._jobs.held(now, lambda kept: kept.work == work)
+            Partition(
+                place[kept.job.account_id], kept.job.host if command.work == "deliver" else ""
+            )
+            for kept in self._jobs.held(now, lambda kept: kept.work == command.work)
         )
 
         def partition_max(partition: Partition) -> int:
             failures, _ = self._receivers.get(partition, (0, now))
-            return min(1, each_max) if failures >= FAILING_AFTER else each_max
+            return min(1, command.each_max) if failures >= FAILING_AFTER else command.each_max
 
         taken = claim_in_turn(
             {account: of_account[0].due_at for account, of_account in heads.items()},
             lambda account: iter(heads[account]),
             held,
-            ClaimBounds(limit, partition_max, account_max),
+            ClaimBounds(command.limit, partition_max, command.account_max),
         )
-        return [self._claim(*self._jobs.claim_next(head.number, now, lease_s)) for head in taken]
+        return [
+            self._claim(*self._jobs.claim_next(head.number, now, command.lease_s)) for head in taken
+        ]
 
     def _record_attempt(self, job: Job, *, failed: bool) -> None:
         partition = Partition(list(self._accounts).index(job.account_id), job.host)
@@ -124,45 +120,44 @@ class MemoryJobs(MemoryUsage):
         jobs = (entry.thing.job for entry in self._jobs.entries.values())
         return sum(job.account_id == account_id and not job.ended_at for job in jobs)
 
-    def _claim(self, kept: _Job, fence: int) -> Claim:
+    def _claim(self, kept: _Job, fence: int) -> EncryptedClaim:
         key = self._keys[kept.reservation.caller.key.id]
         caller = Caller(self._accounts[kept.job.account_id], key)
-        return Claim(kept.job, caller, kept.secret, fence)
+        return Claim(kept.job, caller, None, fence), kept.secret
 
-    async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
-        await trio.lowlevel.checkpoint()
-        return self._jobs.extend(claim.job.id, claim.fence, self._now(), lease_s)
+    def extend_claim(self, command: ExtendClaim) -> bool:
+        return self._jobs.extend(
+            command.claim.job.id, command.claim.fence, self._now(), command.lease_s
+        )
 
-    async def job_verified(
-        self, claim: Claim, row: UsageRow, payload: bytes, *, metered: bool = False
-    ) -> bool:
-        await trio.lowlevel.checkpoint()
-        kept = self._held(claim, "pending")
+    def job_verified(self, command: JobVerified) -> bool:
+        kept = self._held(command.claim, "pending")
         if kept is None:
             return False
-        self._settle(kept.reservation, [row], metered=metered)
-        now = self._now()
-        self._keep(replace(kept.job, state="delivering", due_at=now, payload=payload), kept)
+        self._settle(kept.reservation, [command.row], emit_meter_event=command.emit_meter_event)
+        state, now = state_with_result(kept.job.webhook), self._now()
+        due_at, ended_at = (None, now) if state == "done" else (now, None)
+        job = replace(
+            kept.job, state=state, due_at=due_at, payload=command.payload, ended_at=ended_at
+        )
+        self._keep(job, kept)
         return True
 
-    async def job_attempted(
-        self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
-    ) -> bool:
-        check_outcome(state, due_at)
-        await trio.lowlevel.checkpoint()
-        kept = self._held(claim, "delivering")
+    def job_attempted(self, command: JobAttempted) -> bool:
+        kept = self._held(command.claim, "delivering")
         if kept is None:
             return False
-        ended_at = None if due_at else self._now()
-        self._record_attempt(kept.job, failed=state != "done")
+        ended_at = None if command.due_at else self._now()
+        self._record_attempt(kept.job, failed=command.state != "done")
         tries = kept.job.tries + 1
-        job = replace(kept.job, state=state, due_at=due_at, tries=tries, ended_at=ended_at)
-        self._keep(job, replace(kept, attempts=(*kept.attempts, attempt)))
+        job = replace(
+            kept.job, state=command.state, due_at=command.due_at, tries=tries, ended_at=ended_at
+        )
+        self._keep(job, replace(kept, attempts=(*kept.attempts, command.attempt)))
         return True
 
-    async def abandon_job(self, claim: Claim) -> bool:
-        await trio.lowlevel.checkpoint()
-        kept = self._held(claim, "pending")
+    def abandon_job(self, command: AbandonJob) -> bool:
+        kept = self._held(command.claim, "pending")
         if kept is None:
             return False
         self._settle(kept.reservation, [])
@@ -177,37 +172,31 @@ class MemoryJobs(MemoryUsage):
     def _keep(self, job: Job, kept: _Job) -> None:
         self._jobs.push(job.id, replace(kept, job=job), job.due_at)
 
-    async def job(self, job_id: str) -> Job | None:
-        await trio.lowlevel.checkpoint()
-        entry = self._jobs.entries.get(job_id)
+    def job(self, command: FindJob) -> Job | None:
+        entry = self._jobs.entries.get(command.job_id)
         return entry.thing.job if entry else None
 
-    async def jobs(
-        self, *, account_id: str | None = None, state: JobState | None = None, limit: int
-    ) -> list[Job]:
-        await trio.lowlevel.checkpoint()
+    def jobs(self, command: ListJobs) -> list[Job]:
         jobs = [entry.thing.job for entry in reversed(self._jobs.entries.values())]
         return [
             job
             for job in jobs
-            if account_id in (None, job.account_id) and state in (None, job.state)
-        ][: at_most(LISTED_MAX, limit)]
+            if command.account_id in (None, job.account_id) and command.state in (None, job.state)
+        ][: command.limit]
 
-    async def attempts(self, job_id: str) -> list[Attempt]:
-        await trio.lowlevel.checkpoint()
-        entry = self._jobs.entries.get(job_id)
+    def attempts(self, command: ListAttempts) -> list[Attempt]:
+        entry = self._jobs.entries.get(command.job_id)
         return list(entry.thing.attempts[-LISTED_MAX:]) if entry else []
 
-    async def resend_job(self, job_id: str) -> Job | None:
-        await trio.lowlevel.checkpoint()
-        entry = self._jobs.entries.get(job_id)
-        if entry is None or entry.thing.job.payload is None:
+    def resend_job(self, command: ResendJob) -> Job | None:
+        entry = self._jobs.entries.get(command.job_id)
+        if entry is None or entry.thing.job.payload is None or entry.thing.job.webhook is None:
             return None
         job = replace(
             entry.thing.job, state="delivering", due_at=self._now(), tries=0, ended_at=None
         )
         self._keep(job, entry.thing)
-        self._jobs.raise_fence(job_id)
+        self._jobs.raise_fence(command.job_id)
         return job
 
     def _keys_of_jobs(self) -> set[str]:

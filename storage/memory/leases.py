@@ -1,12 +1,11 @@
 """Connection leases in dictionaries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-import trio
-
-from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate, revocable
+from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
+from mailprobe.storage.lease_allocation import Lease, allocate, revocable
 
 
 class MemoryLeases:
@@ -16,35 +15,37 @@ class MemoryLeases:
         self._now = now
         self._by_address: dict[str, dict[str, Lease]] = {}  # by address, by holder
 
-    async def lease_connections(
-        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
-    ) -> dict[str, int]:
-        await trio.lowlevel.checkpoint()
+    def lease_connections(self, command: LeaseConnections) -> dict[str, int]:
         now = self._now()
         granted = {}
-        for address, command in asked.items():
+        for address, request in command.requested.items():
             leases = self._by_address.setdefault(address, {})
-            lease = allocate(leases.values(), holder, command, now, limit=limit, lease_s=lease_s)
+            lease = allocate(
+                leases.values(),
+                command.holder,
+                request,
+                now,
+                limit=command.limit,
+                lease_s=command.lease_s,
+            )
             granted[address] = lease.connections if lease else 0
             if lease:
-                leases[holder] = lease
+                leases[command.holder] = lease
             else:
-                leases.pop(holder, None)
+                leases.pop(command.holder, None)
         return granted
 
-    async def revocable_connections(self, holder: str, *, limit: int) -> dict[str, int]:
-        await trio.lowlevel.checkpoint()
+    def revocable_connections(self, command: RevocableConnections) -> dict[str, int]:
         now = self._now()
         back = {
-            address: revocable(leases.values(), now, limit=limit)[holder]
+            address: revocable(leases.values(), now, limit=command.limit)[command.holder]
             for address, leases in self._by_address.items()
         }
         return {address: leases for address, leases in back.items() if leases}
 
-    async def return_connections(self, holder: str) -> None:
-        await trio.lowlevel.checkpoint()
+    def return_connections(self, command: ReturnConnections) -> None:
         for leases in self._by_address.values():
-            leases.pop(holder, None)
+            leases.pop(command.holder, None)
 
     def _reclaim_leases(self, until_max: datetime) -> None:
         for leases in self._by_address.values():

@@ -4,13 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import trio
-
-from mailprobe.storage.checks import at_most, check_sent
-from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
+from mailprobe.storage.commands import (
+    ClaimMessages,
+    EnqueueMessage,
+    ExtendMessage,
+    ListMessages,
+    MessageAttempted,
+)
+from mailprobe.storage.contract import MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.memory.claim_queue import ClaimQueue
 from mailprobe.storage.memory.idempotency import MemoryIdempotency
-from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage, message_id
+from mailprobe.storage.records import EPOCH, Account, OutboxMessage, message_id
 
 
 class MemoryOutbox(MemoryIdempotency):
@@ -20,28 +24,24 @@ class MemoryOutbox(MemoryIdempotency):
         super().__init__(now)
         self._messages: ClaimQueue[OutboxMessage] = ClaimQueue()
 
-    async def enqueue_message(
-        self, kind: MessageKind, account_id: str, name: str, body: bytes, *, due_at: datetime
-    ) -> bool:
-        await trio.lowlevel.checkpoint()
-        account = self._accounts[account_id]
-        id = message_id(kind, account.id, name)
+    def enqueue_message(self, command: EnqueueMessage) -> bool:
+        account = self._accounts[command.account_id]
+        id = message_id(command.kind, account.id, command.name)
         if id in self._messages.entries:
             return False
-        message = OutboxMessage(id, kind, account.id, name, body, 0, self._now(), due_at)
-        self._messages.push(id, message, due_at)
+        message = OutboxMessage(
+            id, command.kind, account.id, command.name, command.body, 0, self._now(), command.due_at
+        )
+        self._messages.push(id, message, command.due_at)
         return True
 
-    async def claim_messages(
-        self, kind: MessageKind, *, limit: int, lease_s: float
-    ) -> list[OutboxMessage]:
-        await trio.lowlevel.checkpoint()
+    def claim_messages(self, command: ClaimMessages) -> list[OutboxMessage]:
         now = self._now()
         claimed = self._messages.claim(
             now,
-            limit=limit,
-            lease_s=lease_s,
-            matches=lambda message: message.kind == kind,
+            limit=command.limit,
+            lease_s=command.lease_s,
+            matches=lambda message: message.kind == command.kind,
         )
         return [self._claimed(message, fence, now) for message, fence in claimed]
 
@@ -53,39 +53,32 @@ class MemoryOutbox(MemoryIdempotency):
         )
         return message
 
-    async def message_attempted(
-        self,
-        message: OutboxMessage,
-        *,
-        sent: bool,
-        due_at: datetime | None,
-        error: str | None = None,
-    ) -> bool:
-        check_sent(sent, due_at)
-        await trio.lowlevel.checkpoint()
-        kept = self._messages.of_claim(message.id, message.fence)
+    def extend_message(self, command: ExtendMessage) -> bool:
+        return self._messages.extend(
+            command.message.id, command.message.fence, self._now(), command.lease_s
+        )
+
+    def message_attempted(self, command: MessageAttempted) -> bool:
+        kept = self._messages.of_claim(command.message.id, command.message.fence)
         if kept is None:
             return False
         tried = replace(
             kept,
             tries=kept.tries + 1,
-            due_at=due_at,
-            sent_at=self._now() if sent else None,
-            error=error,
+            due_at=command.due_at,
+            sent_at=self._now() if command.sent else None,
+            error=command.error,
         )
-        self._messages.push(message.id, tried, due_at)
+        self._messages.push(command.message.id, tried, command.due_at)
         return True
 
-    async def messages(
-        self, kind: MessageKind, *, account_id: str | None = None, limit: int
-    ) -> list[OutboxMessage]:
-        await trio.lowlevel.checkpoint()
+    def messages(self, command: ListMessages) -> list[OutboxMessage]:
         messages = [entry.thing for entry in reversed(self._messages.entries.values())]
         return [
             message
             for message in messages
-            if message.kind == kind and account_id in (None, message.account_id)
-        ][: at_most(LISTED_MAX, limit)]
+            if message.kind == command.kind and command.account_id in (None, message.account_id)
+        ][: command.limit]
 
     def _meter(self, account: Account, billable: int) -> None:
         now = self._now()

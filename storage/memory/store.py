@@ -1,39 +1,51 @@
 """The memory store: dictionaries, the readable specification of the others.
 
-It works in virtual time: nothing here waits, and the clock is injected. A method is
-a transaction because nothing in it awaits after its first line. The store is built
+It works in virtual time: nothing here waits, and the clock is injected. A method runs
+one command, and is a transaction because it is no coroutine. The store is built
 from layers, each of which knows those below it: accounts, idempotency records, the
 outbox, usage, jobs, and here what needs all of them.
 """
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, TypeVar
 
 import trio
 
+from mailprobe.storage import commands
+from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
+from mailprobe.storage.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.memory.jobs import MemoryJobs
 from mailprobe.storage.memory.leases import MemoryLeases
 from mailprobe.storage.periods import FOREVER, kept_since
-from mailprobe.storage.records import Tier
+from mailprobe.storage.store import Store
+
+R = TypeVar("R")
 
 
-class MemoryStore(MemoryJobs, MemoryLeases):
-    """A Store that lasts until the process ends."""
+class MemoryExecutor(MemoryJobs, MemoryLeases):
+    """Runs the commands of a store that lasts until the process ends."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         MemoryJobs.__init__(self, now)
         MemoryLeases.__init__(self, now)
 
+    async def execute(self, command: StoreCommand[R]) -> R:
+        """Run the command at once."""
+        await trio.lowlevel.checkpoint()
+        result: R = COMMANDS[type(command)](self, command)
+        return result
+
     # upkeep
 
-    async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
-        await trio.lowlevel.checkpoint()
+    def apply_retention(self, command: commands.ApplyRetention) -> None:
         now = self._now()
         for account in self._accounts.values():
-            if account.tier in retention_days:
-                since = kept_since(now, retention_days[account.tier])
+            if account.tier in command.retention_days:
+                since = kept_since(now, command.retention_days[account.tier])
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
                 self._drop_keys(account.id, since, self._keys_of_jobs())
@@ -62,6 +74,57 @@ class MemoryStore(MemoryJobs, MemoryLeases):
             if any(at > now + WINDOW for at in self._windows.get(key.id, ())):
                 self._reclaim(key, now)
 
-    async def check(self) -> datetime:
-        await trio.lowlevel.checkpoint()
+    def check(self, _: commands.CheckStore) -> datetime:
         return self._now()
+
+
+class MemoryStore(Store):
+    """A store of its own; its secrets are encrypted with a key that nobody else has."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(MemoryExecutor(now), Cipher(secrets.token_bytes(KEY_OCTETS)))
+
+
+COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = dict(
+    [
+        commands.CreateAccount.run_by(MemoryExecutor.create_account),
+        commands.FindAccount.run_by(MemoryExecutor.account),
+        commands.ListAccounts.run_by(MemoryExecutor.accounts),
+        commands.FindAccountOfCustomer.run_by(MemoryExecutor.account_of_customer),
+        commands.ChangeAccount.run_by(MemoryExecutor.change_account),
+        commands.CreateKey.run_by(MemoryExecutor.create_key),
+        commands.ListKeys.run_by(MemoryExecutor.keys),
+        commands.RevokeKey.run_by(MemoryExecutor.revoke_key),
+        commands.FindCaller.run_by(MemoryExecutor.caller),
+        commands.Reserve[Any].run_by(MemoryExecutor.reserve),
+        commands.Extend.run_by(MemoryExecutor.extend),
+        commands.Settle.run_by(MemoryExecutor.settle),
+        commands.Spend[Any].run_by(MemoryExecutor.spend),
+        commands.LogRefusal.run_by(MemoryExecutor.log_refusal),
+        commands.ReadLedger.run_by(MemoryExecutor.ledger),
+        commands.CountDays.run_by(MemoryExecutor.days),
+        commands.ListUsage.run_by(MemoryExecutor.usage),
+        commands.BeginIdempotent.run_by(MemoryExecutor.begin_idempotent),
+        commands.FinishIdempotent.run_by(MemoryExecutor.finish_idempotent),
+        commands.CreateJob[Any].run_by(MemoryExecutor.create_job),
+        commands.ClaimJobs.run_by(MemoryExecutor.claim_jobs),
+        commands.ExtendClaim.run_by(MemoryExecutor.extend_claim),
+        commands.JobVerified.run_by(MemoryExecutor.job_verified),
+        commands.JobAttempted.run_by(MemoryExecutor.job_attempted),
+        commands.AbandonJob.run_by(MemoryExecutor.abandon_job),
+        commands.FindJob.run_by(MemoryExecutor.job),
+        commands.ListJobs.run_by(MemoryExecutor.jobs),
+        commands.ListAttempts.run_by(MemoryExecutor.attempts),
+        commands.ResendJob.run_by(MemoryExecutor.resend_job),
+        commands.EnqueueMessage.run_by(MemoryExecutor.enqueue_message),
+        commands.ClaimMessages.run_by(MemoryExecutor.claim_messages),
+        commands.ExtendMessage.run_by(MemoryExecutor.extend_message),
+        commands.MessageAttempted.run_by(MemoryExecutor.message_attempted),
+        commands.ListMessages.run_by(MemoryExecutor.messages),
+        commands.LeaseConnections.run_by(MemoryExecutor.lease_connections),
+        commands.RevocableConnections.run_by(MemoryExecutor.revocable_connections),
+        commands.ReturnConnections.run_by(MemoryExecutor.return_connections),
+        commands.ApplyRetention.run_by(MemoryExecutor.apply_retention),
+        commands.CheckStore.run_by(MemoryExecutor.check),
+    ]
+)

@@ -6,21 +6,28 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-import trio
-
-from mailprobe.storage.checks import at_most, check_units, units_of
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, USAGE_ROWS_MAX, WINDOW
+from mailprobe.storage.commands import (
+    CountDays,
+    Extend,
+    ListUsage,
+    LogRefusal,
+    ReadLedger,
+    Reserve,
+    Settle,
+    Spend,
+)
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
 from mailprobe.storage.memory.outbox import MemoryOutbox
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
     Caller,
     DayCount,
-    FirstAnswer,
     Key,
     Ledger,
     Reservation,
     UsageRow,
+    units_of,
 )
 
 R = TypeVar("R")
@@ -49,22 +56,15 @@ class MemoryUsage(MemoryOutbox):
         self._refusals: dict[str, dict[tuple[Any, ...], UsageRow]] = {}
         self._reservations_made = 0
 
-    async def reserve(
-        self,
-        caller: Caller,
-        units: int,
-        check_limits: Callable[[Ledger], R | None],
-        *,
-        lease_s: float,
-    ) -> Reservation | R:
-        check_units(units)
-        await trio.lowlevel.checkpoint()
+    def reserve(self, command: Reserve[R]) -> Reservation | R:
         now = self._now()
-        self._reclaim(caller.key, now)
-        refusal = check_limits(self._ledger(caller, now))
+        self._reclaim(command.caller.key, now)
+        refusal = command.check_limits(self._ledger(command.caller, now))
         if refusal is not None:
             return refusal
-        return self._reserve(caller, units, now, now + timedelta(seconds=lease_s))
+        return self._reserve(
+            command.caller, command.units, now, now + timedelta(seconds=command.lease_s)
+        )
 
     def _reserve(
         self, caller: Caller, units: int, now: datetime, lease_until: datetime
@@ -75,30 +75,21 @@ class MemoryUsage(MemoryOutbox):
         self._leases[reservation.id] = _Lease(caller.account.id, units, lease_until)
         return reservation
 
-    async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
-        await trio.lowlevel.checkpoint()
+    def extend(self, command: Extend) -> None:
         now = self._now()
-        lease = self._leases.get(reservation.id)
+        lease = self._leases.get(command.reservation.id)
         if lease and lease.until > now:
-            until = now + timedelta(seconds=lease_s)
-            self._leases[reservation.id] = replace(lease, until=until)
+            until = now + timedelta(seconds=command.lease_s)
+            self._leases[command.reservation.id] = replace(lease, until=until)
 
-    async def settle(
-        self,
-        reservation: Reservation,
-        rows: Sequence[UsageRow],
-        *,
-        part: int = 0,
-        ends: bool = True,
-        metered: bool = False,
-        first: FirstAnswer | None = None,
-    ) -> None:
-        await trio.lowlevel.checkpoint()
-        if (reservation.id, part) in self._settled:
+    def settle(self, command: Settle) -> None:
+        if (command.reservation.id, command.part) in self._settled:
             return
-        self._check_runs(first)
-        self._settle(reservation, rows, part, ends, metered)
-        self._answer(first)
+        self._check_runs(command.first)
+        self._settle(
+            command.reservation, command.rows, command.part, command.ends, command.emit_meter_event
+        )
+        self._answer(command.first)
 
     def _settle(
         self,
@@ -106,7 +97,7 @@ class MemoryUsage(MemoryOutbox):
         rows: Sequence[UsageRow],
         part: int = 0,
         ends: bool = True,
-        metered: bool = False,
+        emit_meter_event: bool = False,
     ) -> None:
         self._settled[reservation.id, part] = self._now()
         lease = self._leases.pop(reservation.id, None)
@@ -117,7 +108,7 @@ class MemoryUsage(MemoryOutbox):
         for row in rows:
             self._count(account, row)
         billable = sum(row.billable for row in rows)
-        if metered and billable and account.tier != "free":
+        if emit_meter_event and billable:
             self._meter(account, billable)
 
     def _count(self, account: Account, row: UsageRow) -> None:
@@ -131,42 +122,32 @@ class MemoryUsage(MemoryOutbox):
         if start:
             self._period_billable[account.id, start] += 1
 
-    async def spend(
-        self,
-        caller: Caller,
-        rows: Sequence[UsageRow],
-        check_limits: Callable[[Ledger], R | None],
-        *,
-        metered: bool = False,
-        first: FirstAnswer | None = None,
-    ) -> R | None:
-        check_units(units_of(rows))
-        await trio.lowlevel.checkpoint()
-        self._check_runs(first)
+    def spend(self, command: Spend[R]) -> R | None:
+        self._check_runs(command.first)
         now = self._now()
-        self._reclaim(caller.key, now)
-        refusal = check_limits(self._ledger(caller, now))
+        self._reclaim(command.caller.key, now)
+        refusal = command.check_limits(self._ledger(command.caller, now))
         if refusal is None:
-            granted = self._reserve(caller, units_of(rows), now, now)
-            self._settle(granted, rows, metered=metered)
-            self._answer(first)
+            granted = self._reserve(command.caller, units_of(command.rows), now, now)
+            self._settle(granted, command.rows, emit_meter_event=command.emit_meter_event)
+            self._answer(command.first)
         return refusal
 
-    async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
-        await trio.lowlevel.checkpoint()
+    def log_refusal(self, command: LogRefusal) -> None:
         minute = self._now().replace(second=0, microsecond=0)
-        refusals = self._refusals.setdefault(caller.account.id, {})
+        refusals = self._refusals.setdefault(command.caller.account.id, {})
         for place in range(REFUSALS_SINGLE_MAX):
-            if (caller.key.id, minute, row.failed_check, place) not in refusals:
-                refusals[caller.key.id, minute, row.failed_check, place] = row
+            if (command.caller.key.id, minute, command.row.failed_check, place) not in refusals:
+                refusals[command.caller.key.id, minute, command.row.failed_check, place] = (
+                    command.row
+                )
                 return
-        flood = (caller.key.id, minute, row.failed_check, REFUSALS_SINGLE_MAX)
+        flood = (command.caller.key.id, minute, command.row.failed_check, REFUSALS_SINGLE_MAX)
         times = refusals[flood].times if flood in refusals else 0
-        refusals[flood] = replace(refusals.get(flood, row), times=times + row.times)
+        refusals[flood] = replace(refusals.get(flood, command.row), times=times + command.row.times)
 
-    async def ledger(self, caller: Caller) -> Ledger:
-        await trio.lowlevel.checkpoint()
-        return self._ledger(caller, self._now())
+    def ledger(self, command: ReadLedger) -> Ledger:
+        return self._ledger(command.caller, self._now())
 
     def _ledger(self, caller: Caller, now: datetime) -> Ledger:
         account = self._accounts[caller.account.id]
@@ -220,19 +201,17 @@ class MemoryUsage(MemoryOutbox):
             if whose == account_id and since >= start
         )
 
-    async def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
-        await trio.lowlevel.checkpoint()
+    def days(self, command: CountDays) -> list[DayCount]:
         return [
             DayCount(day, calls)
             for (whose, day), calls in sorted(self._day_billable.items())
-            if whose == account_id and first <= day <= last
+            if whose == command.account_id and command.first <= day <= command.last
         ]
 
-    async def usage(self, account_id: str, *, limit: int) -> list[UsageRow]:
-        await trio.lowlevel.checkpoint()
-        rows = [*reversed(self._usage.get(account_id, []))]
-        rows += self._refusals.get(account_id, {}).values()
-        return sorted(rows, key=lambda row: row.at, reverse=True)[: at_most(USAGE_ROWS_MAX, limit)]
+    def usage(self, command: ListUsage) -> list[UsageRow]:
+        rows = [*reversed(self._usage.get(command.account_id, []))]
+        rows += self._refusals.get(command.account_id, {}).values()
+        return sorted(rows, key=lambda row: row.at, reverse=True)[: command.limit]
 
     def _drop_rows(self, account_id: str, since: datetime) -> None:
         usage = self._usage.get(account_id, [])

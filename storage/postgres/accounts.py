@@ -18,11 +18,20 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
+from mailprobe.storage.commands import (
+    ChangeAccount,
+    CreateAccount,
+    CreateKey,
+    FindAccount,
+    FindAccountOfCustomer,
+    ListAccounts,
+    ListKeys,
+    RevokeKey,
+)
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.commands import NewKey
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.records import Account, Caller, Key, Tier
+from mailprobe.storage.records import Account, Caller, Key, KeyKind
 
 CALLERS = (
     f"SELECT keys.sha256, keys.number, {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"
@@ -30,11 +39,11 @@ CALLERS = (
 )
 
 ACTIVE = (
-    "SELECT account, count(*) FROM keys WHERE account = ANY(%s) AND kind = 'standard'"
-    " AND revoked_at IS NULL GROUP BY account"
+    "SELECT account, kind, count(*) FROM keys WHERE account = ANY(%s)"
+    " AND revoked_at IS NULL GROUP BY account, kind"
 )
 MADE = (
-    "SELECT account, created_at FROM keys WHERE account = ANY(%s) AND kind = 'standard'"
+    "SELECT account, kind, created_at FROM keys WHERE account = ANY(%s)"
     " AND created_at > %s AND created_at <= %s"
 )
 HASHES = "SELECT sha256 FROM keys WHERE sha256 = ANY(%s)"
@@ -45,8 +54,8 @@ KEEP_KEYS = (
 )
 
 
-def create_account(db: TransactionSession, email: str, tier: Tier) -> Account:
-    account = Account(str(uuid4()), email, tier, db.now())
+def create_account(db: TransactionSession, command: CreateAccount) -> Account:
+    account = Account(str(uuid4()), command.email, command.tier, db.now())
     places = ", ".join(["%s"] * len(ACCOUNT_FIELDS))
     db.execute(
         f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
@@ -55,58 +64,58 @@ def create_account(db: TransactionSession, email: str, tier: Tier) -> Account:
     return account
 
 
-def account(db: TransactionSession, account_id: str) -> Account | None:
-    row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = %s", [account_id])
+def find_account(db: TransactionSession, command: FindAccount) -> Account | None:
+    row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = %s", [command.account_id])
     return row and account_of(row)
 
 
-def accounts(db: TransactionSession) -> list[Account]:
+def list_accounts(db: TransactionSession, command: ListAccounts) -> list[Account]:
     rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
     return [account_of(row) for row in rows]
 
 
-def account_of_customer(db: TransactionSession, customer_id: str) -> Account | None:
-    row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = %s", [customer_id])
+def account_of_customer(db: TransactionSession, command: FindAccountOfCustomer) -> Account | None:
+    row = db.one(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = %s", [command.customer_id]
+    )
     return row and account_of(row)
 
 
-def change_account(
-    db: TransactionSession, account_id: str, changes: dict[str, Any]
-) -> Account | None:
+def change_account(db: TransactionSession, command: ChangeAccount) -> Account | None:
     """Update in one statement, so that the database itself keeps `customer_id` unique."""
-    if changes:
-        sets = ", ".join(f"{name} = %s" for name in changes)  # fields: check_changes()
-        values = [column(value) for value in changes.values()]
+    if command.changes:
+        sets = ", ".join(f"{name} = %s" for name in command.changes)  # fields: check_changes()
+        values = [column(value) for value in command.changes.values()]
         try:
-            db.execute(f"UPDATE accounts SET {sets} WHERE id = %s", [*values, account_id])
+            db.execute(f"UPDATE accounts SET {sets} WHERE id = %s", [*values, command.account_id])
         except errors.UniqueViolation:
             raise ValueError("another account has this customer_id") from None
-    return account(db, account_id)
+    return find_account(db, FindAccount(command.account_id))
 
 
 def create_keys(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[NewKey, int]]
+    db: TransactionSession, now: datetime, those: Sequence[tuple[CreateKey, int]]
 ) -> list[Any]:
     """Insert keys; returns a key or Raised for each. Each has its locked account's number."""
     if not those:
         return []
     accounts = {account for _, account in those}
-    active: dict[int, int] = dict(db.all(ACTIVE, [list(accounts)]))
-    made: dict[int, list[datetime]] = {}
-    for account, at in db.all(MADE, [list(accounts), micros(now - WINDOW), micros(now)]):
-        made.setdefault(account, []).append(instant(at))
+    active: dict[tuple[int, KeyKind], int] = {
+        (account, kind): count for account, kind, count in db.all(ACTIVE, [list(accounts)])
+    }
+    made: dict[tuple[int, KeyKind], list[datetime]] = {}
+    for account, kind, at in db.all(MADE, [list(accounts), micros(now - WINDOW), micros(now)]):
+        made.setdefault((account, kind), []).append(instant(at))
     kept = {sha256 for (sha256,) in db.all(HASHES, [[command.sha256 for command, _ in those]])}
     reported: list[Any] = []
     rows = []
     for command, account in those:
-        standard = command.kind == "standard"
-        count = active.get(account, 0)
-        if standard and command.keys_max is not None and count >= command.keys_max:
+        of_kind = account, command.kind
+        count = active.get(of_kind, 0)
+        if command.keys_max is not None and count >= command.keys_max:
             reported.append(Raised(KeyLimitReached()))
-        elif (
-            standard
-            and command.keys_per_minute_max is not None
-            and (at := next_key_at(made.get(account, []), command.keys_per_minute_max))
+        elif command.keys_per_minute_max is not None and (
+            at := next_key_at(made.get(of_kind, []), command.keys_per_minute_max)
         ):
             reported.append(Raised(KeyCreationTooFast(now, at)))
         elif command.sha256 in kept:
@@ -117,9 +126,8 @@ def create_keys(
             )
             reported.append(key)
             kept.add(command.sha256)
-            active[account] = count + standard
-            if standard:
-                made.setdefault(account, []).append(now)
+            active[of_kind] = count + 1
+            made.setdefault(of_kind, []).append(now)
             owner = key.id, account, key.kind
             rows.append((*owner, key.label, key.prefix, command.sha256, micros(now)))
     if rows:
@@ -127,21 +135,21 @@ def create_keys(
     return reported
 
 
-def keys(db: TransactionSession, account_id: str) -> list[Key]:
+def list_keys(db: TransactionSession, command: ListKeys) -> list[Key]:
     rows = db.all(
         f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
         " WHERE accounts.id = %s AND revoked_at IS NULL ORDER BY keys.number",
-        [account_id],
+        [command.account_id],
     )
     return [key_of(row) for row in rows]
 
 
-def revoke_key(db: TransactionSession, account_id: str | None, key_id: str) -> bool:
+def revoke_key(db: TransactionSession, command: RevokeKey) -> bool:
     of_account = " AND account = (SELECT number FROM accounts WHERE id = %(account)s)"
     revoked = db.execute(
         "UPDATE keys SET revoked_at = %(now)s WHERE id = %(key)s AND revoked_at IS NULL"
-        + (of_account if account_id is not None else ""),
-        {"now": micros(db.now()), "key": key_id, "account": account_id},
+        + (of_account if command.account_id is not None else ""),
+        {"now": micros(db.now()), "key": command.key_id, "account": command.account_id},
     )
     return bool(revoked.rowcount)
 

@@ -5,10 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.commands import Begin, Finish
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import IdempotencyRecord
 
@@ -39,7 +38,9 @@ ANSWER = (
 )
 
 
-def begin(db: TransactionSession, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
+def begin(
+    db: TransactionSession, now: datetime, those: Sequence[tuple[BeginIdempotent, int]]
+) -> list[Any]:
     """Return a record for each first request, the encrypted answer or Raised for the others."""
     if not those:
         return []
@@ -64,13 +65,13 @@ def begin(db: TransactionSession, now: datetime, those: Sequence[tuple[Begin, in
     return reported
 
 
-def _again(command: Begin, body_sha256: str, answer: bytes | None) -> Any:
+def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> Any:
     if body_sha256 != command.body_sha256:
         return Raised(IdempotencyKeyReused())
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
 
 
-def finish(db: TransactionSession, those: Sequence[tuple[Finish, int]]) -> None:
+def finish(db: TransactionSession, those: Sequence[tuple[FinishIdempotent, int]]) -> None:
     for command, account in those:
         idempotency = command.idempotency
         which = (

@@ -12,6 +12,7 @@ from typing import Any
 
 from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
 from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
+from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.postgres.accounts import callers_of_keys
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Claim, JobState, Work
@@ -39,15 +40,6 @@ def is_due(db: TransactionSession, work: Work) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedJobs:
-    work: Work
-    limit: int
-    each_max: int
-    lease_s: float
-    account_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Claims:
     """Work for the batch executor: jobs are claimed for all callers at once, then distributed."""
 
@@ -55,13 +47,13 @@ class Claims:
     repeatable: bool = False
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[WantedJobs], marker: Any
+        self, db: TransactionSession, asked: Sequence[ClaimJobs], marker: Any
     ) -> list[Any]:
         db.begin()
         for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
             db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
         now = db.now()
-        alike: dict[WantedJobs, list[int]] = {}  # places of equal requests
+        alike: dict[ClaimJobs, list[int]] = {}  # places of equal requests
         for place, wanted in enumerate(asked):
             alike.setdefault(replace(wanted, limit=0), []).append(place)
         claimed: list[Any] = [[] for _ in asked]
@@ -76,7 +68,7 @@ class Claims:
 
 
 def _claim(
-    db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int
+    db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int
 ) -> list[tuple[Claim, bytes | None]]:
     """Return claims without their secrets, each with its encrypted secret beside it."""
     numbers = _due(db, now, wanted, limit)
@@ -109,7 +101,7 @@ def _claim(
     ]
 
 
-def _due(db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int) -> list[int]:
+def _due(db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int) -> list[int]:
     """Return the numbers of the jobs to claim, with accounts in turn."""
     state = STATE_OF[wanted.work]
     host = HOST_OF[state]
@@ -141,7 +133,7 @@ def _due(db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int) 
 def _due_of_each(
     db: TransactionSession,
     now: datetime,
-    wanted: WantedJobs,
+    wanted: ClaimJobs,
     limit: int,
     held: dict[Partition, int],
     left: list[Head],
@@ -179,7 +171,7 @@ def _claim_rows(
     db: TransactionSession,
     heads: Iterable[Head],
     held: Mapping[Partition, int],
-    wanted: WantedJobs,
+    wanted: ClaimJobs,
     limit: int,
 ) -> list[Head]:
     of_account: dict[Any, list[Head]] = {}

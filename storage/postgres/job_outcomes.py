@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.columns import micros
+from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.postgres.driver.commands import Abandoned, JobAttempted, Outcome, Verified
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.records import Attempt, JobState
+from mailprobe.storage.records import Attempt, JobState, state_with_result
 
 HOLD = (
     "SELECT id, number, account, host, state, tries, fence FROM jobs"
@@ -77,6 +77,17 @@ def held(
     return found
 
 
+def ends(outcome: Outcome) -> bool:
+    """Return whether the job has ended with this outcome."""
+    match outcome:
+        case JobVerified(claim=claim):
+            return state_with_result(claim.job.webhook) == "done"
+        case AbandonJob():
+            return True
+        case JobAttempted(due_at=due_at):
+            return due_at is None
+
+
 def write(
     db: TransactionSession, now: datetime, those: Sequence[tuple[Outcome, _OutcomeJob]]
 ) -> None:
@@ -105,9 +116,11 @@ def _record_attempts(
 def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[Any, ...]:
     at = micros(now)
     match outcome:
-        case Verified(payload=payload):
+        case JobVerified(claim=claim, payload=payload):
+            if state_with_result(claim.job.webhook) == "done":
+                return kept.number, "done", None, kept.tries, at, payload
             return kept.number, "delivering", at, kept.tries, None, payload
-        case Abandoned():
+        case AbandonJob():
             return kept.number, "failed", None, kept.tries, at, None
         case JobAttempted(state=state, due_at=due_at):
             due = None if due_at is None else micros(due_at)

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs, ResendJob
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.records import Attempt, Claim, Job, JobState
+from mailprobe.storage.records import Attempt, Job
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
@@ -21,12 +20,15 @@ def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[],"
-        " %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[])",
+        " due_at, payload, ended_at) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
+        " %s::text[], %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[],"
+        " %s::bytea[], %s::bigint[])",
         [list(column) for column in zip(*rows, strict=True)],
     )
-    new = Counter(account for _, account, *_ in rows)
-    count(db, new, new)
+    states = [(account, state) for _, account, _, _, _, _, _, state, *_ in rows]
+    pending = Counter(account for account, state in states if state == "pending")
+    undelivered = Counter(account for account, state in states if state != "done")
+    count(db, pending, undelivered)
 
 
 def count(
@@ -49,18 +51,25 @@ def count(
     )
 
 
-def extend(db: TransactionSession, claim: Claim, lease_s: float) -> bool:
+def extend(db: TransactionSession, command: ExtendClaim) -> bool:
     now = db.now()
     extended = db.execute(
         "UPDATE jobs SET lease_until = %s WHERE id = %s AND fence = %s AND lease_until > %s",
-        [micros(now + timedelta(seconds=lease_s)), claim.job.id, claim.fence, micros(now)],
+        [
+            micros(now + timedelta(seconds=command.lease_s)),
+            command.claim.job.id,
+            command.claim.fence,
+            micros(now),
+        ],
     )
     return bool(extended.rowcount)
 
 
-def resend(db: TransactionSession, job_id: str) -> Job | None:
+def resend(db: TransactionSession, command: ResendJob) -> Job | None:
     before = db.one(
-        "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL FOR UPDATE", [job_id]
+        "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL"
+        " AND webhook IS NOT NULL FOR UPDATE",
+        [command.job_id],
     )
     if before is None:
         return None
@@ -68,45 +77,43 @@ def resend(db: TransactionSession, job_id: str) -> Job | None:
     db.execute(
         "UPDATE jobs SET state = 'delivering', due_at = %s, lease_until = NULL, tries = 0,"
         " fence = fence + 1, ended_at = NULL WHERE id = %s",
-        [micros(db.now()), job_id],
+        [micros(db.now()), command.job_id],
     )
     if state != "delivering":
         count(db, {}, {account: 1})
-    return job(db, job_id)
+    return find(db, FindJob(command.job_id))
 
 
 # reads
 
 
-def job(db: TransactionSession, job_id: str) -> Job | None:
+def find(db: TransactionSession, command: FindJob) -> Job | None:
     row = db.one(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         " WHERE jobs.id = %s",
-        [job_id],
+        [command.job_id],
     )
     return row and job_of(row)
 
 
-def jobs(
-    db: TransactionSession, account_id: str | None, state: JobState | None, limit: int
-) -> list[Job]:
+def list_jobs(db: TransactionSession, command: ListJobs) -> list[Job]:
     conditions = {
-        "jobs.account = (SELECT number FROM accounts WHERE id = %s)": account_id,
-        "jobs.state = %s": state,
+        "jobs.account = (SELECT number FROM accounts WHERE id = %s)": command.account_id,
+        "jobs.state = %s": command.state,
     }
     asked = {words: value for words, value in conditions.items() if value is not None}
     rows = db.all(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         f" WHERE {' AND '.join(asked) or 'true'} ORDER BY jobs.number DESC LIMIT %s",
-        [*asked.values(), at_most(LISTED_MAX, limit)],
+        [*asked.values(), command.limit],
     )
     return [job_of(row) for row in rows]
 
 
-def attempts(db: TransactionSession, job_id: str) -> list[Attempt]:
+def list_attempts(db: TransactionSession, command: ListAttempts) -> list[Attempt]:
     rows = db.all(
         "SELECT job_attempts.number, at, took_ms, status, error"
         " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",
-        [job_id],
+        [command.job_id],
     )
     return [attempt_of(row) for row in rows]

@@ -4,14 +4,15 @@ A lease call holds an advisory lock for each of its addresses' buckets, from bef
 clock is read until the commit. Repeating it gives the same result, as requests are absolute.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from zlib import crc32
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate
+from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
+from mailprobe.storage.lease_allocation import Lease, allocate
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.sqlite.leases import lease_of, of_holder
 
@@ -29,14 +30,6 @@ KEEP = (
 
 
 @dataclass(frozen=True, slots=True)
-class WantedLeases:
-    holder: str
-    requested: Mapping[str, LeaseRequest]
-    limit: int
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Leasing:
     """Work for the batch executor: each process has one call in progress at a time."""
 
@@ -44,12 +37,12 @@ class Leasing:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[WantedLeases], marker: Any
+        self, db: TransactionSession, asked: Sequence[LeaseConnections], marker: Any
     ) -> list[Any]:
         return [_lease(db, wanted) for wanted in asked]
 
 
-def _lease(db: TransactionSession, wanted: WantedLeases) -> dict[str, int]:
+def _lease(db: TransactionSession, wanted: LeaseConnections) -> dict[str, int]:
     """Two round trips: read the leases, write the new ones."""
     addresses = list(wanted.requested)
     with db.db.pipeline():
@@ -93,18 +86,20 @@ def buckets(addresses: Sequence[str]) -> list[int]:
     return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
 
 
-def revoked(db: TransactionSession, holder: str, limit: int) -> dict[str, int]:
+def revocable_connections(db: TransactionSession, command: RevocableConnections) -> dict[str, int]:
     rows = db.all(
         f"SELECT {NOW}, address, holder, connections, since, until FROM connection_leases WHERE address IN"
         " (SELECT address FROM connection_leases WHERE connections = 0)"
     )
     if not rows:
         return {}
-    return of_holder([row[1:] for row in rows], db.instant(rows[0][0]), holder, limit)
+    return of_holder(
+        [row[1:] for row in rows], db.instant(rows[0][0]), command.holder, command.limit
+    )
 
 
-def return_all(db: TransactionSession, holder: str) -> None:
-    db.execute("DELETE FROM connection_leases WHERE holder = %s", [holder])
+def return_all(db: TransactionSession, command: ReturnConnections) -> None:
+    db.execute("DELETE FROM connection_leases WHERE holder = %s", [command.holder])
 
 
 def drop_ended(db: TransactionSession, *, at: datetime) -> bool:

@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.commands import ReadLedger
 from mailprobe.storage.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
 from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
-from mailprobe.storage.records import Account, Caller, Ledger, UsageRow, Window
+from mailprobe.storage.records import Account, Ledger, UsageRow, Window
 
 R = TypeVar("R")
 
@@ -190,10 +191,10 @@ def _subscribed(who: LedgerCaller) -> bool:
     return bool(who.account.current_period_start and who.account.current_period_end)
 
 
-def ledger(db: TransactionSession, caller: Caller) -> Ledger:
+def read_ledger(db: TransactionSession, command: ReadLedger) -> Ledger:
     """Return the ledger for display, without locks. Raises KeyError for an unknown key."""
     now = db.now()
-    read = Ledgers(db, now, db.all(READ_AT, {"keys": [caller.key.id], "now": micros(now)}))
-    who = read.caller[caller.key.id]
+    read = Ledgers(db, now, db.all(READ_AT, {"keys": [command.caller.key.id], "now": micros(now)}))
+    who = read.caller[command.caller.key.id]
     window = windows.window_of(db, who.key_number, micros(now))
     return read.of(who, window, tuple(read.account_window(who)))

@@ -5,10 +5,15 @@ from datetime import datetime, timedelta
 
 from psycopg import errors
 
-from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
-from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S
-from mailprobe.storage.postgres.driver.commands import Post
+from mailprobe.storage.commands import (
+    ClaimMessages,
+    EnqueueMessage,
+    ExtendMessage,
+    ListMessages,
+    MessageAttempted,
+)
+from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import MessageKind, OutboxMessage
 
@@ -18,7 +23,9 @@ OUTBOX_SQL = (
 DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
 
 
-def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
+def post(
+    db: TransactionSession, now: datetime, those: Sequence[tuple[EnqueueMessage, int]]
+) -> list[bool]:
     """Insert messages; returns for each whether it is new. The accounts are locked."""
     if not those:
         return []
@@ -82,15 +89,13 @@ def is_due(db: TransactionSession, kind: MessageKind) -> bool:
     return bool(db.one(f"SELECT 1 FROM outbox WHERE {DUE} LIMIT 1", values))
 
 
-def claim(
-    db: TransactionSession, kind: MessageKind, limit: int, lease_s: float
-) -> list[OutboxMessage]:
+def claim(db: TransactionSession, command: ClaimMessages) -> list[OutboxMessage]:
     now = db.now()
     values = {
-        "kind": kind,
+        "kind": command.kind,
         "now": micros(now),
-        "until": micros(now + timedelta(seconds=lease_s)),
-        "limit": max(0, limit),
+        "until": micros(now + timedelta(seconds=command.lease_s)),
+        "limit": command.limit,
     }
     claimed = db.all(
         "WITH due AS MATERIALIZED ("
@@ -108,38 +113,52 @@ def claim(
     return [message_of(row) for row in rows]
 
 
-def tried(
-    db: TransactionSession,
-    message: OutboxMessage,
-    sent: bool,
-    due_at: datetime | None,
-    error: str | None,
-) -> bool:
+def extend(db: TransactionSession, command: ExtendMessage) -> bool:
+    now = db.now()
+    extended = db.execute(
+        "UPDATE outbox SET lease_until = %s WHERE kind = %s AND name = %s"
+        " AND account = (SELECT number FROM accounts WHERE id = %s)"
+        " AND fence = %s AND lease_until > %s",
+        [
+            micros(now + timedelta(seconds=command.lease_s)),
+            command.message.kind,
+            command.message.name,
+            command.message.account_id,
+            command.message.fence,
+            micros(now),
+        ],
+    )
+    return bool(extended.rowcount)
+
+
+def attempted(db: TransactionSession, command: MessageAttempted) -> bool:
     changed = db.execute(
         "UPDATE outbox SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
         " lease_until = NULL WHERE kind = %s AND name = %s"
         " AND account = (SELECT number FROM accounts WHERE id = %s)"
         " AND fence = %s AND lease_until IS NOT NULL",
         [
-            due_at and micros(due_at),
-            micros(db.now()) if sent else None,
-            error,
-            message.kind,
-            message.name,
-            message.account_id,
-            message.fence,
+            command.due_at and micros(command.due_at),
+            micros(db.now()) if command.sent else None,
+            command.error,
+            command.message.kind,
+            command.message.name,
+            command.message.account_id,
+            command.message.fence,
         ],
     )
     return bool(changed.rowcount)
 
 
-def messages(
-    db: TransactionSession, kind: MessageKind, account_id: str | None, limit: int
-) -> list[OutboxMessage]:
+def list_messages(db: TransactionSession, command: ListMessages) -> list[OutboxMessage]:
     of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = %(account)s)"
     rows = db.all(
-        f"{OUTBOX_SQL} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
+        f"{OUTBOX_SQL} WHERE kind = %(kind)s{of_account if command.account_id is not None else ''}"
         " ORDER BY outbox.number DESC LIMIT %(limit)s",
-        {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
+        {
+            "kind": command.kind,
+            "account": command.account_id,
+            "limit": command.limit,
+        },
     )
     return [message_of(row) for row in rows]

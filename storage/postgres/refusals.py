@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.columns import micros
+from mailprobe.storage.commands import LogRefusal
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
-from mailprobe.storage.postgres.driver.commands import Refuse
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 
@@ -27,7 +27,7 @@ LOG = (
 
 
 def log(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[Refuse, LedgerCaller]]
+    db: TransactionSession, now: datetime, those: Sequence[tuple[LogRefusal, LedgerCaller]]
 ) -> None:
     """Insert refusals into the minute's next free slots; the last slot is shared by all others."""
     if not those:

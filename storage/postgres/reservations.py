@@ -8,12 +8,11 @@ from uuid import UUID
 
 from psycopg import Cursor
 
-from mailprobe.storage.checks import units_of
 from mailprobe.storage.columns import micros
-from mailprobe.storage.postgres.driver.commands import Extend, Settle
+from mailprobe.storage.commands import Extend, Settle
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT
-from mailprobe.storage.records import Reservation
+from mailprobe.storage.records import Reservation, units_of
 
 # Settles each part once, at the batch's instant. Used units are no longer reserved; an ended
 # reservation is deleted.

@@ -4,7 +4,7 @@ Rows that another transaction is changing are left for the next run, so that onl
 deletion of a day waits for a lock, and no request waits long.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from functools import partial
 from typing import Any, get_args
@@ -58,7 +58,7 @@ RECEIVERS = _some("receivers", "tried_at <= %(at)s")
 REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
 
 
-def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
+def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
@@ -149,7 +149,10 @@ def days_past_retention(db: TransactionSession) -> list[date]:
 
 
 def drop_days(
-    db: TransactionSession, partitions: Partitions, now: datetime, retention_days: dict[Tier, int]
+    db: TransactionSession,
+    partitions: Partitions,
+    now: datetime,
+    retention_days: Mapping[Tier, int],
 ) -> None:
     """Drop the days that no tier keeps."""
     if retention_days.keys() < set(get_args(Tier)):
@@ -159,7 +162,7 @@ def drop_days(
 
 
 def drop_rows(
-    db: TransactionSession, day: date, now: datetime, retention_days: dict[Tier, int]
+    db: TransactionSession, day: date, now: datetime, retention_days: Mapping[Tier, int]
 ) -> None:
     """Delete a day's rows of the tiers that no longer keep it; blocks no request."""
     last = datetime.combine(day, time(), UTC)

@@ -9,13 +9,30 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import psycopg
 
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.commands import (
+    AbandonJob,
+    AccountCommand,
+    BatchCommand,
+    BeginIdempotent,
+    CreateJob,
+    CreateKey,
+    EncryptedFirst,
+    EnqueueMessage,
+    Extend,
+    FinishIdempotent,
+    JobAttempted,
+    JobVerified,
+    LogRefusal,
+    Reserve,
+    Settle,
+    Spend,
+)
 from mailprobe.storage.contract import IdempotencyInProgress
-from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
 from mailprobe.storage.postgres import idempotency as idempotency_records
 from mailprobe.storage.postgres import job_outcomes as outcomes
@@ -23,30 +40,14 @@ from mailprobe.storage.postgres import outbox as messages
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres import usage_log as usage
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.commands import (
-    Abandoned,
-    AccountCommand,
-    Begin,
-    Command,
-    CreateJob,
-    Extend,
-    Finish,
-    JobAttempted,
-    NewKey,
-    Post,
-    Refuse,
-    Reserve,
-    Settle,
-    Spend,
-    Verified,
-)
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow
+from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
 
-T = TypeVar("T", Post, Begin, Finish, NewKey)
+T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
 
+BATCHED = [get_origin(kind) or kind for kind in get_args(BatchCommand)]
 GROUP_MAX = 500  # in one transaction
 
 NUMBERS = "SELECT id, number FROM accounts WHERE id = ANY(%s)"
@@ -88,7 +89,7 @@ class BatchMetering:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[Command], marker: Marker | None
+        self, db: TransactionSession, asked: Sequence[BatchCommand], marker: Marker | None
     ) -> list[Any]:
         return _MeteringBatch(db, asked).hold(marker)
 
@@ -101,7 +102,7 @@ class _MeteringBatch:
     0.1 ms and more, on both sides.
     """
 
-    def __init__(self, db: TransactionSession, asked: Sequence[Command]) -> None:
+    def __init__(self, db: TransactionSession, asked: Sequence[BatchCommand]) -> None:
         self._db = db
         self._commands = asked
         self._answers: list[Any] = [None] * len(asked)
@@ -133,7 +134,7 @@ class _MeteringBatch:
         self._settle({part: parts[part] for part in fresh})
         self._complete(now)
         self._answer_accounts(now)
-        refusals.log(db, now, [(command, who) for _, command, who in self._those(Refuse)])
+        refusals.log(db, now, [(command, who) for _, command, who in self._those(LogRefusal)])
         self._check_limits(now)
         self._write(now)
         return self._answers
@@ -192,7 +193,7 @@ class _MeteringBatch:
         if idempotency_records_asked:
             self._running = idempotency_records.running(self._db, idempotency_records_asked)
 
-    def _is_late(self, command: Command) -> bool:
+    def _is_late(self, command: BatchCommand) -> bool:
         """Return whether its record's lease has ended and another request has begun since."""
         idempotency = _idempotency_of(command)
         return idempotency is not None and idempotency not in self._running
@@ -224,7 +225,7 @@ class _MeteringBatch:
         for command in self._commands:
             if isinstance(command, Settle | Spend):
                 yield from command.rows
-            elif isinstance(command, Verified):
+            elif isinstance(command, JobVerified):
                 yield command.row
 
     def _check_known(self) -> None:
@@ -240,13 +241,13 @@ class _MeteringBatch:
 
     def _answer_accounts(self, now: datetime) -> None:
         """Execute the commands that name an account: messages, idempotency records and keys."""
-        posts = self._of(Post)
+        posts = self._of(EnqueueMessage)
         reported = messages.post(self._db, now, [(command, number) for _, command, number in posts])
         for (place, command, number), posted in zip(posts, reported, strict=True):
             self._answers[place] = posted
             if posted:
                 self._marks["letter"] = command.kind, number, command.name
-        begun = self._of(Begin)
+        begun = self._of(BeginIdempotent)
         answers = idempotency_records.begin(
             self._db, now, [(command, number) for _, command, number in begun]
         )
@@ -254,9 +255,9 @@ class _MeteringBatch:
             self._answers[place] = answer
 
         idempotency_records.finish(
-            self._db, [(command, number) for _, command, number in self._of(Finish)]
+            self._db, [(command, number) for _, command, number in self._of(FinishIdempotent)]
         )
-        new = self._of(NewKey)
+        new = self._of(CreateKey)
         keys = accounts.create_keys(
             self._db, now, [(command, number) for _, command, number in new]
         )
@@ -288,20 +289,20 @@ class _MeteringBatch:
         for part, command in fresh.items():
             self._marks["settlement"] = part
             who = self._caller[command.caller.key.id]
-            self._use(who, command.rows, command.metered)
+            self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 
-    def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], metered: bool) -> None:
+    def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], emit_meter_event: bool) -> None:
         """Count the rows in the ledger now; they are logged at the end of the batch."""
         if not rows:
             return
-        self._used.append((who, rows, metered))
+        self._used.append((who, rows, emit_meter_event))
         if self._ledgers:
             self._ledgers.use(who, rows)
 
     def _complete(self, now: datetime) -> None:
         """Write the outcomes of jobs; answers each with whether its claim was still valid."""
-        those = self._those(Verified, JobAttempted, Abandoned)
+        those = self._those(JobVerified, JobAttempted, AbandonJob)
         if not those:
             return
         held = outcomes.held(self._db, [command for _, command, _ in those])
@@ -314,17 +315,15 @@ class _MeteringBatch:
                 continue
             self._marks["outcome"] = command.claim.job.id, command.claim.fence
             reported.append((command, kept[1]))
-            if not isinstance(command, Verified) and (
-                isinstance(command, Abandoned) or command.due_at is None
-            ):
+            if outcomes.ends(command):
                 ended[kept[1].account] -= 1
             if isinstance(command, JobAttempted):
                 continue
             verified[kept[1].account] -= 1
             if self._ledgers:
                 self._ledgers.reserve(kept[1].account, -1)
-            if isinstance(command, Verified):
-                self._use(who, [command.row], command.metered)
+            if isinstance(command, JobVerified):
+                self._use(who, [command.row], command.emit_meter_event)
         outcomes.write(self._db, now, reported)
         jobs.count(self._db, verified, ended)
 
@@ -346,13 +345,14 @@ class _MeteringBatch:
                 self._answers[place] = refusal
             elif isinstance(command, Spend):
                 self._spent = True
-                self._use(who, command.rows, command.metered)
+                self._use(who, command.rows, command.emit_meter_event)
                 self._keep_answer(who.account_number, command.first)
             else:
-                self._ledgers.reserve(who.account_number, command.units)
+                if command.holds_units:
+                    self._ledgers.reserve(who.account_number, command.units)
                 self._answers[place] = self._kept(command, who, now)
 
-    def _refuse_kept(self, those: Sequence[tuple[int, CreateJob]]) -> None:
+    def _refuse_kept(self, those: Sequence[tuple[int, CreateJob[Any]]]) -> None:
         """Refuse jobs whose id is stored already, or comes earlier in the batch."""
         kept = jobs.kept_of(self._db, [command.order.id for _, command in those])
         for place, command in those:
@@ -361,27 +361,40 @@ class _MeteringBatch:
             kept.add(command.order.id)
 
     def _kept(
-        self, command: Reserve | CreateJob, who: LedgerCaller, now: datetime
+        self, command: Reserve[Any] | CreateJob[Any], who: LedgerCaller, now: datetime
     ) -> Reservation | Job:
         if isinstance(command, CreateJob):
             return self._create_jobs(command, who, now)
         return self._reserve(command, who, now)
 
-    def _reserve(self, command: Reserve, who: LedgerCaller, now: datetime) -> Reservation:
+    def _reserve(self, command: Reserve[Any], who: LedgerCaller, now: datetime) -> Reservation:
         id = reservations.new_id(now)
         until = micros(now + timedelta(seconds=command.lease_s))
         self._reserved.append((id, who.account_number, command.units, until))
         self._marks["reservation"] = (id,)
         return Reservation(str(id), command.caller, command.units, now)
 
-    def _create_jobs(self, command: CreateJob, who: LedgerCaller, now: datetime) -> Job:
-        order, at = command.order, micros(now)
+    def _create_jobs(self, command: CreateJob[Any], who: LedgerCaller, now: datetime) -> Job:
+        order = command.order
+        job = new_job(order, command.caller.account.id, now)
         self._keep_answer(who.account_number, command.first)
         owner = order.id, who.account_number, who.key_number
         place = order.email, order.webhook, order.host
-        self._created.append((*owner, *place, command.secret, "pending", at, at))
+        due_at, ended_at = (at and micros(at) for at in (job.due_at, job.ended_at))
+        self._created.append(
+            (
+                *owner,
+                *place,
+                command.secret,
+                job.state,
+                micros(now),
+                due_at,
+                order.payload,
+                ended_at,
+            )
+        )
         self._marks["job"] = (order.id,)
-        return Job(order.id, command.caller.account.id, *place, "pending", now, now)
+        return job
 
     def _write(self, now: datetime) -> None:
         """Write and commit in one round trip; roll back if every command was refused."""
@@ -408,12 +421,12 @@ class _MeteringBatch:
         if self._spent:
             self._marks["settlement"] = reservations.mark(writes, now)
         usage.log(writes, [(who, rows) for who, rows, _ in self._used])
-        metered: Counter[int] = Counter()
-        for who, rows, wanted in self._used:
-            if wanted and who.account.tier != "free":
-                metered[who.account_number] += sum(row.billable for row in rows)
+        reported: Counter[int] = Counter()
+        for who, rows, emit_meter_event in self._used:
+            if emit_meter_event:
+                reported[who.account_number] += sum(row.billable for row in rows)
         idempotency_records.keep(writes, self._firsts)
-        messages.raise_meters(writes, now, +metered)
+        messages.raise_meters(writes, now, +reported)
         if self._ledgers:
             self._ledgers.write(writes)
         if self._reserved:
@@ -425,9 +438,9 @@ class _MeteringBatch:
         return writes
 
 
-def _idempotency_of(command: Command) -> IdempotencyRecord | None:
+def _idempotency_of(command: BatchCommand) -> IdempotencyRecord | None:
     """Return the record of the request whose answer the command stores, if any."""
-    if isinstance(command, NewKey):
+    if isinstance(command, CreateKey):
         return command.idempotency
     if isinstance(command, Spend | CreateJob | Settle) and command.first:
         return command.first.idempotency

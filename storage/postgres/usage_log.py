@@ -6,6 +6,7 @@ from datetime import date, datetime
 from typing import Any
 
 from mailprobe.storage.columns import micros, usage_row_of
+from mailprobe.storage.commands import CountDays, ListUsage
 from mailprobe.storage.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
@@ -99,20 +100,20 @@ def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) 
 # reads
 
 
-def days(db: TransactionSession, account_id: str, first: date, last: date) -> list[DayCount]:
+def count_days(db: TransactionSession, command: CountDays) -> list[DayCount]:
     rows = db.all(
         "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
         " WHERE accounts.id = %s AND day BETWEEN %s AND %s ORDER BY day",
-        [account_id, first, last],
+        [command.account_id, command.first, command.last],
     )
     return [DayCount(day, calls) for day, calls in rows]
 
 
-def usage(db: TransactionSession, account_id: str, limit: int) -> list[UsageRow]:
-    account = db.one("SELECT number FROM accounts WHERE id = %s", [account_id])
+def list_usage(db: TransactionSession, command: ListUsage) -> list[UsageRow]:
+    account = db.one("SELECT number FROM accounts WHERE id = %s", [command.account_id])
     if account is None:
         return []
-    values = {"account": account[0], "limit": limit}
+    values = {"account": account[0], "limit": command.limit}
     logged = db.all(
         f"SELECT {SHOWN}, 1 FROM usage WHERE account = %(account)s"
         " ORDER BY at DESC, number DESC LIMIT %(limit)s",
@@ -124,4 +125,4 @@ def usage(db: TransactionSession, account_id: str, limit: int) -> list[UsageRow]
         values,
     )
     rows = sorted([*logged, *refused], key=lambda row: int(row[0]), reverse=True)
-    return [usage_row_of(row) for row in rows[:limit]]
+    return [usage_row_of(row) for row in rows[: command.limit]]

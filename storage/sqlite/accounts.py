@@ -17,16 +17,26 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
+from mailprobe.storage.commands import (
+    ChangeAccount,
+    CreateAccount,
+    CreateKey,
+    FindAccount,
+    FindAccountOfCustomer,
+    ListAccounts,
+    ListKeys,
+    RevokeKey,
+)
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
-from mailprobe.storage.records import Account, Caller, Key, KeyKind, Tier
+from mailprobe.storage.records import Account, Caller, Key, KeyKind
 
 DB = sqlite3.Connection
 CALLERS_MAX = 4096  # some KiB per entry
 
 
-def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
+def create_account(db: DB, now: datetime, command: CreateAccount) -> Account:
     """Insert an account with a new UUID."""
-    account = Account(str(uuid4()), email, tier, now)
+    account = Account(str(uuid4()), command.email, command.tier, now)
     places = ", ".join("?" * len(ACCOUNT_FIELDS))
     db.execute(
         f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
@@ -35,35 +45,37 @@ def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
     return account
 
 
-def account(db: DB, account_id: str) -> Account | None:
+def find_account(db: DB, _: datetime, command: FindAccount) -> Account | None:
     """Return the account, or None."""
     row = db.execute(
-        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = ?", (account_id,)
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = ?", (command.account_id,)
     ).fetchone()
     return row and account_of(row)
 
 
-def accounts(db: DB) -> list[Account]:
+def list_accounts(db: DB, _: datetime, command: ListAccounts) -> list[Account]:
     """Return all accounts, oldest first."""
     rows = db.execute(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
     return [account_of(row) for row in rows]
 
 
-def account_of_customer(db: DB, customer_id: str) -> Account | None:
+def account_of_customer(db: DB, _: datetime, command: FindAccountOfCustomer) -> Account | None:
     """Return the account with this customer id, or None."""
     row = db.execute(
-        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = ?", (customer_id,)
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = ?", (command.customer_id,)
     ).fetchone()
     return row and account_of(row)
 
 
-def change_account(db: DB, account_id: str, changes: dict[str, Any]) -> Account | None:
+def change_account(db: DB, now: datetime, command: ChangeAccount) -> Account | None:
     """Set the named fields; None if there is no such account. Raises ValueError for a taken customer_id."""
-    if _is_anothers(db, account_id, changes.get("customer_id")):
+    if _is_anothers(db, command.account_id, command.changes.get("customer_id")):
         raise ValueError("another account has this customer_id")
-    for name, value in changes.items():  # each is a field's name: check_changes()
-        db.execute(f"UPDATE accounts SET {name} = ? WHERE id = ?", (column(value), account_id))
-    return account(db, account_id)
+    for name, value in command.changes.items():  # each is a field's name: check_changes()
+        db.execute(
+            f"UPDATE accounts SET {name} = ? WHERE id = ?", (column(value), command.account_id)
+        )
+    return find_account(db, now, FindAccount(command.account_id))
 
 
 def _is_anothers(db: DB, account_id: str, customer_id: str | None) -> bool:
@@ -83,67 +95,58 @@ def number_of(db: DB, account_id: str) -> int:
     return int(row[0])
 
 
-def create_key(
-    db: DB,
-    now: datetime,
-    account_id: str,
-    kind: KeyKind,
-    label: str | None,
-    sha256: str,
-    prefix: str,
-    keys_max: int | None,
-    keys_per_minute_max: int | None,
-) -> Key:
+def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
     """Insert a key; raises what Store.create_key raises."""
-    account = number_of(db, account_id)
-    if kind == "standard" and keys_max is not None:
+    account = number_of(db, command.account_id)
+    if command.keys_max is not None:
         (active,) = db.execute(
-            "SELECT count(*) FROM keys"
-            " WHERE account = ? AND kind = 'standard' AND revoked_at IS NULL",
-            (account,),
+            "SELECT count(*) FROM keys WHERE account = ? AND kind = ? AND revoked_at IS NULL",
+            (account, command.kind),
         ).fetchone()
-        if active >= keys_max:
+        if active >= command.keys_max:
             raise KeyLimitReached
-    if kind == "standard" and keys_per_minute_max is not None:
-        _check_creation_rate(db, now, account, keys_per_minute_max)
-    if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (sha256,)).fetchone():
+    if command.keys_per_minute_max is not None:
+        _check_creation_rate(db, now, account, command.kind, command.keys_per_minute_max)
+    if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (command.sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
-    key = Key(str(uuid4()), account_id, kind, label, prefix, now)
+    key = Key(str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now)
     db.execute(
         "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (key.id, account, key.kind, key.label, key.prefix, sha256, micros(key.created_at)),
+        (key.id, account, key.kind, key.label, key.prefix, command.sha256, micros(key.created_at)),
     )
     return key
 
 
-def _check_creation_rate(db: DB, now: datetime, account: int, keys_per_minute_max: int) -> None:
+def _check_creation_rate(
+    db: DB, now: datetime, account: int, kind: KeyKind, keys_per_minute_max: int
+) -> None:
     rows = db.execute(
-        "SELECT created_at FROM keys WHERE account = ? AND kind = 'standard'"
+        "SELECT created_at FROM keys WHERE account = ? AND kind = ?"
         " AND created_at > ? AND created_at <= ?",
-        (account, micros(now - WINDOW), micros(now)),
+        (account, kind, micros(now - WINDOW), micros(now)),
     )
     at = next_key_at([instant(at) for (at,) in rows], keys_per_minute_max)
     if at is not None:
         raise KeyCreationTooFast(now, at)
 
 
-def keys(db: DB, account_id: str) -> list[Key]:
+def list_keys(db: DB, _: datetime, command: ListKeys) -> list[Key]:
     """Return the account's active keys, oldest first."""
     rows = db.execute(
         f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
         " WHERE accounts.id = ? AND revoked_at IS NULL ORDER BY keys.number",
-        (account_id,),
+        (command.account_id,),
     )
     return [key_of(row) for row in rows]
 
 
-def revoke_key(db: DB, now: datetime, account_id: str | None, key_id: str) -> bool:
+def revoke_key(db: DB, now: datetime, command: RevokeKey) -> bool:
     """Revoke an active key; False if the account (None: any) has none with this id."""
     revoked = db.execute(
         "UPDATE keys SET revoked_at = :now WHERE id = :key AND revoked_at IS NULL AND"
         " (:account IS NULL OR account = (SELECT number FROM accounts WHERE id = :account))",
-        {"now": micros(now), "key": key_id, "account": account_id},
+        {"now": micros(now), "key": command.key_id, "account": command.account_id},
     )
     return bool(revoked.rowcount)
 

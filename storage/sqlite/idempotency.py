@@ -1,35 +1,30 @@
 """Transactions of idempotency records, in SQL."""
 
 import sqlite3
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mailprobe.storage.columns import micros
+from mailprobe.storage.commands import BeginIdempotent, CreateKey, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.encrypted_columns import EncryptedFirst
-from mailprobe.storage.records import IdempotencyRecord
+from mailprobe.storage.records import IdempotencyRecord, Key
+from mailprobe.storage.sqlite import accounts
 from mailprobe.storage.sqlite.accounts import number_of
 
 DB = sqlite3.Connection
 
 
-def begin(
-    db: DB,
-    now: datetime,
-    account_id: str,
-    key: str,
-    body_sha256: str,
-    lease_until: datetime,
-    keep_until: datetime,
-) -> bytes | None:
-    """Begin a request: None for the first, else the encrypted answer. Raises as begin_idempotent."""
-    account = number_of(db, account_id)
+def begin(db: DB, now: datetime, command: BeginIdempotent) -> IdempotencyRecord | bytes:
+    """Begin a request: a record for the first, else the encrypted answer. Raises as begin_idempotent."""
+    lease_until = now + timedelta(seconds=command.lease_s)
+    keep_until = now + timedelta(seconds=command.keep_s)
+    account = number_of(db, command.account_id)
     at = micros(now)
     standing = db.execute(
         "SELECT body_sha256, answer FROM idempotency_records WHERE account = ? AND key = ? AND keep_until > ?"
         " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
         (
             account,
-            key,
+            command.key,
             at,
             at,
             micros(lease_until),
@@ -39,11 +34,17 @@ def begin(
         db.execute(
             "INSERT OR REPLACE INTO idempotency_records (account, key, body_sha256, lease_until, keep_until)"
             " VALUES (?, ?, ?, ?, ?)",
-            (account, key, body_sha256, micros(lease_until), micros(keep_until)),
+            (
+                account,
+                command.key,
+                command.body_sha256,
+                micros(lease_until),
+                micros(keep_until),
+            ),
         )
-        return None
+        return IdempotencyRecord(command.account_id, command.key, lease_until)
     body_before, answer = standing
-    if body_before != body_sha256:
+    if body_before != command.body_sha256:
         raise IdempotencyKeyReused
     if answer is None:
         raise IdempotencyInProgress
@@ -60,15 +61,12 @@ def _running_key(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
     return idempotency.account_id, idempotency.key, micros(idempotency.lease_until)
 
 
-def finish(db: DB, idempotency: IdempotencyRecord, answer: bytes | None) -> None:
+def finish(db: DB, _: datetime, command: FinishIdempotent) -> None:
     """Store the encrypted answer, or (None) delete the record, if the request still runs."""
-    if answer is None:
-        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _running_key(idempotency))
+    if command.answer is None:
+        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _running_key(command.idempotency))
     else:
-        db.execute(
-            f"UPDATE idempotency_records SET answer = ?{RUNNING}",
-            (answer, *_running_key(idempotency)),
-        )
+        keep(db, EncryptedFirst(command.idempotency, command.answer))
 
 
 def check_runs(db: DB, idempotency: IdempotencyRecord | None) -> None:
@@ -84,4 +82,16 @@ def check_runs(db: DB, idempotency: IdempotencyRecord | None) -> None:
 def keep(db: DB, first: EncryptedFirst | None) -> None:
     """Store the answer to a running request."""
     if first is not None:
-        finish(db, first.idempotency, first.answer)
+        db.execute(
+            f"UPDATE idempotency_records SET answer = ?{RUNNING}",
+            (first.answer, *_running_key(first.idempotency)),
+        )
+
+
+def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
+    """Create a key, and store the answer that `command.answer` makes from it."""
+    check_runs(db, command.idempotency)
+    key = accounts.create_key(db, now, command)
+    if command.answer is not None:
+        keep(db, command.answer(key))
+    return key

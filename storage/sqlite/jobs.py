@@ -7,21 +7,29 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from mailprobe.storage.checks import at_most
 from mailprobe.storage.claim_order import Partition
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.commands import (
+    AbandonJob,
+    ClaimJobs,
+    CreateJob,
+    ExtendClaim,
+    FindJob,
+    JobAttempted,
+    JobVerified,
+    ListAttempts,
+    ListJobs,
+    ResendJob,
+)
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.records import (
     Attempt,
     Caller,
     Claim,
     Job,
-    JobOrder,
     JobState,
-    Ledger,
-    UsageRow,
-    Work,
+    new_job,
+    state_with_result,
 )
 from mailprobe.storage.sqlite import accounts
 from mailprobe.storage.sqlite import idempotency as idempotency_records
@@ -51,28 +59,23 @@ class _SqliteJob:
         return Partition(self.account, self.host) if self.state == "delivering" else None
 
 
-def create(
-    db: DB,
-    now: datetime,
-    caller: Caller,
-    order: JobOrder,
-    secret: bytes | None,
-    check_limits: Callable[[Ledger], R | None],
-    first: EncryptedFirst | None,
-) -> Job | R:
-    """Reserve one unit and insert the job; its secret is already encrypted."""
-    if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
+def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
+    """Reserve one unit, or count it in the window alone, and insert the job.
+
+    Its secret is already encrypted.
+    """
+    if db.execute("SELECT 1 FROM jobs WHERE id = ?", (command.order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
-    idempotency_records.check_runs(db, first.idempotency if first else None)
-    granted = metering.grant(db, now, caller, 1, check_limits)
+    idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
+    granted = metering.grant(db, now, command.caller, 1, command.check_limits)
     if not isinstance(granted, metering.Standing):
         return granted
-    owner = granted.caller
-    at = micros(now)
-    idempotency_records.keep(db, first)
-    db.execute(
+    owner, order = granted.caller, command.order
+    job = new_job(order, command.caller.account.id, now)
+    idempotency_records.keep(db, command.first)
+    number = db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",
+        " due_at, payload, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             order.id,
             owner.account_number,
@@ -80,38 +83,41 @@ def create(
             order.email,
             order.webhook,
             order.host,
-            secret,
-            at,
-            at,
+            command.secret,
+            job.state,
+            micros(now),
+            job.due_at and micros(job.due_at),
+            order.payload,
+            job.ended_at and micros(job.ended_at),
         ),
-    )
-    partitions.renew(db, "pending", Partition(owner.account_number, ""), 1)
-    return Job(
-        order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
-    )
+    ).lastrowid
+    assert number is not None
+    kept = _SqliteJob(number, owner.account_number, order.host, job.state, 0, 0)
+    if kept.partition:
+        partitions.renew(db, kept.state, kept.partition, 1)
+    return job
 
 
 # claims
 
 
-def claim(
-    db: DB,
-    now: datetime,
-    work: Work,
-    limit: int,
-    each_max: int,
-    account_max: int | None,
-    lease_s: float,
-) -> list[tuple[Claim, bytes | None]]:
+def is_due(db: DB, now: datetime, command: ClaimJobs) -> bool:
+    """Return whether a claim would take any job."""
+    return bool(partitions.due(db, now, command.work, 1, command.each_max, command.account_max))
+
+
+def claim(db: DB, now: datetime, command: ClaimJobs) -> list[tuple[Claim, bytes | None]]:
     """Return claims without their secrets, each with its encrypted secret beside it."""
-    heads = partitions.due(db, now, work, limit, each_max, account_max)
-    until = micros(now + timedelta(seconds=lease_s))
+    heads = partitions.due(
+        db, now, command.work, command.limit, command.each_max, command.account_max
+    )
+    until = micros(now + timedelta(seconds=command.lease_s))
     db.executemany(
         "UPDATE jobs SET lease_until = ?, fence = fence + 1 WHERE number = ?",
         [(until, head.number) for head in heads],
     )
     for partition in {head.partition for head in heads}:
-        partitions.renew(db, partitions.STATE_OF[work], partition)
+        partitions.renew(db, partitions.STATE_OF[command.work], partition)
     caller_of_key = cache(partial(accounts.caller_of_key, db))  # many jobs have the same caller
     return [_claim(db, head.number, caller_of_key) for head in heads]
 
@@ -127,11 +133,16 @@ def _claim(
     return Claim(job_of(tuple(row)), caller_of_key(key), None, fence), secret
 
 
-def extend(db: DB, now: datetime, claim: Claim, lease_s: float) -> bool:
+def extend(db: DB, now: datetime, command: ExtendClaim) -> bool:
     """Let the claim end `lease_s` from now; False if it has ended."""
     extended = db.execute(
         "UPDATE jobs SET lease_until = ? WHERE id = ? AND fence = ? AND lease_until > ?",
-        (micros(now + timedelta(seconds=lease_s)), claim.job.id, claim.fence, micros(now)),
+        (
+            micros(now + timedelta(seconds=command.lease_s)),
+            command.claim.job.id,
+            command.claim.fence,
+            micros(now),
+        ),
     )
     return bool(extended.rowcount)
 
@@ -139,48 +150,48 @@ def extend(db: DB, now: datetime, claim: Claim, lease_s: float) -> bool:
 # outcomes
 
 
-def verified(
-    db: DB, now: datetime, claim: Claim, row: UsageRow, payload: bytes, metered: bool
-) -> bool:
+def verified(db: DB, now: datetime, command: JobVerified) -> bool:
     """Count the verification and make the job's callback due; False if the claim does not count."""
-    kept = _held(db, claim, "pending")
+    kept = _held(db, command.claim, "pending")
     if kept is None:
         return False
-    metering.use(db, now, claim.caller, [row], metered)
-    _change(db, kept, "delivering", now, payload=payload)
+    metering.use(db, now, command.claim.caller, [command.row], command.emit_meter_event)
+    state = state_with_result(command.claim.job.webhook)
+    due_at, ended_at = (None, micros(now)) if state == "done" else (now, None)
+    _change(db, kept, state, due_at, payload=command.payload, ended_at=ended_at)
     return True
 
 
-def tried(
-    db: DB, now: datetime, claim: Claim, attempt: Attempt, state: JobState, due_at: datetime | None
-) -> bool:
+def attempted(db: DB, now: datetime, command: JobAttempted) -> bool:
     """Log an attempt and set the job's next state; False if the claim does not count."""
-    kept = _held(db, claim, "delivering")
+    kept = _held(db, command.claim, "delivering")
     if kept is None:
         return False
-    _log(db, kept.number, attempt)
-    partitions.record_attempt(db, now, Partition(kept.account, kept.host), failed=state != "done")
-    ended_at = None if due_at else micros(now)
-    _change(db, kept, state, due_at, tries=kept.tries + 1, ended_at=ended_at)
+    _log(db, kept.number, command.attempt)
+    partitions.record_attempt(
+        db, now, Partition(kept.account, kept.host), failed=command.state != "done"
+    )
+    ended_at = None if command.due_at else micros(now)
+    _change(db, kept, command.state, command.due_at, tries=kept.tries + 1, ended_at=ended_at)
     return True
 
 
-def abandon(db: DB, now: datetime, claim: Claim) -> bool:
+def abandon(db: DB, now: datetime, command: AbandonJob) -> bool:
     """End a pending job as failed; False if the claim does not count."""
-    kept = _held(db, claim, "pending")
+    kept = _held(db, command.claim, "pending")
     if kept is None:
         return False
     _change(db, kept, "failed", None, ended_at=micros(now))
     return True
 
 
-def resend(db: DB, now: datetime, job_id: str) -> Job | None:
+def resend(db: DB, now: datetime, command: ResendJob) -> Job | None:
     """Make the callback due at once; None if there is no payload."""
-    kept = _kept(db, "id = ? AND payload IS NOT NULL", job_id)
+    kept = _kept(db, "id = ? AND payload IS NOT NULL AND webhook IS NOT NULL", command.job_id)
     if kept is None:
         return None
     _change(db, kept, "delivering", now, tries=0, fence=kept.fence + 1, ended_at=None)
-    return job(db, job_id)
+    return find(db, now, FindJob(command.job_id))
 
 
 def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:
@@ -229,36 +240,36 @@ def _log(db: DB, number: int, attempt: Attempt) -> None:
 # reads
 
 
-def job(db: DB, job_id: str) -> Job | None:
+def find(db: DB, _: datetime, command: FindJob) -> Job | None:
     """Return the job, or None."""
     row = db.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         " WHERE jobs.id = ?",
-        (job_id,),
+        (command.job_id,),
     ).fetchone()
     return row and job_of(row)
 
 
-def jobs(db: DB, account_id: str | None, state: JobState | None, limit: int) -> list[Job]:
+def list_jobs(db: DB, _: datetime, command: ListJobs) -> list[Job]:
     """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
     conditions = {
-        "jobs.account = (SELECT number FROM accounts WHERE id = ?)": account_id,
-        "jobs.state = ?": state,
+        "jobs.account = (SELECT number FROM accounts WHERE id = ?)": command.account_id,
+        "jobs.state = ?": command.state,
     }
     asked = {words: value for words, value in conditions.items() if value is not None}
     rows = db.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         f" WHERE {' AND '.join(asked) or '1'} ORDER BY jobs.number DESC LIMIT ?",
-        (*asked.values(), at_most(LISTED_MAX, limit)),
+        (*asked.values(), command.limit),
     )
     return [job_of(row) for row in rows]
 
 
-def attempts(db: DB, job_id: str) -> list[Attempt]:
+def list_attempts(db: DB, _: datetime, command: ListAttempts) -> list[Attempt]:
     """Return the job's attempts in the order they were logged."""
     rows = db.execute(
         "SELECT job_attempts.number, at, took_ms, status, error"
         " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",
-        (job_id,),
+        (command.job_id,),
     )
     return [attempt_of(row) for row in rows]

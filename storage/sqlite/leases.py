@@ -1,59 +1,56 @@
 """Transactions of connection leases, in SQL."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate, revocable
+from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
+from mailprobe.storage.lease_allocation import Lease, allocate, revocable
 
 DB = sqlite3.Connection
 
 
-def lease(
-    db: DB,
-    now: datetime,
-    holder: str,
-    asked: Mapping[str, LeaseRequest],
-    limit: int,
-    lease_s: float,
-) -> dict[str, int]:
+def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
     """Lease connections for the holder; returns the number per address."""
     granted = {}
-    for address, command in asked.items():
+    for address, request in command.requested.items():
         rows = db.execute(
             "SELECT holder, connections, since, until FROM connection_leases WHERE address = ?",
             (address,),
         )
         leases = [lease_of(row) for row in rows]
-        new = allocate(leases, holder, command, now, limit=limit, lease_s=lease_s)
+        new = allocate(
+            leases, command.holder, request, now, limit=command.limit, lease_s=command.lease_s
+        )
         granted[address] = new.connections if new else 0
         if new:
             db.execute(
                 "INSERT OR REPLACE INTO connection_leases (address, holder, connections, since, until)"
                 " VALUES (?, ?, ?, ?, ?)",
-                (address, holder, new.connections, micros(new.since), micros(new.until)),
+                (address, command.holder, new.connections, micros(new.since), micros(new.until)),
             )
         else:
             db.execute(
-                "DELETE FROM connection_leases WHERE address = ? AND holder = ?", (address, holder)
+                "DELETE FROM connection_leases WHERE address = ? AND holder = ?",
+                (address, command.holder),
             )
     return granted
 
 
-def revoked(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
+def revocable_connections(db: DB, now: datetime, command: RevocableConnections) -> dict[str, int]:
     """Return how many connections per address the holder must give up."""
     rows = db.execute(
         "SELECT address, holder, connections, since, until FROM connection_leases WHERE address IN"
         " (SELECT address FROM connection_leases WHERE connections = 0) ORDER BY address"
     )
-    return of_holder(rows.fetchall(), now, holder, limit)
+    return of_holder(rows.fetchall(), now, command.holder, command.limit)
 
 
-def return_all(db: DB, holder: str) -> None:
+def return_all(db: DB, _: datetime, command: ReturnConnections) -> None:
     """Delete all leases of the holder."""
-    db.execute("DELETE FROM connection_leases WHERE holder = ?", (holder,))
+    db.execute("DELETE FROM connection_leases WHERE holder = ?", (command.holder,))
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:

@@ -3,9 +3,15 @@
 import sqlite3
 from datetime import datetime, timedelta
 
-from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
-from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S
+from mailprobe.storage.commands import (
+    ClaimMessages,
+    EnqueueMessage,
+    ExtendMessage,
+    ListMessages,
+    MessageAttempted,
+)
+from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.records import MessageKind, OutboxMessage
 from mailprobe.storage.sqlite.accounts import number_of
 
@@ -16,21 +22,13 @@ OUTBOX_SQL = (
 )
 
 
-def post(
-    db: DB,
-    now: datetime,
-    kind: MessageKind,
-    account_id: str,
-    name: str,
-    body: bytes,
-    due_at: datetime,
-) -> bool:
+def enqueue(db: DB, now: datetime, command: EnqueueMessage) -> bool:
     """Insert a message; False if there is one of this kind, account and name."""
-    account = number_of(db, account_id)
+    account = number_of(db, command.account_id)
     posted = db.execute(
         "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
         " VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO NOTHING",
-        (kind, account, name, body, micros(now), micros(due_at)),
+        (command.kind, account, command.name, command.body, micros(now), micros(command.due_at)),
     )
     return bool(posted.rowcount)
 
@@ -78,12 +76,10 @@ def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
     return [number for (number,) in rows]
 
 
-def claim(
-    db: DB, now: datetime, kind: MessageKind, limit: int, lease_s: float
-) -> list[OutboxMessage]:
+def claim(db: DB, now: datetime, command: ClaimMessages) -> list[OutboxMessage]:
     """Claim due messages for `lease_s`."""
-    numbers = due(db, now, kind, limit)
-    at, until = micros(now), micros(now + timedelta(seconds=lease_s))
+    numbers = due(db, now, command.kind, command.limit)
+    at, until = micros(now), micros(now + timedelta(seconds=command.lease_s))
     db.executemany(
         "UPDATE outbox SET lease_until = ?, fence = fence + 1,"
         " first_tried_at = coalesce(first_tried_at, ?) WHERE number = ?",
@@ -96,14 +92,25 @@ def claim(
     return [message_of(row) for row in rows]
 
 
-def tried(
-    db: DB,
-    now: datetime,
-    message: OutboxMessage,
-    sent: bool,
-    due_at: datetime | None,
-    error: str | None,
-) -> bool:
+def extend(db: DB, now: datetime, command: ExtendMessage) -> bool:
+    """Let the claim end `lease_s` from now; False if it has ended."""
+    extended = db.execute(
+        "UPDATE outbox SET lease_until = ? WHERE kind = ? AND name = ?"
+        " AND account = (SELECT number FROM accounts WHERE id = ?)"
+        " AND fence = ? AND lease_until > ?",
+        (
+            micros(now + timedelta(seconds=command.lease_s)),
+            command.message.kind,
+            command.message.name,
+            command.message.account_id,
+            command.message.fence,
+            micros(now),
+        ),
+    )
+    return bool(extended.rowcount)
+
+
+def attempted(db: DB, now: datetime, command: MessageAttempted) -> bool:
     """Record the result of sending; False if the claim does not count."""
     changed = db.execute(
         "UPDATE outbox SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
@@ -111,24 +118,28 @@ def tried(
         " AND account = (SELECT number FROM accounts WHERE id = ?)"
         " AND fence = ? AND lease_until IS NOT NULL",
         (
-            due_at and micros(due_at),
-            micros(now) if sent else None,
-            error,
-            message.kind,
-            message.name,
-            message.account_id,
-            message.fence,
+            command.due_at and micros(command.due_at),
+            micros(now) if command.sent else None,
+            command.error,
+            command.message.kind,
+            command.message.name,
+            command.message.account_id,
+            command.message.fence,
         ),
     )
     return bool(changed.rowcount)
 
 
-def messages(db: DB, kind: MessageKind, account_id: str | None, limit: int) -> list[OutboxMessage]:
+def list_messages(db: DB, _: datetime, command: ListMessages) -> list[OutboxMessage]:
     """Return messages newest first, at most LISTED_MAX."""
     of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = :account)"
     rows = db.execute(
-        f"{OUTBOX_SQL} WHERE kind = :kind{of_account if account_id is not None else ''}"
+        f"{OUTBOX_SQL} WHERE kind = :kind{of_account if command.account_id is not None else ''}"
         " ORDER BY outbox.number DESC LIMIT :limit",
-        {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
+        {
+            "kind": command.kind,
+            "account": command.account_id,
+            "limit": command.limit,
+        },
     )
     return [message_of(row) for row in rows]

@@ -1,7 +1,7 @@
 """Retention, in SQL: every statement deletes a bounded number of rows."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -65,7 +65,7 @@ KEYS = (  # SQLite would reuse the highest number: that key stays
 )
 
 
-def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
+def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]

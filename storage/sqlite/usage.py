@@ -6,10 +6,18 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from mailprobe.storage.checks import units_of
 from mailprobe.storage.columns import instant, micros, usage_row_of
+from mailprobe.storage.commands import (
+    CountDays,
+    Extend,
+    ListUsage,
+    LogRefusal,
+    ReadLedger,
+    Reserve,
+    Settle,
+    Spend,
+)
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
-from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
@@ -19,6 +27,7 @@ from mailprobe.storage.records import (
     Reservation,
     UsageRow,
     Window,
+    units_of,
 )
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
@@ -137,16 +146,9 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     )
 
 
-def reserve(
-    db: sqlite3.Connection,
-    now: datetime,
-    caller: Caller,
-    units: int,
-    check_limits: Callable[[Ledger], R | None],
-    lease_s: float,
-) -> Reservation | R:
+def reserve(db: sqlite3.Connection, now: datetime, command: Reserve[R]) -> Reservation | R:
     """Check the limits and insert a reservation; returns it, or the refusal."""
-    standing = grant(db, now, caller, units, check_limits)
+    standing = grant(db, now, command.caller, command.units, command.check_limits)
     if not isinstance(standing, Standing):
         return standing
     account = standing.caller.account_number
@@ -157,9 +159,9 @@ def reserve(
         )
     number = db.execute(
         "INSERT INTO reservations (account, units, lease_until) VALUES (?, ?, ?)",
-        (account, units, micros(now + timedelta(seconds=lease_s))),
+        (account, command.units, micros(now + timedelta(seconds=command.lease_s))),
     ).lastrowid
-    return Reservation(str(number), caller, units, now)
+    return Reservation(str(number), command.caller, command.units, now)
 
 
 def grant(
@@ -184,78 +186,73 @@ def grant(
     return standing
 
 
-def spend(
-    db: sqlite3.Connection,
-    now: datetime,
-    caller: Caller,
-    rows: Sequence[UsageRow],
-    check_limits: Callable[[Ledger], R | None],
-    metered: bool,
-    first: EncryptedFirst | None,
-) -> R | None:
+def spend(db: sqlite3.Connection, now: datetime, command: Spend[R]) -> R | None:
     """Check the limits, then log and count at once, without a reservation."""
-    idempotency_records.check_runs(db, first.idempotency if first else None)
-    standing = grant(db, now, caller, units_of(rows), check_limits)
+    idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
+    standing = grant(db, now, command.caller, units_of(command.rows), command.check_limits)
     if not isinstance(standing, Standing):
         return standing
-    _use(db, now, standing.caller, rows, metered)
-    idempotency_records.keep(db, first)
+    _use(db, now, standing.caller, command.rows, command.emit_meter_event)
+    idempotency_records.keep(db, command.first)
     return None
 
 
-def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, lease_s: float) -> None:
+def extend(db: sqlite3.Connection, now: datetime, command: Extend) -> None:
     """Let the lease end `lease_s` from now, if it has not ended."""
     db.execute(
         "UPDATE reservations SET lease_until = ? WHERE number = ? AND lease_until > ?",
-        (micros(now + timedelta(seconds=lease_s)), int(reservation.id), micros(now)),
+        (
+            micros(now + timedelta(seconds=command.lease_s)),
+            int(command.reservation.id),
+            micros(now),
+        ),
     )
 
 
-def settle(
-    db: sqlite3.Connection,
-    now: datetime,
-    reservation: Reservation,
-    rows: Sequence[UsageRow],
-    part: int,
-    ends: bool,
-    metered: bool,
-    first: EncryptedFirst | None,
-) -> None:
+def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
     """Log and count one part of a reservation, once."""
-    number = int(reservation.id)
+    number = int(command.reservation.id)
     new = db.execute(
         "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (number, part, micros(now)),
+        (number, command.part, micros(now)),
     )
     if not new.rowcount:
         return
-    idempotency_records.check_runs(db, first.idempotency if first else None)
-    idempotency_records.keep(db, first)
-    if ends:
+    idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
+    idempotency_records.keep(db, command.first)
+    if command.ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:
         db.execute(
             "UPDATE reservations SET units = max(0, units - ?) WHERE number = ?",
-            (units_of(rows), number),
+            (units_of(command.rows), number),
         )
-    if rows:
-        use(db, now, reservation.caller, rows, metered)
+    if command.rows:
+        use(db, now, command.reservation.caller, command.rows, command.emit_meter_event)
 
 
 def use(
-    db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    rows: Sequence[UsageRow],
+    emit_meter_event: bool,
 ) -> None:
     """Log and count rows; the caller gives back what was reserved for them."""
-    _use(db, now, _caller(db, caller), rows, metered)
+    _use(db, now, _caller(db, caller), rows, emit_meter_event)
 
 
 def _use(
-    db: sqlite3.Connection, now: datetime, owner: CallerRow, rows: Sequence[UsageRow], metered: bool
+    db: sqlite3.Connection,
+    now: datetime,
+    owner: CallerRow,
+    rows: Sequence[UsageRow],
+    emit_meter_event: bool,
 ) -> None:
     _log(db, owner, rows)
     _count(db, owner, rows)
     billable = sum(row.billable for row in rows)
-    if metered and billable and owner.account.tier != "free":
+    if emit_meter_event and billable:
         raise_meter(db, now, owner.account_number, billable)
 
 
@@ -327,11 +324,11 @@ def _count(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -
         )
 
 
-def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:
+def log_refusal(db: sqlite3.Connection, now: datetime, command: LogRefusal) -> None:
     """Insert the refusal into the minute's next free slot; the last slot is shared by all others."""
-    owner = _caller(db, caller)
+    owner = _caller(db, command.caller)
     minute = micros(now.replace(second=0, microsecond=0))
-    place = (owner.account_number, minute, owner.key_number, row.failed_check or "")
+    place = (owner.account_number, minute, owner.key_number, command.row.failed_check or "")
     (last,) = db.execute(
         "SELECT max(place) FROM refusals"
         " WHERE account = ? AND minute = ? AND key = ? AND failed_check = ?",
@@ -344,20 +341,20 @@ def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: Usag
         (
             *place,
             0 if last is None else min(last + 1, REFUSALS_SINGLE_MAX),
-            micros(row.at),
-            row.operation,
-            row.status,
-            row.units,
-            row.billable,
-            row.latency_ms,
-            row.times,
+            micros(command.row.at),
+            command.row.operation,
+            command.row.status,
+            command.row.units,
+            command.row.billable,
+            command.row.latency_ms,
+            command.row.times,
         ),
     )
 
 
-def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
+def read_ledger(db: sqlite3.Connection, now: datetime, command: ReadLedger) -> Ledger:
     """Return the caller's ledger, with windows readable after the transaction."""
-    standing = _standing(db, now, caller)
+    standing = _standing(db, now, command.caller)
     window = rate_window.window_of(db, standing.held, micros(now))
     return standing.ledger(now, window, tuple(_account_window(db, now, standing)))
 
@@ -371,21 +368,19 @@ def _account_window(
     )
 
 
-def days(
-    db: sqlite3.Connection, now: datetime, account_id: str, first: date, last: date
-) -> list[DayCount]:
+def count_days(db: sqlite3.Connection, now: datetime, command: CountDays) -> list[DayCount]:
     """Return the account's billable verifications per UTC day, oldest first."""
     rows = db.execute(
         "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
         " WHERE accounts.id = ? AND day BETWEEN ? AND ? ORDER BY day",
-        (account_id, str(first), str(last)),
+        (command.account_id, str(command.first), str(command.last)),
     )
     return [DayCount(date.fromisoformat(day), calls) for day, calls in rows]
 
 
-def usage(db: sqlite3.Connection, now: datetime, account_id: str, limit: int) -> list[UsageRow]:
+def list_usage(db: sqlite3.Connection, now: datetime, command: ListUsage) -> list[UsageRow]:
     """Return the account's rows and refusals, newest first."""
-    found = db.execute("SELECT number FROM accounts WHERE id = ?", (account_id,)).fetchone()
+    found = db.execute("SELECT number FROM accounts WHERE id = ?", (command.account_id,)).fetchone()
     if found is None:
         return []
     rows = db.execute(
@@ -395,7 +390,7 @@ def usage(db: sqlite3.Connection, now: datetime, account_id: str, limit: int) ->
         " UNION ALL"
         " SELECT * FROM (SELECT at, operation, status, failed_check, units, billable, latency_ms,"
         " times FROM refusals WHERE account = :account ORDER BY at DESC LIMIT :limit)",
-        {"account": found[0], "limit": limit},
+        {"account": found[0], "limit": command.limit},
     ).fetchall()
     rows.sort(key=lambda row: int(row[0]), reverse=True)
-    return [usage_row_of(row) for row in rows[:limit]]
+    return [usage_row_of(row) for row in rows[: command.limit]]

@@ -16,7 +16,8 @@ from typing import Any
 
 import trio
 
-from mailprobe.api.http.exchange import Application, ErrorBody, Receive, Scope, Send
+from mailprobe.api.http.encoder import ErrorBody
+from mailprobe.api.http.exchange import Application, Receive, Scope, Send, UpgradeHandler
 from mailprobe.api.http.listeners import listeners_on, open_sockets
 from mailprobe.api.http.overload import AdmissionQueue
 from mailprobe.api.http.request_bodies import BodyBudget
@@ -163,6 +164,7 @@ async def serving(
     *,
     intake: BodyBudget | None = None,
     vital: Iterable[bytes] = (),
+    upgrade: UpgradeHandler | None = None,
     error_body: ErrorBody = error_body,
     **limits: Any,
 ) -> AsyncIterator[Serving]:
@@ -184,6 +186,7 @@ async def serving(
                     admission_queue=admission_queue,
                     intake=intake,
                     vital=vital,
+                    upgrade=upgrade,
                     task_status=task_status,
                 )
         server.ended.set()

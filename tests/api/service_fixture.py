@@ -14,8 +14,8 @@ from typing import Any
 
 import trio
 
-from mailprobe.api.http.exchange import WHOLE_BODY
-from mailprobe.api.keys import Prefix, key_hash, mint, shown
+from mailprobe.api.http.parser import WHOLE_BODY
+from mailprobe.api.keys import Prefix, key_hash, kind_of, mint, shown
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG
 from mailprobe.api.quota.background_writes import open_background_writes
@@ -137,9 +137,8 @@ class Shop:
 
     async def new_key(self, prefix: Prefix, account_id: str | None = None) -> str:
         raw = mint(prefix)
-        kind = "provisioning" if prefix == "sk_mgmt_" else "standard"
         await self.store.create_key(
-            account_id or self.account.id, kind, None,
+            account_id or self.account.id, kind_of(raw), None,
             sha256=key_hash(raw), prefix=shown(raw), keys_max=None,
         )  # fmt: skip
         return raw
@@ -154,7 +153,7 @@ class Shop:
 
     async def use_up(self, calls: int, *, units: int = 1) -> None:
         """Record billable calls for the account, by another key."""
-        other = await self.caller(await self.new_key("sk_test_"))
+        other = await self.caller(await self.new_key("sk_live_"))
         reservation = await self.store.reserve(other, 1, lambda ledger: None, lease_s=10)
         row = UsageRow(self.clock(), "batch", "deliverable", None, units, True, 1)
         for part, first in enumerate(range(0, calls, PART_ROWS)):

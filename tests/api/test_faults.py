@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.http import connection, server
+from mailprobe.api.http import connection, parser, server
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
+from mailprobe.api.http.encoder import ResponseEncoder
 from mailprobe.api.http.exchange import Exchange
 from mailprobe.api.http.output import Output
 from mailprobe.api.http.overload import AdmissionQueue, Ticket, admitted
+from mailprobe.api.http.parser import FastReader, StrictReader
 from mailprobe.api.http.request_bodies import ArrivingBody, BodyBudget
 from mailprobe.api.http.server import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
@@ -43,10 +45,10 @@ PLACES: list[tuple[Any, str]] = [
     (HangUps, "forget"),
     (HttpConnection, "run"),
     (HttpConnection, "_read"),
-    (HttpConnection, "_parse_fast"),
-    (HttpConnection, "_begin_fast"),
-    (HttpConnection, "_new_request"),
-    (HttpConnection, "_send_answer"),
+    (HttpConnection, "_reader_of"),
+    (HttpConnection, "_start_exchange"),
+    (HttpConnection, "_send_message"),
+    (HttpConnection, "_answer_ended"),
     (HttpConnection, "_idle"),
     (HttpConnection, "_work"),
     (HttpConnection, "_on_hang_up"),
@@ -63,8 +65,9 @@ PLACES: list[tuple[Any, str]] = [
     (HttpConnection, "_until_needed"),
     (HttpConnection, "_receive"),
     (HttpConnection, "_refuse"),
-    (HttpConnection, "_on_event"),
-    (HttpConnection, "spawn_app"),
+    (HttpConnection, "_until_sent"),
+    (HttpServer, "new_turn"),
+    (HttpServer, "own_fields"),
     (HttpConnection, "settle"),
     (Output, "flush"),
     (Output, "_send_now"),
@@ -89,8 +92,14 @@ PLACES: list[tuple[Any, str]] = [
     (Ticket, "wait_until_active"),
     (Ticket, "activate"),
     (Ticket, "leave"),
-    (connection, "admit"),
-    (connection, "read_fast"),
+    (FastReader, "receive"),
+    (FastReader, "next_event"),
+    (StrictReader, "receive"),
+    (StrictReader, "next_event"),
+    (ResponseEncoder, "octets_of"),
+    (connection, "error_messages"),
+    (parser, "_admit"),
+    (parser, "read_fast"),
 ]
 
 

@@ -13,7 +13,9 @@ from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.docs.pages import ROOT, Block
 
-SERVED = {"api.md", "operating.md", "tools.md"}  # pages whose commands have a service
+# pages whose commands have a service, and of them those that use a test key
+SERVED = {"api.md", "operating.md", "tools.md", "sandbox.md"}
+TESTING = {"quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md"}
 ROWS = 4  # of the example list: the next one stalls
 PREREQUISITES = ("curl", "sqlite3")  # programs that a page uses and mailprobe does not install
 
@@ -48,28 +50,31 @@ def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> 
     for program in PREREQUISITES:
         if re.search(rf"\b{program} ", block.text) and not shutil.which(program):
             pytest.skip(f"this machine has no {program}")
-    if block.page.name not in SERVED and "$BASE_URL" not in block.text:
+    page = block.page.name
+    if page not in SERVED | TESTING and "$BASE_URL" not in block.text:
         return lab.env
     service: ServiceProcess = request.getfixturevalue("service")
     (place / "data").symlink_to(service.folder / "data")
     variables = {
         "BASE_URL": service.url,
         "TOOLS_URL": service.tools_url,
-        "KEY": service.key,
+        "KEY": new_key(service, test=True)["key"] if page in TESTING else service.key,
         "PROVISIONING_KEY": service.account["provisioning_key"],
         "ACCOUNT_ID": service.account["account_id"],
     }
     if "$KEY_ID" in block.text:
-        variables["KEY_ID"] = new_key_id(service)
+        variables["KEY_ID"] = new_key(service)["id"]
     return lab.env | variables
 
 
-def new_key_id(service: ServiceProcess) -> str:
-    """Of a key that is the block's own, to be revoked."""
+def new_key(service: ServiceProcess, *, test: bool = False) -> dict[str, str]:
+    """A key that is the block's own: to be revoked, or with a minute of its own."""
     made = httpx.post(
         f"{service.url}/v1/management/keys",
+        json={"test": test},
         headers={"Authorization": f"Bearer {service.account['provisioning_key']}"},
         trust_env=False,
     )
-    key_id: str = made.json()["id"]
-    return key_id
+    made.raise_for_status()
+    key: dict[str, str] = made.json()
+    return key

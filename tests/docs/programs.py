@@ -12,7 +12,9 @@ from tests.docs.pages import ROOT
 RUN_S = 20  # no command of a page takes so long, on the slowest machine
 
 
-def run(words: list[str], place: Path, variables: Mapping[str, str]) -> tuple[int, str]:
+def run(
+    words: list[str], place: Path, variables: Mapping[str, str], *, seconds: float = RUN_S
+) -> tuple[int, str]:
     """Run it to its end; exit code, and all that it output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
     env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)}
@@ -28,7 +30,7 @@ def run(words: list[str], place: Path, variables: Mapping[str, str]) -> tuple[in
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=RUN_S)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise

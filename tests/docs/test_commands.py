@@ -5,6 +5,7 @@ that need a service have a real one, in the lab too. No network is needed.
 """
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,6 +28,7 @@ MAKE = {
     "demo": "tests/api/cli/test_demo.py",
     "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # if it runs as root with Debian's packages
+    "clients": ".ci/run",  # if there is Node.js
     "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
 }
@@ -77,10 +79,37 @@ def without_chance(output: str) -> list[str]:
     return [line for line in lines if line]
 
 
-@pytest.mark.parametrize("block", blocks_in("python"), ids=str)
+# language of a block -> its file, and the words that run it
+LANGUAGES = {
+    "python": ("program.py", (sys.executable,)),
+    "js": ("program.cjs", ("node",)),
+    "go": ("program.go", ("go", "run")),  # compiles the standard library at its first run
+}
+COMPILE_S = 180
+SAME = "All three print:"  # before the block that shows what the programs of a page print
+
+
+def is_whole(block: Block) -> bool:
+    """A function in Go alone is no program; the receivers of docs/callbacks.md never end by themselves."""
+    is_function = block.language == "go" and not block.text.startswith("package main")
+    return not (is_function or "createServer" in block.text or "serve_forever" in block.text)
+
+
+PROGRAMS = [block for name in LANGUAGES for block in blocks_in(name) if is_whole(block)]
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_a_program_runs(block: Block, place: Path, env: dict[str, str]) -> None:
-    code, output = run([sys.executable, "-c", block.text], place, env)
+    file, words = LANGUAGES[block.language]
+    if not shutil.which(words[0]):
+        pytest.skip(f"this machine has no {words[0]}")
+    (place / file).write_text(block.text, "utf-8")
+    code, output = run([*words, file], place, env, seconds=COMPILE_S)
     assert (code, "Traceback" in output) == (0, False), output
+    shown = block.page.read_text("utf-8").partition(SAME)[2]
+    if shown:
+        sample = shown.partition("```text\n")[2].partition("```")[0]
+        assert without_chance(output) == without_chance(sample)
 
 
 def is_of_plans(block: Block) -> bool:

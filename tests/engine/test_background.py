@@ -20,8 +20,8 @@ ENDS_WITH = {
     ("engine/stream/scheduler.py", "self._lookup"): "its list",
     ("engine/stream/scheduler.py", "_fail"): "its list",
     ("engine/stream/scheduler.py", "scheduler.submit_all"): "its list",
+    ("api/sandbox/stream.py", "put_later"): "the stream of its request, in whose block it runs",
     ("api/http/connection.py", "self._work"): "its connection, whose run() catches all",
-    ("api/jobs/worker.py", "self._keep_claim"): "its job",
     (
         "api/quota/background_writes.py",
         "self._run",

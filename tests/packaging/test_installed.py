@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -44,13 +44,19 @@ async def verify(settings: EngineSettings) -> list[Verdict]:
 
 
 @contextmanager
-def started(installed: Installed, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """`mailprobe` with these arguments, stopped by SIGTERM; it must end with 0."""
+def started(
+    installed: Installed, *words: str, log: IO[str] | None = None, **env: str
+) -> Iterator[subprocess.Popen[str]]:
+    """`mailprobe` with these arguments, stopped by SIGTERM; it must end with 0.
+
+    `log` takes its standard error.
+    """
     process = subprocess.Popen(
         [installed.mailprobe, *words],
         cwd=installed.work,
         env=environment(installed.work) | env,
         stdout=subprocess.PIPE,
+        stderr=log,
         text=True,
     )
     try:
@@ -80,7 +86,10 @@ def test_nothing_but_mailprobe_and_its_metadata_is_installed(installed: Installe
         names = [row[0] for row in csv.reader(file)]
     tops = {name.partition("/")[0] for name in names if not name.startswith("../")}
     assert tops == {"mailprobe", metadata.name}
-    assert [name for name in names if name.startswith("../")] == ["../../../bin/mailprobe"]
+    assert sorted(name for name in names if name.startswith("../")) == [
+        "../../../bin/mailprobe",
+        "../../../share/man/man1/mailprobe.1",
+    ]
 
 
 def test_no_tool_of_development_is_needed(installed: Installed) -> None:

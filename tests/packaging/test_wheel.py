@@ -30,6 +30,11 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
     }
     for name in ("__init__.py", "py.typed"):
         expected[f"mailprobe/{name}"] = (checkout / "mailprobe" / name).read_bytes()
+    for page in (checkout / "docs").glob("*.md"):  # `api/pages/documents` is a link to them
+        expected[f"mailprobe/api/pages/documents/{page.name}"] = page.read_bytes()
+    version = wheel.name.split("-")[1]
+    manual = f"mailprobe-{version}.data/data/share/man/man1/mailprobe.1"
+    expected[manual] = (checkout / "docs/mailprobe.1").read_bytes()
     held = members(wheel)
     assert set(held) == set(expected)
     assert held == expected

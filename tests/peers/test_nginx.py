@@ -1,4 +1,4 @@
-"""The service behind nginx as docs/operating.md has it: HTTP/2 outside, persistent HTTP/1.1 inside."""
+"""The service behind nginx as deploy/nginx.conf has it: HTTP/2 outside, persistent HTTP/1.1 inside."""
 
 import json
 import ssl
@@ -94,6 +94,16 @@ async def test_a_stream_comes_line_by_line(front, client, lab):
         arrived_at[json.loads(line)["email"]] = trio.current_time()
     assert arrived_at.keys() == set(emails)
     assert max(arrived_at.values()) - arrived_at["no address"] > APART_S
+
+
+async def test_a_service_that_is_away_costs_no_request(front, client):
+    """nginx began without it, sends it a request now and then, and asks the other one."""
+    for _ in range(10):
+        response = await client.request("POST", VERIFY, json={"email": "ann@gmial.com"})
+        assert response.status_code == 200
+    front.proxy.program.wait_for_log(
+        f"127.0.0.1:{front.proxy.away_port}, 127.0.0.1:{front.service.port}\n"
+    )
 
 
 async def test_one_connection_to_the_service_is_used_again(front, client, lab):

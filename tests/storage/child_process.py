@@ -17,9 +17,10 @@ from pathlib import Path
 import trio
 
 from mailprobe.storage import open_store, utc_now
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
 from mailprobe.storage.sqlite import file as sqlite_file
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (
     NOON,
     SECRET,
@@ -116,7 +117,7 @@ async def work(store: Store, first: str, begins_s: str) -> None:
         while True:
             for claim in await claimed(store, "verify", limit=3, each_max=30):
                 logged = row(NOON, latency_ms=int(claim.job.id))
-                if await store.job_verified(claim, logged, b"{}", metered=True):
+                if await store.job_verified(claim, logged, b"{}", emit_meter_event=True):
                     report(f"verified {claim.job.id}")
 
     async def deliver() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import STORES, place_for
 

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mailprobe.storage.contract import Store
 from mailprobe.storage.records import (
     Answered,
     Attempt,
@@ -16,6 +15,7 @@ from mailprobe.storage.records import (
     UsageRow,
     Work,
 )
+from mailprobe.storage.store import Store
 
 SECRET = bytes(range(32))
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 
 from mailprobe.bench.load.private_postgres import drop_database, new_database
+from mailprobe.storage import call_queue
 from mailprobe.storage.encryption import Cipher
-from mailprobe.storage.postgres.driver import database_thread
 from mailprobe.storage.postgres.driver import server as driver_server
 from mailprobe.storage.postgres.driver.schema import KEY_CHECK, SCRIPTS, prepare
 from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer
@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 
 def use_long_timeouts(change: Callable[[Any, str, Any], None] = setattr) -> None:
     """On a busy machine an answer takes its time; what was promised of it tests/peers/ holds it to."""
-    change(database_thread, "ANSWER_S", PATIENCE_S)
+    change(call_queue, "ANSWER_S", PATIENCE_S)
     text = f"statement_timeout = {driver_server.STATEMENT_MS}"
     deferred_start = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
     change(driver_server, "SETTINGS", driver_server.SETTINGS.replace(text, deferred_start))

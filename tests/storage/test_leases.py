@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mailprobe.storage.contract import Store
 from mailprobe.storage.lease_allocation import WAITING_S, LeaseRequest
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import NOON, RETENTION, Clock
 
 HOST = "192.0.2.1"

@@ -118,11 +118,19 @@ class Metering(TwoStores, RuleBasedStateMachine):
             lambda store, one: store.reserve(one, units, at_a_limit(units), lease_s=30), caller
         )
 
-    @rule(caller=callers, count=st.integers(1, 5), billable=st.booleans(), metered=st.booleans())
-    def spend(self, caller: Both, count: int, billable: bool, metered: bool) -> None:
+    @rule(
+        caller=callers,
+        count=st.integers(1, 5),
+        billable=st.booleans(),
+        emit_meter_event=st.booleans(),
+    )
+    def spend(self, caller: Both, count: int, billable: bool, emit_meter_event: bool) -> None:
         rows = [row(self.clock(), billable=billable)] * count
         self.both(
-            lambda store, one: store.spend(one, rows, at_a_limit(count), metered=metered), caller
+            lambda store, one: store.spend(
+                one, rows, at_a_limit(count), emit_meter_event=emit_meter_event
+            ),
+            caller,
         )
 
     @rule(caller=callers, key=st.sampled_from("kl"), count=st.integers(1, 5))
@@ -163,11 +171,16 @@ class Metering(TwoStores, RuleBasedStateMachine):
         reservation=reservations,
         back_s=st.lists(st.sampled_from([0, 1, 200, 86_400, 8_640_000]), max_size=5),
         billable=st.booleans(),
-        metered=st.booleans(),
+        emit_meter_event=st.booleans(),
     )
-    def settle(self, reservation: Both, back_s: list[int], billable: bool, metered: bool) -> None:
+    def settle(
+        self, reservation: Both, back_s: list[int], billable: bool, emit_meter_event: bool
+    ) -> None:
         rows = [row(self.clock() - timedelta(seconds=s), billable=billable) for s in back_s]
-        self.both(lambda store, one: store.settle(one, rows, metered=metered), reservation)
+        self.both(
+            lambda store, one: store.settle(one, rows, emit_meter_event=emit_meter_event),
+            reservation,
+        )
 
     @rule(
         caller=callers,

@@ -66,7 +66,9 @@ class Queues(TwoStores):
         reservation = self.both(
             lambda store, one: store.reserve(one, 1, granted, lease_s=9), caller
         )
-        self.both(lambda store, one: store.settle(one, [logged], metered=True), reservation)
+        self.both(
+            lambda store, one: store.settle(one, [logged], emit_meter_event=True), reservation
+        )
 
     # jobs
 
@@ -101,9 +103,11 @@ class Queues(TwoStores):
 
     def job_verified(self) -> Any:
         logged = row(self.clock(), billable=self.rng.random() < 0.8)
-        metered = self.rng.random() < 0.8
+        emit_meter_event = self.rng.random() < 0.8
         return self.of_claim(
-            lambda store, one: store.job_verified(one, logged, b"{}", metered=metered)
+            lambda store, one: store.job_verified(
+                one, logged, b"{}", emit_meter_event=emit_meter_event
+            )
         )
 
     def job_attempted(self) -> Any:
@@ -155,6 +159,13 @@ class Queues(TwoStores):
             message,
         )[0]
 
+    def extend_message(self) -> Any:
+        if not self.messages:
+            return None
+        message = self.rng.choice(self.rng.choice([self.messages, self.messages[-4:]]))
+        lease_s = self.rng.choice(LEASES_S)
+        return self.both(lambda store, one: store.extend_message(one, lease_s=lease_s), message)[0]
+
 
 RARE = [Queues.retention, Queues.change_tier, Queues.abandon_job, Queues.use]
 WRITES: list[Any] = RARE + 3 * [
@@ -171,6 +182,7 @@ WRITES: list[Any] = RARE + 3 * [
     Queues.resend_job,
     Queues.post,
     Queues.claim_messages,
+    Queues.extend_message,
     Queues.message_attempted,
 ]
 

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import (
-    LISTED_MAX,
-    MESSAGES_KEPT_MAX,
-    METER_REST_S,
-    METER_SLOT_S,
-    Store,
-)
+from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.records import EPOCH, OutboxMessage
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (
     INSTANT,
     LEASE_S,
@@ -184,6 +179,37 @@ async def test_many_claimants_have_each_message_once(store: Store):
     assert len(got) == len(set(got)) == 30
 
 
+# extended
+
+
+async def test_a_message_is_extended_from_now_while_its_claim_lasts(store: Store, clock: Clock):
+    account_id = (await make_caller(store)).account.id
+    await post(store, account_id)
+    [message] = await taken(store)
+    clock.pass_(LEASE_S - 1)
+    assert await store.extend_message(message, lease_s=LEASE_S)
+    clock.pass_(LEASE_S - 0.000_001)
+    assert await taken(store) == []
+    clock.pass_(0.000_001)
+    assert not await store.extend_message(message, lease_s=LEASE_S)
+    assert names(await taken(store)) == ["n"]
+
+
+async def test_a_claim_that_has_its_outcome_or_is_not_the_last_is_not_extended(
+    store: Store, clock: Clock
+):
+    account_id = (await make_caller(store)).account.id
+    await post(store, account_id)
+    [first] = await taken(store)
+    clock.pass_(LEASE_S)
+    [second] = await taken(store)
+    assert not await store.extend_message(first, lease_s=LEASE_S)
+    assert await store.extend_message(second, lease_s=LEASE_S)
+    assert await store.message_attempted(second, sent=False, due_at=LATER)
+    assert not await store.extend_message(second, lease_s=LEASE_S)
+    assert not await store.extend_message(replace(second, name="other", id="x"), lease_s=LEASE_S)
+
+
 # tried
 
 
@@ -292,7 +318,7 @@ async def test_no_more_messages_than_listed_max_are_shown(store: Store):
 
 async def use(store: Store, caller: Any, count: int = 1, **other: Any) -> None:
     reservation: Any = await store.reserve(caller, count, granted, lease_s=60)
-    await store.settle(reservation, [row(NOON, **other)] * count, metered=True)
+    await store.settle(reservation, [row(NOON, **other)] * count, emit_meter_event=True)
 
 
 async def counts(store: Store, account_id: str | None = None) -> dict[int, int]:
@@ -341,26 +367,25 @@ async def test_each_account_has_its_own_count(store: Store):
     assert await counts(store, two.account.id) == {0: 1}
 
 
-async def test_only_what_is_billable_metered_and_not_free_is_posted(store: Store):
-    free = await make_caller(store, "free")
-    await use(store, free)
-    caller = await make_caller(store, sha256="other")
+async def test_only_what_is_billable_and_to_be_reported_is_posted(store: Store):
+    caller = await make_caller(store)
     await use(store, caller, billable=False)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)])
     assert await store.messages("meter", limit=10) == []
     reservation = await store.reserve(caller, 3, granted, lease_s=60)
-    await store.settle(reservation, [row(NOON), row(NOON, billable=False)], metered=True)
+    await store.settle(reservation, [row(NOON), row(NOON, billable=False)], emit_meter_event=True)
     assert await counts(store) == {0: 1}
 
 
-async def test_whether_an_account_is_free_is_asked_when_it_is_settled(store: Store):
+async def test_what_is_to_be_posted_is_the_callers_decision(store: Store):
+    """The store posts what it is told, whatever the account's tier."""
     caller = await make_caller(store, "free")
-    await store.change_account(caller.account.id, tier="builder")
     await use(store, caller)
     assert await counts(store) == {0: 1}
-    await store.change_account(caller.account.id, tier="free")
-    await use(store, replace(caller, account=replace(caller.account, tier="builder")))
+    other = await make_caller(store, "builder", sha256="other")
+    reservation: Any = await store.reserve(other, 1, granted, lease_s=60)
+    await store.settle(reservation, [row(NOON)], emit_meter_event=False)
     assert await counts(store) == {0: 1}
 
 
@@ -369,7 +394,7 @@ async def test_each_part_is_posted_once(store: Store):
     reservation: Any = await store.reserve(caller, 5, granted, lease_s=60)
     for part in (1, 0, 1, 0):
         rows = [row(NOON)] * (part + 1)
-        await store.settle(reservation, rows, part=part, ends=part == 1, metered=True)
+        await store.settle(reservation, rows, part=part, ends=part == 1, emit_meter_event=True)
     assert await counts(store) == {0: 3}
 
 
@@ -377,9 +402,13 @@ async def test_a_job_is_posted_when_it_is_verified(store: Store, clock: Clock):
     caller = await make_caller(store)
     await promise(store, caller, *(order(f"{number}") for number in range(4)))
     clock.pass_(METER_SLOT_S)
-    for claim, metered in zip(await claimed(store), (True, False, True, True), strict=True):
+    for claim, emit_meter_event in zip(
+        await claimed(store), (True, False, True, True), strict=True
+    ):
         billable = claim.job.id != "3"
-        await store.job_verified(claim, row(NOON, billable=billable), b"{}", metered=metered)
+        await store.job_verified(
+            claim, row(NOON, billable=billable), b"{}", emit_meter_event=emit_meter_event
+        )
     assert await counts(store) == {METER_SLOT_S: 2}
 
 

@@ -24,7 +24,6 @@ from mailprobe.storage.contract import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
     KeyLimitReached,
-    Store,
 )
 from mailprobe.storage.records import (
     Account,
@@ -36,6 +35,7 @@ from mailprobe.storage.records import (
     OutboxMessage,
     Reservation,
 )
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import place_for
 

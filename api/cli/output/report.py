@@ -5,11 +5,12 @@ Text, so that neither escape sequences nor markup have any effect.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +25,7 @@ from mailprobe.engine.verdict import Verdict
 if TYPE_CHECKING:  # it imports the readers of lists
     from mailprobe.api.cli.cleaning.run import Summary
 
+OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address
 PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
@@ -45,11 +47,27 @@ def console_on(stream: TextIO) -> Console:
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
+def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Print a table, or where an address leaves no room for it, two lines for each address.
+
+    An address is never broken, so that it can be copied.
+    """
+    longest = max((cell_len(plain(verdict.email)) for verdict in verdicts), default=0)
+    if longest <= console.width - OTHERS_COLUMNS:
+        console.print(verdict_table(verdicts, console.width))
+        return
+    for verdict in verdicts:
+        console.print(Text(plain(verdict.email), style="bold"), soft_wrap=True)
+        status = (verdict.status, STYLES[verdict.status])
+        parts = [_why(verdict), plain(verdict.mx_host or ""), f"{verdict.latency_ms:,} ms"]
+        console.print(Text.assemble("  ", status, "  ", "; ".join(filter(None, parts))))
+
+
 def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
     """One row per address; on a narrow screen the mail host is below the reason."""
     wide = columns >= WIDE_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    table.add_column("address", overflow="fold", min_width=16)
+    table.add_column("address", no_wrap=True)
     table.add_column("status", no_wrap=True)
     table.add_column("why", overflow="fold", min_width=20)
     if wide:

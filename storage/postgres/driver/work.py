@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mailprobe.storage.commands import FindCaller
 from mailprobe.storage.postgres.accounts import callers
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
@@ -45,5 +46,7 @@ class Callers:
     group_max: int = CALLERS_MAX
     repeatable: bool = True
 
-    def __call__(self, db: TransactionSession, asked: Sequence[str], marker: Any) -> list[Any]:
-        return list(callers(db, asked))
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[FindCaller], marker: Any
+    ) -> list[Any]:
+        return list(callers(db, [command.sha256 for command in asked]))

@@ -160,7 +160,7 @@ CREATE TABLE jobs (
     account bigint NOT NULL REFERENCES accounts,
     key bigint NOT NULL REFERENCES keys,
     email text NOT NULL,
-    webhook text NOT NULL,
+    webhook text,  -- null: the result is fetched, not posted
     host text NOT NULL,
     secret bytea,  -- sealed, bound to the id
     state text NOT NULL,

@@ -130,7 +130,7 @@ CREATE TABLE jobs (
     account INTEGER NOT NULL REFERENCES accounts,
     key INTEGER NOT NULL REFERENCES keys,
     email TEXT NOT NULL,
-    webhook TEXT NOT NULL,
+    webhook TEXT,  -- null: the result is fetched, not posted
     host TEXT NOT NULL,
     secret BLOB,  -- encrypted, with the id as context
     state TEXT NOT NULL,

@@ -62,7 +62,7 @@ class AlertsSetup:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.store = Unsteady(MemoryStore(self.clock))
+        self.store: Any = Unsteady(MemoryStore(self.clock))
         self.box = Mailbox()
         self.rng = random.Random(7)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.alerts.sender import LEASE_S, POLL_S, pause_s
+from mailprobe.api.alerts.sender import LEASE_S, POLL_S, RETRY
 from mailprobe.api.alerts.smtp_relay import (
     ANSWER_S,
     DELIVERY_S,
@@ -78,8 +78,8 @@ async def test_a_bug_of_ours_ends_one_look_alone(setup, faults):
     ],
 )
 def test_pauses_double_from_a_minute_to_six_hours(tries, least):
-    assert pause_s(tries, 0.0) == least
-    assert pause_s(tries, 1.0) == least * 1.25
+    assert RETRY.pause_s(tries + 1, chance=0.0) == least
+    assert RETRY.pause_s(tries + 1, chance=1.0) == least * 1.25
 
 
 async def test_a_mail_is_tried_until_it_is_taken(autojump_clock, setup):

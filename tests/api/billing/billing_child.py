@@ -19,9 +19,11 @@ import trio
 
 from mailprobe.api.billing.client import Stripe, StripePace
 from mailprobe.api.billing.provider import open_stripe_payments
+from mailprobe.api.quota.pricing import is_reported
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Reservation
+from mailprobe.storage.store import Store
 from tests.api.billing.fake_stripe import KEY
 from tests.storage.fixed_clock import NOON, SECRET, granted, row
 
@@ -39,14 +41,15 @@ async def use(store: Store, name: str, now: Callable[[], datetime], rng: random.
     """Reserve and settle forever, whole or in two parts, billable and not."""
     caller = await store.caller(name)
     assert caller
+    emit = is_reported(caller.account.tier)
     while True:
         try:
             reservation = await store.reserve(caller, 5, granted, lease_s=600)
             assert isinstance(reservation, Reservation)
             rows = [row(now(), billable=rng.random() < 0.8) for _ in range(rng.randint(0, 5))]
             half = rng.randint(0, len(rows))
-            await store.settle(reservation, rows[:half], ends=False, metered=True)
-            await store.settle(reservation, rows[half:], part=1, metered=True)
+            await store.settle(reservation, rows[:half], ends=False, emit_meter_event=emit)
+            await store.settle(reservation, rows[half:], part=1, emit_meter_event=emit)
         except StoreUnavailable:
             continue
         os.write(1, b".\n")

@@ -4,12 +4,13 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mailprobe.api.billing.client import Stripe, StripePace
 from mailprobe.api.billing.provider import (
-    OutboxWorker,
+    MeterSender,
     StripeCustomers,
     StripePayments,
     open_stripe_payments,
@@ -18,6 +19,8 @@ from mailprobe.api.billing.rules import (
     OUTAGE_PAUSE_MAX_S,
     Failure,
 )
+from mailprobe.api.outbox.worker import Batch, Worker
+from mailprobe.api.quota.pricing import is_reported
 from mailprobe.api.rest.app import create_app
 from mailprobe.storage.memory.store import MemoryStore
 from mailprobe.storage.records import Caller, OutboxMessage, Reservation
@@ -50,7 +53,7 @@ class BillingSetup:
     fake: FakeStripe
     clock: Clock
     stripe: Stripe
-    outbox_worker: OutboxWorker
+    outbox_worker: Worker[OutboxMessage]
     payments: StripePayments
     caller: Caller
 
@@ -60,13 +63,14 @@ class BillingSetup:
         reservation = await self.store.reserve(caller, count + 1, granted, lease_s=60)
         assert isinstance(reservation, Reservation)
         rows = [row(self.clock())] * count + [row(self.clock(), billable=False)]
-        await self.store.settle(reservation, rows, metered=True)
+        emit = is_reported(caller.account.tier)
+        await self.store.settle(reservation, rows, emit_meter_event=emit)
 
     async def deliver(self, rounds: int = 1) -> None:
         """Rounds so far apart that whatever is to be sent is due."""
         for _ in range(rounds):
             self.clock.pass_(12 + 2 * OUTAGE_PAUSE_MAX_S)
-            await self.outbox_worker.deliver()
+            await deliver_batch(self.outbox_worker)
 
     async def messages(self) -> list[OutboxMessage]:
         messages: list[OutboxMessage] = await self.store.messages("meter", limit=1000)
@@ -75,6 +79,14 @@ class BillingSetup:
     async def message(self) -> OutboxMessage:
         (message,) = await self.messages()
         return message
+
+
+async def deliver_batch(worker: Worker[OutboxMessage]) -> Batch[OutboxMessage]:
+    """Claim and deliver one batch, whatever the worker rests for."""
+    worker._rests_until = -inf
+    batch = await worker.claim()
+    await worker.work_off(batch)
+    return batch
 
 
 @asynccontextmanager
@@ -91,7 +103,7 @@ async def open_billing(tier: str = "builder") -> AsyncIterator[BillingSetup]:
             fake,
             clock,
             stripe,
-            OutboxWorker(store, stripe, customers, now=clock, rng=rng, pace=QUICK),
+            MeterSender(store, stripe, customers, now=clock, rng=rng, pace=QUICK).worker(),
             StripePayments(
                 store,
                 stripe,
@@ -123,7 +135,10 @@ async def become(billing: BillingSetup, customer_id: str = "cus_1") -> None:
 @asynccontextmanager
 async def open_billed(tier: Any = "free", secret: str | None = SECRET) -> AsyncIterator[Any]:
     """Open a service that bills through the fake, with its outbox worker running."""
-    async with open_shop(tier, metered=True) as shop, open_fake_stripe(now=shop.clock) as fake:
+    async with (
+        open_shop(tier, reports_usage=True) as shop,
+        open_fake_stripe(now=shop.clock) as fake,
+    ):
         stripe = Stripe(KEY, fake.url, QUICK)
         async with open_stripe_payments(
             shop.store, stripe, webhook_secret=secret, dashboard_url=DASHBOARD, now=shop.clock,

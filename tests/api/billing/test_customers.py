@@ -15,6 +15,7 @@ from mailprobe.storage.memory.store import MemoryStore
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
     BillingSetup,
+    deliver_batch,
     open_billing,
     send_event,
 )
@@ -40,7 +41,7 @@ async def test_an_account_gets_one_customer_whoever_needs_it_first(billing: Bill
     billing.clock.pass_(12)
     billing.fake.next("customers", "late")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(billing.outbox_worker.deliver)
+        nursery.start_soon(deliver_batch, billing.outbox_worker)
         for _ in range(3):
             nursery.start_soon(billing.payments.portal_url, billing.caller.account, None)
     (customer,) = billing.fake.customers.values()
@@ -104,7 +105,7 @@ async def test_no_customer_no_event_and_no_doubt(billing: BillingSetup, mode):
     billing.fake.next("customers", mode)
     await billing.use(3)
     billing.clock.pass_(12)
-    await billing.outbox_worker.deliver()
+    await deliver_batch(billing.outbox_worker)
     message = await billing.message()
     assert message.sent_at or uncertain_since(message) is None
     await billing.deliver(2)

@@ -15,14 +15,12 @@ import trio
 
 from mailprobe.api.billing.client import Stripe
 from mailprobe.api.billing.provider import (
-    OutboxWorker,
+    MeterSender,
     StripeCustomers,
 )
 from mailprobe.storage import open_store
 from tests.api.billing.billing_child import NAMES, fast_clock
-from tests.api.billing.billing_fixture import (
-    ROOT,
-)
+from tests.api.billing.billing_fixture import ROOT, deliver_batch
 from tests.api.billing.fake_stripe import (
     KEY,
     FakeStripe,
@@ -113,11 +111,12 @@ class Later:
 async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
     """Deliver until all is sent; what the busy fake refuses is due again after the clock moves."""
     stripe = Stripe(KEY, fake.url)
-    outbox_worker = OutboxWorker(
+    meter = MeterSender(
         store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)
     )
+    outbox_worker = meter.worker()
     for _ in range(20):
-        while (await outbox_worker.deliver()).claimed:
+        while (await deliver_batch(outbox_worker)).claims:
             pass
         if all(message.sent_at for message in await store.messages("meter", limit=1000)):
             break

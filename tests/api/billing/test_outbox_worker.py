@@ -27,6 +27,7 @@ from tests.api.billing.billing_fixture import (
     REFUSED,
     SLOT,
     BillingSetup,
+    deliver_batch,
     open_billing,
     throw,
 )
@@ -152,11 +153,11 @@ async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: Bil
                 life.cancel()
 
         setattr(billing.fake, hook, die)
-        await billing.outbox_worker.deliver()
+        await deliver_batch(billing.outbox_worker)
     assert life.cancelled_caught
     assert (await billing.message()).sent_at is None
     assert billing.fake.counted == (3 if hook == "on_done" else 0)
-    await billing.outbox_worker.deliver()
+    await deliver_batch(billing.outbox_worker)
     assert billing.fake.times_asked("meter_events") == 1, "its claim is still in force"
     await billing.deliver()
     assert billing.fake.counted == 3
@@ -177,17 +178,17 @@ async def test_who_asks_for_patience_gets_it(billing: BillingSetup):
     billing.fake.next("meter_events", "is busy")
     await billing.use(3)
     billing.clock.pass_(12)
-    done = await billing.outbox_worker.deliver()
+    done = await deliver_batch(billing.outbox_worker)
     assert done.general_failure
     assert done.general_failure.retry_after_s == 7
     due_at = (await billing.message()).due_at
     assert due_at
     assert due_at >= billing.clock() + timedelta(seconds=7)
     billing.clock.pass_(6.9)
-    await billing.outbox_worker.deliver()
+    await deliver_batch(billing.outbox_worker)
     assert billing.fake.times_asked("meter_events") == 1
     billing.clock.pass_(0.2)
-    await billing.outbox_worker.deliver()
+    await deliver_batch(billing.outbox_worker)
     assert billing.fake.counted == 3
 
 
@@ -237,11 +238,16 @@ async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(
 ):
     await billing.use(3)
     billing.store.away = {"message_attempted"}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(billing.deliver)
+        with trio.fail_after(5):
+            while "message_attempted" not in billing.store.calls:  # noqa: ASYNC110 - a fake fills it
+                await trio.sleep(0.01)
+        assert billing.fake.counted == 3
+        billing.store.away = False
     await billing.deliver()
     assert billing.fake.counted == 3
-    billing.store.away = False
-    await billing.deliver()
-    assert billing.fake.counted == 3
+    assert billing.fake.times_asked("meter_events") == 1
     assert (await billing.message()).sent_at
     assert "the store cannot be asked" in caplog.text
 
@@ -350,7 +356,7 @@ async def test_a_bug_in_the_looking_is_logged_and_messages_are_looked_for_again(
 ):
     async with open_worker() as (_, scripted, billing):
         with monkeypatch.context() as patched:
-            patched.setattr("mailprobe.api.billing.provider.OutboxWorker.deliver", throw)
+            patched.setattr(billing.store.store, "claim_messages", throw)
             await billing.use(1)
             await trio.sleep(60)
         assert faults

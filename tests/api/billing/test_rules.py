@@ -10,6 +10,7 @@ import pytest
 import stripe as sdk
 
 from mailprobe.api.billing.rules import (
+    AFTER_OUTAGE,
     FOLLOWED,
     KEEPS_TIER,
     METER_EVENT,
@@ -20,7 +21,6 @@ from mailprobe.api.billing.rules import (
     account_fields,
     held_for,
     identifier_of,
-    pause_s,
     read_event,
     read_retry_after,
     read_subscription,
@@ -274,8 +274,11 @@ def test_pauses_grow_have_a_bound_and_a_chance_and_are_never_shorter_than_asked(
     rng = random.Random(1)
 
     def pauses(tries: int, asked_s: float = 0.0) -> list[float]:
-        most_s = OUTAGE_PAUSE_MAX_S
-        return [pause_s(tries, rng, retry_after_s=asked_s, most_s=most_s) for _ in range(50)]
+        found = [
+            AFTER_OUTAGE.pause_s(tries + 1, chance=rng.random(), retry_after_s=asked_s)
+            for _ in range(50)
+        ]
+        return [pause for pause in found if pause is not None]
 
     assert 1 <= min(pauses(0)) < max(pauses(0)) <= 2
     assert max(pauses(1)) > 2
@@ -314,8 +317,10 @@ def test_the_page_names_events_that_are_followed_and_the_meter():
     assert set(dict(rows_of("| field | value |")).items()) >= {("Event name", METER_EVENT)}
 
 
-@pytest.mark.parametrize("words", [words for words, _ in rows_of("| in the log | means |")])
+@pytest.mark.parametrize("words", [words for words, _ in rows_of("| in the log | meaning |")])
 def test_the_page_has_words_that_are_logged(words):
-    code = "".join((ROOT / f"api/billing/{name}.py").read_text() for name in ("client", "provider"))
+    names = ("billing/client", "billing/provider", "outbox/worker")
+    code = "".join((ROOT / f"api/{name}.py").read_text() for name in names)
+    code = code.replace("%d of %d %s", "%d of %d meter events")
     for part in re.split("` … `|: ", words):
         assert re.sub(r" [0-9]+$", " ", part) in code or part == "No active meter found", part

@@ -131,3 +131,11 @@ def test_a_database_that_cannot_be_used_is_one_line(
     line = refused(run_cli("account", "list"), 2)
     assert "postgresql" in line
     assert "s3cret" not in line
+
+
+def test_an_email_address_has_one_account(run_cli: RunCli) -> None:
+    made = printed_object(run_cli("account", "create", "--email", "ann@example.org"))
+    line = refused(run_cli("account", "create", "--email", "Ann@Example.org"), 1)
+    assert "has an account already" in line
+    assert f"mailprobe key create {made['account_id']}" in line
+    assert len(run_cli("account", "list").stdout.splitlines()) == 1

@@ -22,7 +22,6 @@ from trio.testing import memory_stream_pair
 
 from mailprobe.api.cli import doctor
 from mailprobe.api.cli.doctor import (
-    Check,
     EndpointCheck,
     Network,
     check_clock,
@@ -30,6 +29,8 @@ from mailprobe.api.cli.doctor import (
     check_store,
     examine_with,
 )
+from mailprobe.api.cli.sender.blocklists import LISTS
+from mailprobe.api.cli.sender.checks import Check
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
@@ -48,6 +49,7 @@ RECORDS = {
     ("mx.gmx.net", "A"): ["11.0.1.3"],
     (HELO, "A"): [OURS],
     ("9.9.0.11.in-addr.arpa", "PTR"): [f"{HELO.upper()}."],
+    **{(f"2.0.0.127.{zone}", "A"): ["127.0.0.2"] for zone in LISTS.values()},
 }
 
 
@@ -65,6 +67,7 @@ class Internet:
     dialled: list[tuple[str, int]] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
     nursery: trio.Nursery | None = None
+    known_to_system: dict[str, list[str]] = field(default_factory=dict)
 
     async def post(self, url: str, query: bytes) -> DohResponse:
         return DohResponse(await self.exchange(url, query), self.date)
@@ -88,6 +91,13 @@ class Internet:
             soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
             message.authority.append(dns.rrset.from_text("test.", 300, "IN", "SOA", soa))
         return message.to_wire()
+
+    async def system(self, host: str) -> list[str]:
+        """The resolver of the machine itself."""
+        await trio.lowlevel.checkpoint()
+        if host not in self.known_to_system:
+            raise OSError("no such host")
+        return self.known_to_system[host]
 
     async def dial(self, address: str, port: int) -> trio.abc.Stream:
         self.dialled.append((address, port))
@@ -116,7 +126,7 @@ async def open_network(internet: Internet, settings: EngineSettings):
     async with trio.open_nursery() as nursery:
         internet.nursery = nursery
         async with open_routes(settings, transport=internet, rng=Random(1)) as routes:
-            yield Network(internet, routes, internet.dial, lambda: NOW)
+            yield Network(internet, routes, internet.dial, lambda: NOW, internet.system)
         nursery.cancel_scope.cancel()
 
 
@@ -132,7 +142,7 @@ async def examined(internet: Internet, database: object, **settings: Any) -> dic
 async def test_where_nothing_is_missing_all_is_ok(autojump_clock, tmp_path):
     internet = Internet()
     checks = await examined(internet, tmp_path / "data" / "mailprobe.db")
-    assert [check.status for check in checks["all"]] == ["ok"] * 6
+    assert [check.status for check in checks["all"]] == ["ok"] * 8
     assert sorted(internet.dialled) == [("11.0.1.1", 25), ("11.0.1.2", 25), ("11.0.1.3", 25)]
     assert internet.received.count(b"QUIT\r\n") == 3
     assert internet.received.count(f"EHLO {HELO}\r\n".encode()) == 3
@@ -152,7 +162,7 @@ async def test_each_endpoint_is_told_by_itself(autojump_clock, tmp_path):
     first, second, *others = (await examined(internet, tmp_path / "x.db"))["all"]
     assert (first.status, second.status) == ("ok", "failed")
     assert "MAILPROBE_DOH_CA_FILE" in second.advice
-    assert [check.status for check in others] == ["ok"] * 4
+    assert [check.status for check in others] == ["ok"] * 6
 
 
 async def test_an_endpoint_that_only_fails_to_answer_is_a_failure(autojump_clock, tmp_path):
@@ -185,7 +195,66 @@ async def test_a_port_that_is_no_use(autojump_clock, tmp_path, internet, setting
     check = (await examined(internet, tmp_path / "x.db", **settings))["port"]
     assert check.status == "failed"
     assert advice in check.advice
-    assert check.found.startswith("gmail.com: mx.gmail.com: ")
+    assert check.found.startswith("gmail.com, outlook.com, gmx.net: ")
+
+
+async def test_the_port_is_tested_though_the_endpoints_fail(autojump_clock, tmp_path):
+    """And one cause is said once, not again for each check that needs the endpoints."""
+    internet = Internet(
+        failing=dict.fromkeys((FIRST, SECOND), "connection refused"),
+        known_to_system={"gmail-smtp-in.l.google.com": ["11.0.1.1"]},
+    )
+    checks = await examined(internet, tmp_path / "x.db")
+    assert checks["port"].status == "ok"
+    assert internet.dialled == [("11.0.1.1", 25)]
+    reported = [check.found for check in checks["all"]]
+    assert reported.count("connection refused") == 2  # one for each endpoint
+    assert [check.status for check in checks["all"]].count("skipped") == 2  # clock, and the rest
+
+
+LISTED = {"9.9.0.11.zen.spamhaus.org": "127.0.0.4", "9.9.0.11.bl.spamcop.net": "127.0.0.2"}
+
+
+async def test_an_address_on_a_blocklist_is_told_with_the_lists(autojump_clock, tmp_path):
+    internet = Internet()
+    internet.records |= {(name, "A"): [code] for name, code in LISTED.items()}
+    check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
+    assert (check.status, check.found) == ("failed", f"{OURS} is on Spamhaus ZEN, SpamCop")
+
+
+async def test_a_list_that_does_not_answer_this_resolver_proves_nothing(autojump_clock, tmp_path):
+    internet = Internet()
+    internet.records["9.9.0.11.zen.spamhaus.org", "A"] = ["127.255.255.254"]
+    internet.records["2.0.0.127.zen.spamhaus.org", "A"] = ["127.255.255.254"]
+    check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
+    assert check.status == "ok"
+    assert check.found.endswith("no answer to this resolver: Spamhaus ZEN")
+    for zone in LISTS.values():
+        internet.records.pop((f"2.0.0.127.{zone}", "A"))
+    check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
+    assert check.status == "skipped"
+
+
+SPF = {
+    "permitted": (["v=spf1 ip4:11.0.9.0/24 -all"], "ok"),
+    "not permitted": (["v=spf1 ip4:11.0.8.0/24 -all"], "failed"),
+    "two records": (["v=spf1 -all", "v=spf1 +all"], "failed"),
+    "no record": (["google-site-verification=x"], "ok"),
+    "a macro": (["v=spf1 exists:%{i}.shop.test -all"], "skipped"),
+}
+
+
+@pytest.mark.parametrize(("texts", "status"), SPF.values(), ids=SPF)
+async def test_the_sender_of_probes_is_checked_by_spf(autojump_clock, tmp_path, texts, status):
+    internet = Internet()
+    internet.records["shop.test", "TXT"] = [f'"{text}"' for text in texts]
+    checks = await examined(internet, tmp_path / "x.db", mail_from="probe@shop.test")
+    assert checks["SPF"].status == status
+
+
+async def test_without_a_public_address_nothing_is_said_of_it(autojump_clock, tmp_path):
+    checks = await examined(Internet(ehlo=b"250 mx\r\n"), tmp_path / "x.db")
+    assert (checks["blocklists"].status, checks["SPF"].status) == ("skipped", "skipped")
 
 
 async def test_a_silent_mail_host_is_told(autojump_clock, tmp_path):
@@ -300,12 +369,12 @@ def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[
 
 def test_json_is_one_object_and_a_failure_exits_1(tmp_path):
     done = run_doctor("--json", directory=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "mailprobe: 3 of 6 checks failed\n")
+    assert (done.returncode, done.stderr) == (1, "mailprobe: 3 of 7 checks failed\n")
     reported = json.loads(done.stdout)
     assert reported["ok"] is False
     assert [list(check) for check in reported["checks"]] == [
         ["check", "status", "found", "advice"]
-    ] * 6
+    ] * 7
     assert not list(tmp_path.iterdir())
 
 
@@ -313,7 +382,7 @@ def test_a_person_gets_a_table_with_advice(tmp_path):
     done = run_doctor(directory=tmp_path)
     assert done.returncode == 1
     assert "MAILPROBE_SMTP_HELO" in done.stdout
-    assert done.stderr == "mailprobe: 3 of 6 checks failed\n"
+    assert done.stderr == "mailprobe: 3 of 7 checks failed\n"
 
 
 def test_what_hosts_say_cannot_drive_a_terminal(monkeypatch):

@@ -16,6 +16,7 @@ import trio
 from click.testing import CliRunner
 
 from mailprobe.api.cli import main
+from mailprobe.api.cli.clean import _source
 from mailprobe.api.cli.cleaning.run import DOMAIN_RUN, Order, clean_list
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.http_source import (
@@ -504,3 +505,53 @@ def test_a_server_that_is_not_there_ends_the_command_with_one_line(
     assert "cannot be reached" in result.output
     assert "nothing was answered yet" in result.output
     assert "sk_live_secret" not in result.output
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_server_and_key_may_come_from_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Neither is in the process list, and the advice to resume repeats neither."""
+    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    if place == "environment":
+        monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
+        monkeypatch.setenv("MAILPROBE_KEY", "sk_live_secret")
+    else:
+        Path("mailprobe.toml").write_text('server = "http://127.0.0.1:1"\nkey = "sk_live_secret"\n')
+    Path("list.txt").write_text("ann@shop.test\n")
+    result = CliRunner().invoke(main, ["clean", "list.txt"])
+    assert result.exit_code == 1
+    assert "the service at http://127.0.0.1:1/" in result.output
+    assert "sk_live_secret" not in result.output
+
+
+def test_the_options_win_over_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
+    monkeypatch.setenv("MAILPROBE_KEY", "sk_live_secret")
+    Path("list.txt").write_text("ann@shop.test\n")
+    result = CliRunner().invoke(main, ["clean", "list.txt", "--server", "http://127.0.0.1:2"])
+    assert "the service at http://127.0.0.1:2/" in result.output
+    result = CliRunner().invoke(main, ["clean", "list.txt", "--key", "a\nb"])
+    assert (result.exit_code, "--key takes an API key" in result.output) == (2, True)
+
+
+def test_a_key_alone_in_the_environment_asks_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAILPROBE_KEY", "sk_live_secret")
+    monkeypatch.setenv("MAILPROBE_SERVER", "")
+    assert _source(None, None)[1]
+    with pytest.raises(Misuse, match="MAILPROBE_SERVER"):
+        _source(None, "sk_live_x")
+
+
+@pytest.mark.parametrize("name", ["MAILPROBE_SERVER", "MAILPROBE_KEY"])
+def test_a_wrong_server_or_key_in_the_environment_is_named_and_no_secret_shown(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "ftp://ann:secret@x.test bad")
+    result = CliRunner().invoke(main, ["clean", "list.txt"])
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert result.output.startswith(f"mailprobe: {name} is ")
+    assert "secret" not in result.output

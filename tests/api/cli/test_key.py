@@ -25,7 +25,7 @@ def listed(run_cli: RunCli, *words: str) -> list[Any]:
     ("words", "prefix", "kind"),
     [
         ([], "sk_live_", "standard"),
-        (["--test"], "sk_test_", "standard"),
+        (["--test"], "sk_test_", "test"),
         (["--provisioning"], "sk_mgmt_", "provisioning"),
     ],
 )
@@ -65,8 +65,22 @@ def test_the_tiers_number_of_keys_holds_for_standard_keys(
     printed_object(run_cli("key", "create", account, "--provisioning"))
     Path("plans.toml").write_text("[free]\nmax_keys = 3\n")
     monkeypatch.setenv("MAILPROBE_PLANS_FILE", "plans.toml")
-    printed_object(run_cli("key", "create", account, "--test"))
+    printed_object(run_cli("key", "create", account))
     refused(run_cli("key", "create", account), 1)
+
+
+def test_test_keys_have_a_limit_of_their_own(run_cli: RunCli, account: str) -> None:
+    for _ in range(2):
+        assert printed_object(run_cli("key", "create", account, "--test"))["kind"] == "test"
+    assert "all 2 keys" in refused(run_cli("key", "create", account, "--test"), 1)
+    printed_object(run_cli("key", "create", account))
+
+
+def test_production_makes_no_test_keys(
+    run_cli: RunCli, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAILPROBE_PRODUCTION", "1")
+    assert "in production" in refused(run_cli("key", "create", account, "--test"), 1)
 
 
 def test_what_is_asked_wrongly_makes_no_key(run_cli: RunCli, account: str) -> None:

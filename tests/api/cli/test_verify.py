@@ -13,8 +13,14 @@ import pytest
 from rich.console import Console
 
 from mailprobe.api.cli.cleaning.counts import ProgressRate, ResultCounts, duration
-from mailprobe.api.cli.output.report import explanation, summary_table, verdict_table
+from mailprobe.api.cli.output.report import (
+    explanation,
+    print_verdicts,
+    summary_table,
+    verdict_table,
+)
 from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.verify import _texts
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
@@ -27,6 +33,21 @@ def drawn(table: object, width: int = 80) -> str:
     out = io.StringIO()
     Console(file=out, width=width, markup=False).print(table)
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("Ann Lee <ann@shop.test>", "ann@shop.test"),
+        ('"Lee, Ann" < ann@shop.test >,', "ann@shop.test"),
+        ("<ann@shop.test>", "ann@shop.test"),
+        ("Ann <ann>", "Ann <ann>"),
+        ("ann@shop.test", "ann@shop.test"),
+        (" ann@shop.test", " ann@shop.test"),
+    ],
+)
+def test_a_name_before_the_address_is_left_out(text: str, address: str) -> None:
+    assert list(_texts([text])) == [address]
 
 
 def test_json_is_one_result_a_line_and_nothing_else(tmp_path: Path) -> None:
@@ -131,15 +152,19 @@ def test_nothing_that_others_say_reaches_the_terminal_raw() -> None:
     assert not {"\x1b", "\x07", "\u202e", "\N{ZERO WIDTH SPACE}"} & set(shown)
 
 
-def test_the_table_fits_80_columns_and_loses_nothing() -> None:
-    address = f"{'long' * 10}@{'domain' * 6}.test"
-    shown = drawn(verdict_table([verdict_of(address), verdict_of("b@gmial.com")], 80))
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= 80
-    width = lines[0].index("status")
-    assert "".join(line[:width].strip() for line in lines[2:]).startswith(address)
-    for words in ("deliverable", "mx.shop.test", "mailbox accepted", "did you mean", "12"):
-        assert words in shown
+@pytest.mark.parametrize("columns", [40, 80, 110, 200])
+@pytest.mark.parametrize("length", [5, 25, 60, 200])
+def test_an_address_is_never_broken_and_nothing_is_lost(columns: int, length: int) -> None:
+    address = f"{'x' * length}@{'domain' * 2}.test"
+    stream = io.StringIO()
+    console = Console(file=stream, width=columns, highlight=False)
+    print_verdicts(console, [verdict_of(address), verdict_of("b@gmial.com")])
+    lines = stream.getvalue().splitlines()
+    assert sum(address in line for line in lines) == 1
+    assert all(len(line) <= columns for line in lines if address not in line)
+    shown = " ".join(" ".join(lines).split())
+    for words in ("deliverable", "mx.shop.test", "did you mean", "12"):
+        assert words in shown or words in shown.replace(" ", "")
 
 
 def test_an_explanation_shows_who_said_what_and_when() -> None:

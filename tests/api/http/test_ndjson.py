@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from mailprobe.api.http.ndjson import NdjsonBody
-from mailprobe.api.quota.metered_stream import open_metered
+from mailprobe.api.quota.charge import Verifications, charge
 from mailprobe.api.rest.messages import StreamedLines
 from mailprobe.api.rest.verification import encoder_of_lines
 from mailprobe.engine.testing.fake_network import FakeNetwork
@@ -55,7 +55,7 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
     """The framework's own limit is a minute."""
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
-        lambda: open_metered(quota, caller, ["bad", "a b"], operation="stream", headers={}),
+        lambda: charge(quota, caller, Verifications("stream", ["bad", "a b"], in_parts=True)),
         encoder_of_lines(),
     )
     async with NdjsonBody(lines) as body:
@@ -87,8 +87,8 @@ async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
 async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Shop):
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
-        lambda: open_metered(
-            quota, caller, ["bad", "known@slow.test"], operation="stream", headers={}
+        lambda: charge(
+            quota, caller, Verifications("stream", ["bad", "known@slow.test"], in_parts=True)
         ),
         encoder_of_lines(),
     )

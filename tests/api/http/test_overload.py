@@ -3,7 +3,6 @@
 import pytest
 import trio
 
-from mailprobe.api.http.fast_parser import read_fast
 from mailprobe.api.http.overload import (
     ACTIVE_MAX,
     ACTIVE_MIN,
@@ -14,6 +13,7 @@ from mailprobe.api.http.overload import (
     Ticket,
     admitted,
 )
+from mailprobe.api.http.parser import read_fast
 from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.http.server import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import hello, read_body, respond, serving

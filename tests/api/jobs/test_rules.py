@@ -19,9 +19,9 @@ from mailprobe.api.jobs import rules
 from mailprobe.api.jobs.rules import (
     NotAWebhook,
     WebhookTarget,
+    callback_backoff,
     callback_headers,
     check_webhook,
-    next_try,
     read_retry_after,
     verdict_on,
 )
@@ -396,66 +396,67 @@ def test_any_secret_signs_any_octets_in_one_line(payload, secret):
 
 # -- retries ----------------------------------------------------------------------------------
 
-PLAN = (5, 300, 1800)
+PLAN = callback_backoff((5, 300, 1800))
 
 
 @pytest.mark.parametrize(
     ("tries", "wait_s"), [(1, 5), (2, 300), (3, 1800), (4, None), (5, None), (100, None)]
 )
 def test_the_plan_is_followed_to_its_end(tries, wait_s):
-    assert next_try(tries, PLAN, 0.0, None) == wait_s
+    assert PLAN.pause_s(tries, chance=0.5) == wait_s
 
 
-@pytest.mark.parametrize(("jitter", "wait_s"), [(-1, 240), (-0.5, 270), (0, 300), (1, 360)])
-def test_chance_is_a_fifth_of_a_wait(jitter, wait_s):
-    assert next_try(2, PLAN, jitter, None) == pytest.approx(wait_s)
+@pytest.mark.parametrize(("chance", "wait_s"), [(0, 240), (0.25, 270), (0.5, 300), (1, 360)])
+def test_chance_is_a_fifth_of_a_wait(chance, wait_s):
+    assert PLAN.pause_s(2, chance=chance) == pytest.approx(wait_s)
 
 
 def test_without_a_plan_there_is_one_try():
-    assert next_try(1, (), 0.0, 60.0) is None
+    assert callback_backoff(()).pause_s(1, chance=0.5, retry_after_s=60.0) is None
 
 
 @pytest.mark.parametrize(
     ("asked_s", "wait_s"), [(0, 300), (299, 300), (301, 301), (86_400, 86_400), (10**9, 86_400)]
 )
 def test_a_receiver_may_ask_for_a_longer_wait_of_a_day_at_most(asked_s, wait_s):
-    assert next_try(2, PLAN, 0.0, asked_s) == wait_s
+    assert PLAN.pause_s(2, chance=0.5, retry_after_s=asked_s) == wait_s
 
 
 def test_asking_for_a_wait_gives_no_more_tries():
-    assert next_try(4, PLAN, 0.0, 60.0) is None
+    assert PLAN.pause_s(4, chance=0.5, retry_after_s=60.0) is None
 
 
 def test_the_plan_takes_three_days():
     assert len(WEBHOOK_RETRY_S) == 9
-    waits = [next_try(tries, WEBHOOK_RETRY_S, -1, None) for tries in range(1, 11)]
+    plan = callback_backoff(WEBHOOK_RETRY_S)
+    waits = [plan.pause_s(tries, chance=0.0) for tries in range(1, 11)]
     assert waits[-1] is None
     assert sum(wait for wait in waits if wait) > 2.5 * 86_400 * 0.8
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 226, 299])
 def test_any_2xx_is_done(status):
-    assert verdict_on(status, tries=1, retry_s=PLAN, jitter=0.0) == ("done", None)
+    assert verdict_on(status, tries=1, backoff=PLAN, chance=0.5) == ("done", None)
 
 
 def test_gone_is_failed_at_once():
-    assert verdict_on(410, tries=1, retry_s=PLAN, jitter=0.0) == ("failed", None)
+    assert verdict_on(410, tries=1, backoff=PLAN, chance=0.5) == ("failed", None)
 
 
 @pytest.mark.parametrize(
     "status", [None, 300, 301, 302, 307, 308, 400, 401, 404, 409, 429, 500, 503]
 )
 def test_all_else_is_tried_again_until_the_plan_ends(status):
-    assert verdict_on(status, tries=1, retry_s=PLAN, jitter=0.0) == ("delivering", 5)
-    assert verdict_on(status, tries=3, retry_s=PLAN, jitter=0.0) == ("delivering", 1800)
-    assert verdict_on(status, tries=4, retry_s=PLAN, jitter=0.0) == ("failed", None)
+    assert verdict_on(status, tries=1, backoff=PLAN, chance=0.5) == ("delivering", 5)
+    assert verdict_on(status, tries=3, backoff=PLAN, chance=0.5) == ("delivering", 1800)
+    assert verdict_on(status, tries=4, backoff=PLAN, chance=0.5) == ("failed", None)
 
 
 @pytest.mark.parametrize(
     ("status", "wait_s"), [(429, 60), (503, 60), (500, 5), (301, 5), (404, 5), (None, 5)]
 )
 def test_only_429_and_503_ask_for_a_wait(status, wait_s):
-    reported = verdict_on(status, tries=1, retry_s=PLAN, jitter=0.0, retry_after_s=60.0)
+    reported = verdict_on(status, tries=1, backoff=PLAN, chance=0.5, retry_after_s=60.0)
     assert reported == ("delivering", wait_s)
 
 

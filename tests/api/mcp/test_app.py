@@ -56,7 +56,8 @@ async def test_the_inputs_are_the_specifications(autojump_clock, tools):
     assert verify["required"] == ["email"]
     assert verify["properties"]["webhook"]["format"] == "uri"
     assert verify["properties"]["webhook_secret"]["minLength"] == 8
-    assert set(inputs["create_api_key"]["properties"]) == {"label"}
+    assert set(inputs["create_api_key"]["properties"]) == {"label", "test"}
+    assert inputs["create_api_key"]["properties"].pop("test")["type"] == "boolean"
     assert inputs["revoke_api_key"]["required"] == ["id"]
     assert set(inputs["create_billing_portal"]["properties"]) == {"return_url"}
     for name in READING:

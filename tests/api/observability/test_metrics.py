@@ -123,6 +123,23 @@ def test_no_answer_of_an_operation_is_without_a_series() -> None:
     assert by_name["mailprobe_refusals"].other not in by_name["mailprobe_refusals"].series
 
 
+async def test_what_a_test_key_asks_for_alarms_nobody(
+    autojump_clock: object, board: SharedCounters
+) -> None:
+    """Its addresses ask for errors and delays: they are no errors and no delays of the service."""
+    async with counted(board) as service:
+        key = await service.shop.new_key("sk_test_")
+        for name in ("overloaded", "unavailable", "slow-3000", "full"):
+            await service.shop.verify(f"{name}@sandbox.test", key=key)
+        page = service.read()
+    assert page("mailprobe_requests_total", operation="test", status="503") == 2
+    assert page("mailprobe_requests_total", operation="test", status="200") == 2
+    assert page("mailprobe_requests_total") == 4
+    assert page.shown("mailprobe_refusals_total") == []
+    assert page("mailprobe_request_seconds_count") == 0
+    assert page("mailprobe_verdicts_total") == 0
+
+
 async def test_what_is_under_way_is_counted_until_it_ends(
     autojump_clock: object, board: SharedCounters
 ) -> None:

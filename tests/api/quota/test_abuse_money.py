@@ -140,8 +140,9 @@ async def test_a_lease_that_cannot_be_extended_ends_no_other(autojump_clock, sho
     shop.world.add("late.test", MailHost(latency_s=0.9))
     async with trio.open_nursery() as nursery:
         quota = shop.service.quota
-        grant = await quota.reserve(await shop.caller(), 1, "verify", {})
-        with quota.holding(grant.reservation):
+        caller = await shop.caller()
+        reservation = await shop.store.reserve(caller, 1, lambda ledger: None, lease_s=20)
+        with quota.holding(reservation):
             await trio.sleep(12)
             assert faults
             shop.store.throwing = set()
@@ -254,7 +255,7 @@ async def test_a_kill_between_any_two_writes_does_it_once(
     for moment in count():
         doomed = Doomed(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
-            shop.service = replace(shop.service, jobs=Promises(shop.service.quota))
+            shop.service = replace(shop.service, jobs=Promises())
             shop.app = create_app(shop.service)
             ended = trio.Event()
 
@@ -295,10 +296,8 @@ async def wait_for_one(*events: trio.Event) -> None:
 class Promises:
     """A job service that accepts jobs and never runs them."""
 
-    quota: Any
-
-    async def submit(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
-        return await self.quota.reserve_job(caller, order, headers, first)
+    def wake(self) -> None:
+        """Do nothing: no job runs."""
 
     def stop(self) -> None:
         """Do nothing: no job runs."""
@@ -378,7 +377,7 @@ async def test_a_receiver_that_always_fails_gets_one_try_at_a_time(autojump_cloc
 async def test_an_account_has_a_bound_of_callbacks_that_are_not_delivered(
     autojump_clock, monkeypatch
 ):
-    monkeypatch.setattr("mailprobe.api.quota.service.JOBS_UNDELIVERED_MAX", 5)
+    monkeypatch.setattr("mailprobe.api.quota.charge.JOBS_UNDELIVERED_MAX", 5)
     async with open_shop("scale") as shop:
         receiver = Receiver()
         receiver.answer = lambda host: Delivered(500, None, None, 5)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -29,7 +29,7 @@ from mailprobe.engine import (
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.memory.store import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
 from tests.storage.fixed_clock import NOON
@@ -71,9 +71,9 @@ class SharedStore(MemoryStore):
             raise StoreUnavailable("away")
 
     def leased(self, address: str) -> int:
-        now = self._now()
-        leases = self._by_address.get(address, {}).values()
-        return sum(lease.connections for lease in leases if lease.until > now)
+        executor = cast(MemoryExecutor, self.executor)
+        leases = executor._by_address.get(address, {}).values()
+        return sum(lease.connections for lease in leases if lease.until > executor._now())
 
 
 @asynccontextmanager

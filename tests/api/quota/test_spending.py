@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.api.quota import charge
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.rest import verification
 from mailprobe.engine import known_answers, open_answers
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
@@ -46,7 +46,7 @@ async def warm(shop: Shop) -> None:
 
 
 async def what_came_of(path: str, texts: list[str], query: str) -> dict[str, Any]:
-    async with open_shop(metered=True) as shop:
+    async with open_shop(reports_usage=True) as shop:
         await warm(shop)
         before = len(await shop.rows())
         shop.store.calls.clear()
@@ -76,7 +76,7 @@ async def test_it_makes_no_difference_to_whom_it_is_told(
     autojump_clock, monkeypatch, texts, path, query
 ):
     at_idempotency = await what_came_of(path, texts, query)
-    monkeypatch.setattr(verification, "spend_known", know_nothing)
+    monkeypatch.setattr(charge, "known_answers", know_nothing)
     by_the_stream = await what_came_of(path, texts, query)
     assert at_idempotency.pop("calls") == {"caller", "spend"}
     assert by_the_stream.pop("calls") >= {"caller", "reserve", "settle"}
@@ -86,7 +86,7 @@ async def test_it_makes_no_difference_to_whom_it_is_told(
     assert at_idempotency == by_the_stream
 
 
-async def know_nothing(*arguments: Any, **named: Any) -> None:
+def know_nothing(*arguments: Any, **named: Any) -> None:
     return None
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import jsonschema
 import pytest
@@ -11,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.rest.errors import TABLE
 from mailprobe.api.rest.operations import OPERATIONS, description
+from mailprobe.storage.records import JobOrder
 from tests.api.service_fixture import PLACES, Shop
 
 SPEC: dict[str, Any] = json.loads(description(PLACES))
@@ -116,10 +118,14 @@ def test_a_result_has_its_14_fields_and_may_have_evidence() -> None:
 def test_every_field_and_operation_says_what_it_is() -> None:
     for name, schema in SPEC["components"]["schemas"].items():
         assert schema.get("description"), name
+        for field, known in schema.get("properties", {}).items():
+            assert known.get("description"), (name, field)
+            assert "default" not in known, (name, field)
     for methods in SPEC["paths"].values():
         for operation in methods.values():
             assert operation["summary"]
             assert operation["description"]
+            assert all(each["description"] for each in operation.get("parameters", ()))
 
 
 def test_only_what_has_no_caller_wants_no_key() -> None:
@@ -143,11 +149,14 @@ async def test_answers_are_what_the_description_says(autojump_clock, shop: Shop)
     """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
     bodies = {"verify_email": {"email": "known@friendly.test"}, "verify_batch": {"emails": ["a"]}}
+    job = await shop.store.create_job(
+        await shop.caller(), JobOrder(str(uuid4()), "a", None, ""), lambda ledger: None
+    )
     for operation in OPERATIONS:
         if operation.gives is None or operation.name in ("verify_stream", "create_billing_portal"):
             continue
         key = {"standard": shop.key, "provisioning": shop.provisioning, None: None}[operation.key]
-        path = re.sub("{id}", made, operation.path)
+        path = re.sub("{id}", job.id if operation.name == "get_job" else made, operation.path)
         got = await shop.request(operation.method, path, bodies.get(operation.name), key=key)
         assert got.status == operation.status
         answer = SPEC["paths"][operation.path][operation.method.lower()]["responses"]

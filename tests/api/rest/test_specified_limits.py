@@ -17,7 +17,6 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.engine import EngineSettings, Verdict
 from mailprobe.engine.lists.lists import DATA, load_lists, read_names
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.storage.records import UsageRow
 from tests.api.alerts.test_thresholds import kinds
 from tests.api.jobs.test_worker import HOOK, open_working_shop, promise
 from tests.api.rest.specification import Working, result
@@ -236,21 +235,15 @@ async def test_billing_rule_5_overage_is_rounded_up_to_whole_cents(autojump_cloc
 
 @pytest.mark.parametrize(("tier", "counts"), [("free", []), ("builder", [2]), ("scale", [2])])
 async def test_the_free_tier_is_never_metered(autojump_clock, tier, counts):
-    async with open_shop(tier) as shop:
-        caller = await shop.caller()
-        reservation = await shop.store.reserve(caller, 3, lambda ledger: None, lease_s=10)
-        rows = [
-            UsageRow(shop.clock(), "batch", "deliverable", None, 1, True, 1),
-            UsageRow(shop.clock(), "batch", "deliverable", None, 1, True, 1),
-            UsageRow(shop.clock(), "batch", "invalid", "syntax", 1, False, 1),
-        ]
-        await shop.store.settle(reservation, rows, metered=True)
+    """Each kind of request; the store counts what it is told to."""
+    async with open_shop(tier, reports_usage=True) as shop:
+        await shop.batch("known@friendly.test", "other@friendly.test", "bad")
         assert [message.count for message in await shop.store.messages("meter", limit=10)] == counts
 
 
 @pytest.mark.parametrize(("tier", "counts"), [("free", []), ("builder", [1])])
 async def test_async_is_metered_when_it_completes(autojump_clock, tier, counts):
-    async with open_working_shop(tier, metered=True) as (shop, _):
+    async with open_working_shop(tier, reports_usage=True) as (shop, _):
         await promise(shop, "known@slow.test")
         await trio.sleep(1)
         assert await shop.store.messages("meter", limit=10) == []

@@ -6,7 +6,7 @@ import pytest
 
 from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET, Clock
 
 

@@ -44,9 +44,7 @@ def test_the_contract_of_every_store(quick_server: PrivatePostgres):
 def test_the_service_keeps_its_promises_on_it(quick_server: PrivatePostgres):
     """Including the limits' edges with one process and two, and killed processes."""
     files = [path for path in sorted((ROOT / "tests/api").rglob("test_*.py")) if uses_a_store(path)]
-    assert {"test_edges.py", "test_killed.py", "test_metered_stream.py"} <= {
-        path.name for path in files
-    }
+    assert {"test_edges.py", "test_killed.py", "test_charge.py"} <= {path.name for path in files}
     run_suite(quick_server, *map(str, files), "--deselect", OF_A_FILE)
 
 

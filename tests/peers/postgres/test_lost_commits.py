@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from mailprobe.storage.contract import Store
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Reservation
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (
     NOON,
     claimed,
@@ -63,7 +63,7 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
     assert len(cuts) == 1
     assert (await store.ledger(caller)).reserved == 5
     cuts.clear()
-    await store.settle(reservation, [row(NOON)] * 5, metered=True)
+    await store.settle(reservation, [row(NOON)] * 5, emit_meter_event=True)
     assert len(cuts) == 1
     assert (await store.ledger(caller)).month_billable == 6
     assert [message.count for message in await store.messages("meter", limit=9)] == [5]
@@ -79,7 +79,7 @@ async def test_a_jobs_outcome_whose_answer_is_lost_counts_once(
     assert len(cuts) == 1
     [claim] = await claimed(store)
     cuts.clear()
-    assert await store.job_verified(claim, row(NOON), b"{}", metered=True)
+    assert await store.job_verified(claim, row(NOON), b"{}", emit_meter_event=True)
     assert len(cuts) == 1
     ledger = await store.ledger(caller)
     assert (ledger.month_billable, ledger.reserved) == (1, 0)

@@ -15,11 +15,12 @@ import trio
 
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, Store, StoreBroken
+from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, StoreBroken
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord, Reservation
+from mailprobe.storage.store import Store
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
 from tests.storage.fixed_clock import (

@@ -8,9 +8,10 @@ import pytest
 import trio
 
 from mailprobe.bench.load.private_postgres import PrivatePostgres
-from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller, Reservation
+from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
 from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, row, use
 

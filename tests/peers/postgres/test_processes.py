@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, Ledger, Reservation
+from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, query
 from tests.storage.child_processes import child, line_of, report
 from tests.storage.fixed_clock import (

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from mailprobe.storage.contract import Store
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Ledger
+from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
 from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, use
 

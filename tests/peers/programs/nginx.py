@@ -1,7 +1,7 @@
-"""nginx in front of the service, with the configuration that docs/operating.md shows."""
+"""nginx in front of the service, with the configuration of `deploy/nginx.conf`."""
 
-import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,28 +10,9 @@ import trustme
 
 from tests.peers.programs.process import Program, free_port, make_folder, open_program
 
-PAGE = Path(__file__).parents[3] / "docs/operating.md"
+CONFIGURATION = Path(__file__).parents[3] / "deploy/nginx.conf"
 NAME = "mailprobe.example.org"
-
-# Encloses the page's text: run in the foreground, and write only to the program's folder.
-AROUND = """
-daemon off;
-user www-data;
-worker_processes 1;
-pid /peers/nginx/pid;
-error_log /peers/nginx/error.log info;
-events {{ worker_connections 512; }}
-http {{
-  log_format peers '$request_method $uri $status $upstream_connect_time $server_protocol';
-  access_log /peers/nginx/access.log peers;
-  client_body_temp_path /peers/nginx/body;
-  proxy_temp_path /peers/nginx/proxy;
-  fastcgi_temp_path /peers/nginx/fastcgi;
-  uwsgi_temp_path /peers/nginx/uwsgi;
-  scgi_temp_path /peers/nginx/scgi;
-{page}
-}}
-"""
+COMMAND = ("/usr/sbin/nginx", "-c", "/peers/nginx/nginx.conf", "-e", "/peers/nginx/error.log")
 
 
 @dataclass(frozen=True)
@@ -39,27 +20,28 @@ class Nginx:
     program: Program
     port: int
     authority: Path
+    away_port: int  # of the service that is away
 
     @property
     def url(self) -> str:
         return f"https://{NAME}:{self.port}"
 
 
-def page_text() -> str:
-    """The page's only block of nginx configuration."""
-    block: str
-    (block,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return block
-
-
-def _replace_once(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{PAGE.name} does not have {old!r} exactly once"
-    return text.replace(old, new)
+def configured(changes: Mapping[str, str]) -> str:
+    """The text of the file, with each of these changed, which it must have exactly once."""
+    text = CONFIGURATION.read_text("utf-8")
+    for old, new in changes.items():
+        assert text.count(old) == 1, f"{CONFIGURATION.name} does not have {old!r} exactly once"
+        text = text.replace(old, new)
+    return text
 
 
 @contextmanager
 def open_nginx(service_port: int) -> Iterator[Nginx]:
-    """Run nginx with the page's configuration, changed only in its ports and its certificate."""
+    """Run nginx with the file, changed only in its addresses, certificate, workers and log.
+
+    The second service of the file is away: its address refuses connections.
+    """
     folder = make_folder("nginx")
     port = free_port()
     authority = trustme.CA()
@@ -67,12 +49,19 @@ def open_nginx(service_port: int) -> Iterator[Nginx]:
     authority.cert_pem.write_to_path(str(folder / "authority"))
     issued.private_key_pem.write_to_path(str(folder / "key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "chain"))
-    certificate = "ssl_certificate /peers/nginx/chain; ssl_certificate_key /peers/nginx/key;"
-    page = _replace_once(page_text(), "127.0.0.1:8080", f"127.0.0.1:{service_port}")
-    page = _replace_once(page, "listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl http2;")
-    page = _replace_once(page, "# ssl_certificate, ssl_certificate_key", certificate)
-    (folder / "nginx.conf").write_text(AROUND.format(page=page))
-    command = ["/usr/sbin/nginx", "-c", "/peers/nginx/nginx.conf", "-e", "/peers/nginx/error.log"]
-    with open_program("nginx", command) as program:
-        program.wait_for_port(port)
-        yield Nginx(program, port, folder / "authority")
+    with socket.socket() as away:
+        away.bind(("127.0.0.1", 0))  # it is never listened on
+        away_port = away.getsockname()[1]
+        changes = {
+            "worker_processes auto;": "worker_processes 1;",  # tests count its connections
+            "mailprobe-1:8080": f"127.0.0.1:{service_port}",
+            "mailprobe-2:8080": f"127.0.0.1:{away_port}",
+            "listen 443 ": f"listen 127.0.0.1:{port} ",
+            "/etc/nginx/tls/fullchain.pem": "/peers/nginx/chain",
+            "/etc/nginx/tls/privkey.pem": "/peers/nginx/key",
+            "/var/log/nginx/access.log": "/peers/nginx/access.log",
+        }
+        (folder / "nginx.conf").write_text(configured(changes))
+        with open_program("nginx", [*COMMAND, "-g", "daemon off;"]) as program:
+            program.wait_for_port(port)
+            yield Nginx(program, port, folder / "authority", away_port)

@@ -3,13 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from mailprobe.storage.contract import (
-    Store,
-)
 from mailprobe.storage.records import (
     Answered,
     Ledger,
 )
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import row
 
 JANUARY_ENDS = datetime(2025, 2, 1, tzinfo=UTC)

@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable
 from datetime import date, timedelta
 from typing import Any
 
-from mailprobe.storage.contract import LISTED_MAX, Store
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.records import Caller, Claim
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (
     LEASE_S,
     NOON,
@@ -19,7 +20,7 @@ SOON = NOON + timedelta(seconds=5)
 
 
 async def verify(store: Store, claim: Claim) -> bool:
-    return await store.job_verified(claim, row(NOON), PAYLOAD, metered=True)
+    return await store.job_verified(claim, row(NOON), PAYLOAD, emit_meter_event=True)
 
 
 async def abandon(store: Store, claim: Claim) -> bool:

@@ -7,18 +7,14 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import (
-    WINDOW,
-    KeyCreationTooFast,
-    KeyLimitReached,
-    Store,
-)
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     Caller,
     Ledger,
     Reservation,
     Window,
 )
+from mailprobe.storage.store import Store
 from tests.storage.contract.calls import keep_key
 from tests.storage.fixed_clock import (
     NOON,
@@ -156,6 +152,15 @@ async def test_only_active_standard_keys_are_bounded(store: Store):
     await keep_key(store, account.id, "provisioning", keys_max=2)
     await store.revoke_key(account.id, first.id)
     await keep_key(store, account.id, keys_max=2, sha256="a place again")
+
+
+async def test_test_keys_are_counted_apart(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    await keep_key(store, account.id, keys_max=1)
+    await keep_key(store, account.id, "test", keys_max=1)
+    for kind in ("standard", "test"):
+        with pytest.raises(KeyLimitReached):
+            await keep_key(store, account.id, kind, keys_max=1)
 
 
 async def test_parallel_creations_never_pass_the_bound(store: Store):

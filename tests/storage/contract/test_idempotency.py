@@ -11,7 +11,6 @@ from mailprobe.storage.contract import (
     ANSWER_OCTETS_MAX,
     IdempotencyInProgress,
     IdempotencyKeyReused,
-    Store,
 )
 from mailprobe.storage.records import (
     Caller,
@@ -20,6 +19,7 @@ from mailprobe.storage.records import (
     JobOrder,
     Reservation,
 )
+from mailprobe.storage.store import Store
 from tests.storage.contract.calls import ANSWER, begin
 from tests.storage.fixed_clock import (
     NOON,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import LISTED_MAX, Store
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.memory import jobs as memory_jobs
 from mailprobe.storage.postgres import job_outcomes
 from mailprobe.storage.records import Claim, DayCount
 from mailprobe.storage.sqlite import jobs as sqlite_jobs
+from mailprobe.storage.store import Store
 from tests.storage.contract.job_calls import (
     PAYLOAD,
     SOON,

@@ -8,8 +8,9 @@ import pytest
 import trio
 
 from mailprobe.storage.claim_order import FAILING_AFTER
-from mailprobe.storage.contract import RECEIVERS_KEPT, Store
+from mailprobe.storage.contract import RECEIVERS_KEPT
 from mailprobe.storage.records import Caller, Claim, Job, Ledger
+from mailprobe.storage.store import Store
 from tests.storage.contract.job_calls import (
     SOON,
     abandon,

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import (
-    LEASES_MAX,
-    WAITS_MAX,
-    WINDOW,
-    IdempotencyInProgress,
-    Store,
-)
+from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX, WINDOW, IdempotencyInProgress
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import (
     DayCount,
@@ -20,6 +14,7 @@ from mailprobe.storage.records import (
     Ledger,
     Reservation,
 )
+from mailprobe.storage.store import Store
 from tests.storage.contract.calls import ANSWER, at_most, begin, refusal
 from tests.storage.fixed_clock import (
     NOON,

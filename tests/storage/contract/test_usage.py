@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import (
-    REFUSALS_SINGLE_MAX,
-    SETTLED_KEPT,
-    Store,
-)
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT
 from mailprobe.storage.records import (
     DayCount,
     Ledger,
     Reservation,
 )
+from mailprobe.storage.store import Store
 from tests.storage.contract.calls import JANUARY_ENDS, at_most, refusal
 from tests.storage.fixed_clock import (
     INSTANT,
@@ -143,7 +140,7 @@ async def test_what_is_spent_is_weighed_and_counted_at_once(store: Store):
 
 async def test_what_is_spent_goes_to_the_meter_where_it_is_metered(store: Store):
     caller = await make_caller(store)
-    await store.spend(caller, [row(NOON)] * 3, granted, metered=True)
+    await store.spend(caller, [row(NOON)] * 3, granted, emit_meter_event=True)
     await store.spend(caller, [row(NOON)], granted)
     assert [message.count for message in await store.messages("meter", limit=9)] == [3]
 

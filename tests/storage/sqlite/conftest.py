@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store
+from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET, Clock
 
 

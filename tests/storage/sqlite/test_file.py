@@ -14,9 +14,10 @@ import trio
 import trio.testing
 
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import Store, StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Answered
 from mailprobe.storage.sqlite import file as sqlite_file
+from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, octets_in, output_of
 from tests.storage.fixed_clock import (
     NOON,
@@ -299,7 +300,7 @@ async def test_a_url_of_another_kind_is_refused():
 async def test_what_is_committed_is_on_the_disk(store: Store):
     """https://sqlite.org/pragma.html#pragma_synchronous: NORMAL may lose the last commits in WAL mode."""
     await store.check()
-    db = store._writer._db  # type: ignore[attr-defined]
+    db = store.executor._writer._db  # type: ignore[attr-defined]
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 

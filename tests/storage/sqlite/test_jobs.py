@@ -13,8 +13,8 @@ import pytest
 
 from mailprobe.storage import open_store
 from mailprobe.storage.columns import micros
-from mailprobe.storage.contract import Store
 from mailprobe.storage.records import Caller, MessageKind
+from mailprobe.storage.store import Store
 from tests.storage.child_processes import (
     child,
     line_of,
@@ -200,7 +200,7 @@ async def work_off(store: Store) -> None:
     while claims := await claimed(store):
         for claim in claims:
             logged = row(NOON, latency_ms=int(claim.job.id))
-            assert await store.job_verified(claim, logged, b"{}", metered=True)
+            assert await store.job_verified(claim, logged, b"{}", emit_meter_event=True)
     while claims := await claimed(store, "deliver"):
         for claim in claims:
             tried = attempt(claim.job.tries + 1)
@@ -230,7 +230,7 @@ async def every_write(store: Store, caller: Caller) -> None:
             await store.jobs(**which, state=state, limit=5)
         await store.messages("meter", **which, limit=5)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
-    await store.settle(reservation, [row(NOON)], metered=True)
+    await store.settle(reservation, [row(NOON)], emit_meter_event=True)
     await store.enqueue_message("alert", caller.account.id, "n", b"", due_at=NOON)
     [message] = await store.claim_messages("alert", limit=5, lease_s=5)
     await store.message_attempted(message, sent=True, due_at=None)
@@ -243,7 +243,7 @@ async def test_no_write_reads_or_sorts_a_whole_table(store: Store, path: Path):
     """Their plans, as SQLite tells them: https://sqlite.org/eqp.html."""
     caller = await make_caller(store)
     statements: set[str] = set()
-    for database_thread in (store._writer, store._reader):  # type: ignore[attr-defined]
+    for database_thread in (store.executor._writer, store.executor._reader):  # type: ignore[attr-defined]
         database_thread._db.set_trace_callback(statements.add)
     await every_write(store, caller)
     plans: dict[str, list[str]] = {}
@@ -303,7 +303,7 @@ async def steps_of_a_claim(path: Path, clock: Clock, **jobs: int) -> int:
         fill(path, **jobs)
         claims = await claimed(store, "deliver", limit=4, each_max=4)
         assert {claim.job.host for claim in claims} == {"full.test"}
-        for database_thread in (store._writer, store._reader):  # type: ignore[attr-defined]
+        for database_thread in (store.executor._writer, store.executor._reader):  # type: ignore[attr-defined]
             database_thread._db.set_progress_handler(count, 100)
         claims = await claimed(store, "deliver", limit=10, each_max=4)
         assert [claim.job.id for claim in claims] == [f"{n}" for n in range(10)]

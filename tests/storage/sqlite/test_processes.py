@@ -16,10 +16,11 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.storage import open_store
-from mailprobe.storage.contract import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
+from mailprobe.storage import call_queue, open_store
+from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.sqlite import accounts, database_thread, key_lookup, retention
+from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, output_of, report
 from tests.storage.fixed_clock import (
     NOON,
@@ -221,7 +222,7 @@ async def test_a_transaction_that_has_begun_is_waited_for(store: Store):
 
     def stall(_: Ledger) -> None:
         stalled.set()
-        threading.Timer(database_thread.ANSWER_S + 0.2, go_on.set).start()
+        threading.Timer(call_queue.ANSWER_S + 0.2, go_on.set).start()
         go_on.wait()
 
     reservation = await store.reserve(caller, 1, stall, lease_s=60)
@@ -232,7 +233,7 @@ async def test_a_transaction_that_has_begun_is_waited_for(store: Store):
 async def test_a_stalled_transaction_is_given_up_and_heals(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(database_thread.Writer, "stall_s", 0.1)
+    monkeypatch.setattr(database_thread.Writer, "begun_s", 0.1)
     caller = await make_caller(store)
     stalled, go_on = threading.Event(), threading.Event()
 
@@ -275,7 +276,7 @@ async def test_what_gave_up_before_its_turn_changes_nothing(store: Store):
 
 async def test_the_queue_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch):
     caller = await make_caller(store)
-    monkeypatch.setattr(database_thread, "WAITING_MAX", 5)
+    monkeypatch.setattr(call_queue, "WAITING_MAX", 5)
     outcomes: Counter[str] = Counter()
 
     async def reserve() -> None:
@@ -300,7 +301,7 @@ async def test_many_ask_and_few_transactions_are_committed(store: Store, path: P
         nonlocal commits
         commits += statement == "COMMIT"
 
-    store._writer._db.set_trace_callback(count)  # type: ignore[attr-defined]
+    store.executor._writer._db.set_trace_callback(count)  # type: ignore[attr-defined]
     async with trio.open_nursery() as nursery:
         for _ in range(200):
             nursery.start_soon(use, store, caller, NOON)
@@ -318,7 +319,7 @@ async def test_one_that_fails_after_it_wrote_leaves_nothing_and_hurts_no_neighbo
 
     async def fail() -> None:
         with pytest.raises(LookupError):
-            await store._writer.call(write_and_fail)  # type: ignore[attr-defined]
+            await store.executor._writer.call(write_and_fail)  # type: ignore[attr-defined]
         reported.append(LookupError)
 
     async with trio.open_nursery() as nursery:
@@ -340,7 +341,7 @@ async def test_a_key_read_a_moment_ago_needs_no_other_thread(
         raise StoreUnavailable("the reader is busy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._reader, "call", too_long)  # type: ignore[attr-defined]
+        patch.setattr(store.executor._reader, "call", too_long)  # type: ignore[attr-defined]
         assert await store.caller("hash") == caller
         with pytest.raises(StoreUnavailable):
             await store.caller("a key that nobody has asked for")

@@ -178,10 +178,15 @@ def even_readings(text: str, delimiter: str) -> set[tuple[tuple[str, ...], ...]]
         escaped_rows(text, delimiter, ' *(?:"{}"|{})'),
         escaped_rows(text, delimiter, "{1}", also='"'),
     ]:
-        bare = [tuple(re.sub(r'[\\"]', "", cell).strip() for cell in row) for row in rows or ()]
+        bare = [tuple(map(_bare, row)) for row in rows or ()]
         if len({len(row) for row in bare if row and row != ("",)}) == 1:
             found.add(tuple(bare))
     return found
+
+
+def _bare(cell: str) -> str:
+    """Without quotes, backslashes and outer spaces; a line end belongs to one row or to the next."""
+    return re.sub(r"^[^\S\r\n]+|[^\S\r\n]+$", "", re.sub(r'[\\"]', "", cell))
 
 
 def doubled_rows(text: str, delimiter: str, **options: Any) -> Rows | None:
@@ -222,6 +227,7 @@ def escaped_rows(text: str, delimiter: str, form: str, also: str = "") -> Rows |
         (f"n,email\nx\\,y,{A}\n", 1),
         (f"x\\,y,{A}\nz\\,w,{B}\n", 2),
         (f'n,email\n"x\\",{A}\n"\\"\ny",{B}\n', 1),
+        (f'n,email\nx,{A}\n,"\\""\n"\na","\na"', 2),  # the second line end ends a row, or is text
     ],
 )
 def test_the_oracle_itself(text: str, number: int) -> None:

@@ -1,0 +1,1 @@
+"""What the shell gets from the command line: its completion."""

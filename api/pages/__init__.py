@@ -1,0 +1,1 @@
+"""The documentation in the browser: Markdown pages, the reference, search."""

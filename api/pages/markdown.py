@@ -1,0 +1,146 @@
+"""Markdown to HTML: a page's headings with anchors, links between pages, coloured code.
+
+The anchors are those that GitHub makes from the same headings, so a link works in the checkout
+and in the browser. Raw HTML in a page is shown, not run. Pure.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+_PUNCTUATION = re.compile(r"[^\w\- ]", re.UNICODE)
+_EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PageLink:
+    """Where a link between pages leads, and the title of that page."""
+
+    url: str
+    title: str
+
+
+FindLink = Callable[[str], PageLink | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A heading with the text below it, up to the next heading."""
+
+    level: int  # 1 is the page's title
+    title: str
+    anchor: str
+    text: str  # without markup
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPage:
+    """A page as HTML, and its sections in their order."""
+
+    html: str
+    sections: Sequence[PageSection]
+
+    @property
+    def title(self) -> str:
+        return self.sections[0].title if self.sections else ""
+
+
+def render(markdown: str, link: FindLink) -> RenderedPage:
+    """Render a page. `link` finds the page of a relative target; None: only the link's text stays."""
+    parser = _parser()
+    tokens = parser.parse(markdown)
+    sections = _sections(tokens)
+    for token in tokens:
+        _relink(token, link)
+    return RenderedPage(parser.renderer.render(tokens, parser.options, {}), sections)
+
+
+def render_inline(text: str) -> str:
+    """Render a sentence as HTML: backticks and emphasis, no paragraph."""
+    return str(_parser().renderInline(text))
+
+
+def anchor_of(title: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return _PUNCTUATION.sub("", title.strip().lower()).replace(" ", "-")
+
+
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False, "highlight": _coloured}).enable("table")
+
+
+def _sections(tokens: Sequence[Token]) -> list[PageSection]:
+    """Give each heading its anchor, and return the sections."""
+    found: list[tuple[Token, str, list[str]]] = []
+    seen: Counter[str] = Counter()
+    anchors: list[str] = []
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open":
+            title = _text_of(tokens[index + 1])
+            anchor = anchor_of(title)
+            seen[anchor] += 1
+            if seen[anchor] > 1:
+                anchor = f"{anchor}-{seen[anchor] - 1}"
+            token.attrSet("id", anchor)
+            anchors.append(anchor)
+            found.append((token, title, []))
+        elif found and tokens[index - 1] is not found[-1][0]:
+            if token.type == "inline":
+                found[-1][2].append(_text_of(token))
+            elif token.type in ("fence", "code_block"):
+                found[-1][2].append(token.content)
+    return [
+        PageSection(int(token.tag[1]), title, anchor, " ".join(" ".join(texts).split()))
+        for (token, title, texts), anchor in zip(found, anchors, strict=True)
+    ]
+
+
+def _text_of(inline: Token) -> str:
+    parts = (
+        " " if child.type.endswith("break") else child.content for child in inline.children or ()
+    )
+    return "".join(parts)  # fmt: skip
+
+
+def _relink(token: Token, link: FindLink) -> None:
+    """Point the links of an inline token to the served pages; a file's name becomes its title."""
+    children = token.children or []
+    for index, child in enumerate(children):
+        if child.type != "link_open":
+            continue
+        target = str(child.attrGet("href") or "")
+        if target.startswith("#"):
+            continue
+        if _EXTERNAL.match(target):
+            child.attrSet("rel", "noreferrer")
+            continue
+        found = link(target)
+        text, closing = children[index + 1], _closing(children, index)
+        if found is None:
+            child.attrs.clear()
+            child.tag = closing.tag = "span"
+        else:
+            child.attrSet("href", found.url)
+            if text.content == target.partition("#")[0]:
+                text.content = found.title
+
+
+def _closing(children: Sequence[Token], opening: int) -> Token:
+    return next(each for each in children[opening:] if each.type == "link_close")
+
+
+def _coloured(code: str, language: str, _: str) -> str:
+    """Colour a block of code by classes; a language that is not known stays as it is."""
+    try:
+        lexer = get_lexer_by_name(language)
+    except ClassNotFound:
+        return ""
+    return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))

@@ -1,0 +1,193 @@
+"""The routes of the documentation: `/docs`, its search, each page as Markdown, and `/llms.txt`.
+
+They need no key, and ask nothing of the store. A browser may load nothing from elsewhere, run no
+script and send no form to another host (Content-Security-Policy). Each page is rendered once, and
+the search index is built in another thread at the first search, so no API request waits for them.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import sha256
+
+import trio
+from markupsafe import Markup
+from quart import Blueprint, Response, render_template, request
+from werkzeug.exceptions import NotFound
+
+from mailprobe.api.pages import documents
+from mailprobe.api.pages.markdown import PageLink, PageSection, render_inline
+from mailprobe.api.pages.reference import operations_in
+from mailprobe.api.pages.search import QUERY_CHARACTERS_MAX, SearchIndex
+
+HOME = "/docs"
+REFERENCE = f"{HOME}/reference"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "max-age=300",
+}
+MISSING = ""  # among the rendered pages: no path
+SEARCHES_PER_S = 50  # in one process; each takes about 2 ms
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+SECTION_LEVELS = (2, 3)  # shown beside a page
+
+
+def pages_blueprint(describe: Callable[[], bytes]) -> Blueprint:
+    """Make the routes. `describe` returns the OpenAPI description in JSON."""
+    pages = Blueprint("pages", __name__, template_folder="templates")
+
+    rendered: dict[str, str] = {}  # by path
+    indexes: list[SearchIndex] = []
+    indexing = trio.Lock()
+
+    async def index() -> SearchIndex:
+        async with indexing:
+            if not indexes:
+                indexes.append(await trio.to_thread.run_sync(_index))
+        return indexes[0]
+
+    searched_at: deque[float] = deque(maxlen=SEARCHES_PER_S)
+
+    def may_search() -> bool:
+        """Bound what strangers' searches cost: each is rendered anew."""
+        now = trio.current_time()
+        if len(searched_at) == SEARCHES_PER_S and now - searched_at[0] < 1:
+            return False
+        searched_at.append(now)
+        return True
+
+    async def once(template: str, values: Callable[[], Mapping[str, object]]) -> Response:
+        """The page at this path, rendered at its first request."""
+        if request.path not in rendered:
+            rendered[request.path] = await _html(template, **values())
+        return _text(rendered[request.path], "text/html")
+
+    async def show(name: str) -> Response:
+        if name not in documents.names():
+            if MISSING not in rendered:
+                rendered[MISSING] = await _html("missing.html", title="Not found")
+            return _text(rendered[MISSING], "text/html", 404)
+        return await once("document.html", lambda: _values_of(name))
+
+    @pages.route("/", methods=METHODS, provide_automatic_options=False)
+    async def root() -> Response:
+        """Send a browser to the documentation; for a client of the API there is nothing here."""
+        wanted = request.accept_mimetypes.best_match(["application/json", "text/html"])
+        if request.method != "GET" or wanted != "text/html":
+            raise NotFound
+        return Response(b"", 302, headers={**HEADERS, "Location": HOME})
+
+    @pages.get(HOME)
+    @pages.get(f"{HOME}/")
+    async def home() -> Response:
+        return await show(documents.HOME)
+
+    @pages.get(f"{HOME}/<path:name>")
+    async def page(name: str) -> Response:
+        if name.endswith(".md"):
+            return _markdown(name.removesuffix(".md"))
+        return await show(name)
+
+    @pages.get(REFERENCE)
+    async def api_reference() -> Response:
+        def values() -> Mapping[str, object]:
+            operations = operations_in(json.loads(describe()))
+            sections = [PageSection(2, each.summary, each.name, "") for each in operations]
+            return {"title": "API reference", "sections": sections, "operations": operations}
+
+        return await once("reference.html", values)
+
+    @pages.get(f"{HOME}/search")
+    async def search() -> Response:
+        if not may_search():
+            return _text("Too many searches at this moment; try again.\n", "text/plain", 503)
+        query = request.args.get("q", "").strip()[:QUERY_CHARACTERS_MAX]
+        results = (await index()).search(query)
+        return _text(
+            await _html("search.html", title="Search", query=query, results=results), "text/html"
+        )
+
+    @pages.get("/docs/static/style.css")
+    async def style() -> Response:
+        return _text(_style(), "text/css")
+
+    @pages.get("/llms.txt")
+    async def llms() -> Response:
+        return _text(llms_text(), "text/plain")
+
+    return pages
+
+
+def llms_text() -> str:
+    """The list of pages for language models (llmstxt.org)."""
+    lines = [
+        "# mailprobe",
+        "",
+        "> Self-hosted, streaming-first email verification: HTTP API, tools, lists.",
+    ]
+    for group, names in documents.GROUPS.items():
+        lines += ["", f"## {group}", ""]
+        lines += [
+            f"- [{page.page.title}](/docs/{page.name}.md)"
+            for name in names
+            if (page := documents.document(name))
+        ]
+    return "\n".join([*lines, "", "## Reference", "", "- [OpenAPI description](/openapi.json)", ""])
+
+
+def _index() -> SearchIndex:
+    return SearchIndex(documents.documents())
+
+
+def _values_of(name: str) -> Mapping[str, object]:
+    """What the template of a document shows; the document exists."""
+    found = documents.document(name)
+    assert found is not None
+    return {
+        "title": found.page.title,
+        "html": found.page.html,
+        "sections": [each for each in found.page.sections if each.level in SECTION_LEVELS],
+        "markdown_url": f"/docs/{name}.md",
+    }
+
+
+def _markdown(name: str) -> Response:
+    found = documents.document(name)
+    if found is None:
+        return _text(f"There is no page {name!r}.\n", "text/plain", 404)
+    return _text(found.markdown, "text/markdown")
+
+
+async def _html(template: str, /, **values: object) -> str:
+    """Return a page with the navigation around it."""
+    groups = {
+        group: [documents.navigation(name) for name in names]
+        for group, names in documents.GROUPS.items()
+    }
+    groups["Use"].insert(1, PageLink(REFERENCE, "API reference"))
+    values.setdefault("query", "")
+    return await render_template(
+        template, groups=groups, current=request.path, inline=_inline, **values
+    )
+
+
+def _text(text: str, media_type: str, status: int = 200) -> Response:
+    """An answer that a browser may keep; unchanged since, it is a 304 (RFC 9110 13.1.2)."""
+    tag = sha256(text.encode()).hexdigest()[:32]
+    headers = {**HEADERS, "ETag": f'"{tag}"'}
+    if status == 200 and request.if_none_match.contains(tag):
+        return Response(b"", 304, headers=headers)
+    return Response(text, status, headers=headers, content_type=f"{media_type}; charset=utf-8")
+
+
+def _inline(text: str) -> Markup:
+    return Markup(render_inline(text))  # its own text is escaped
+
+
+@cache
+def _style() -> str:
+    return (documents.FOLDER.parent / "static" / "style.css").read_text("utf-8")

@@ -1,0 +1,463 @@
+"""Spends units: `charge()` is the one way, whatever a request is.
+
+    async with charge(quota, caller, Verifications("batch", texts)) as charged:
+        answers = await charged.in_order()
+        charged.first = ...  # the answer to keep for a request with an idempotency key
+    charged.limits  # what is left, for the response's headers; after a refusal as well
+
+Limits are checked in the transaction that reserves. What a request is decides when:
+
+    Verifications       entering reserves, unless all answers are known; leaving settles
+      delivered in parts  each part is settled before its lines leave
+      all known           reserved and settled in one transaction, nothing stays reserved
+    Submission          leaving stores the job, which holds its unit; `count_job` settles it
+    UndecodableRequest    leaving counts it; a refusal is logged, the client gets its 400
+    of a test key         entering counts units of the key's minute; nothing else is counted
+
+`first` is stored in the transaction that settles. A block that fails settles in the background
+what it had, and gives back the rest. Settlement does not run in the request's cancel scope, so
+a request that dies is settled like any other. Raises a Refusal, or StoreUnavailable: then no
+client may see the answers.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, NoReturn, TypeVar, overload
+
+import trio
+
+from mailprobe.api.http.overload import admitted
+from mailprobe.api.quota.capacity import CapacityTicket
+from mailprobe.api.quota.limits import LimitsLeft, limits_left
+from mailprobe.api.quota.policy import check_limits
+from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
+from mailprobe.api.quota.settlement import Settlement, row_of
+from mailprobe.api.rest.refusals import Overloaded, Refusal, TooManyJobs
+from mailprobe.api.sandbox.addresses import refusal_for
+from mailprobe.api.sandbox.stream import open_sandbox_answers
+from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
+from mailprobe.storage.records import (
+    Caller,
+    Claim,
+    FirstAnswer,
+    Job,
+    JobOrder,
+    Ledger,
+    Reservation,
+    UsageRow,
+)
+
+JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
+
+UsageName = Literal["verify", "batch", "stream"]  # of an operation in the usage log
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Verifications:
+    """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines."""
+
+    operation: UsageName
+    texts: Sequence[str]
+    explain: bool = False
+    in_parts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job to store: one unit, reserved while the job is pending."""
+
+    order: JobOrder
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodableRequest:
+    """A request that cannot be decoded: one unit of the minute, never billable.
+
+    `counts_month`: it is logged, and counts as a unit of the month as well. Else no row is
+    kept; so a caller that sends what is expensive to parse reaches its limit.
+    """
+
+    operation: UsageName
+    counts_month: bool
+
+
+@overload
+def charge(quota: QuotaService, caller: Caller, spending: Verifications) -> "ChargedAnswers": ...
+@overload
+def charge(quota: QuotaService, caller: Caller, spending: Submission) -> "ChargedJob": ...
+@overload
+def charge(
+    quota: QuotaService, caller: Caller, spending: UndecodableRequest
+) -> "ChargedRequest": ...
+def charge(
+    quota: QuotaService,
+    caller: Caller,
+    spending: Verifications | Submission | UndecodableRequest,
+) -> "ChargedAnswers | ChargedJob | ChargedRequest":
+    """Return the block that spends the units of one request."""
+    match spending:
+        case Verifications():
+            kind = SandboxAnswers if caller.key.is_test else ChargedAnswers
+            return kind(quota, caller, spending)
+        case Submission():
+            return ChargedJob(quota, caller, spending)
+        case UndecodableRequest():
+            return ChargedRequest(quota, caller, spending)
+
+
+async def count_job(quota: QuotaService, claim: Claim, verdict: Verdict, payload: bytes) -> bool:
+    """Settle the unit of a job, and make its callback due with `payload`; once, see `job_verified`.
+
+    Raises StoreUnavailable.
+    """
+    row = row_of(quota.now(), "verify", verdict)
+    counted = await quota.store.job_verified(
+        claim, row, payload, emit_meter_event=quota.reports_usage_of(claim.caller)
+    )
+    if counted:
+        quota.watch(claim.caller, False)
+    return counted
+
+
+class Charge:
+    """What the kinds of charges share: the check of limits, and the log of what they refuse."""
+
+    def __init__(self, quota: QuotaService, caller: Caller, operation: UsageName) -> None:
+        self._quota = quota
+        self._caller = caller
+        self._operation = operation
+        self.limits: LimitsLeft | None = None  # after the check; None before, or without the store
+        self.first: FirstAnswer | None = None  # stored in the transaction that settles
+
+    async def _check(
+        self,
+        units: int,
+        reserve: Callable[[CheckLimits], Awaitable[T | Refusal]],
+        *,
+        capacity: CapacityTicket | None = None,
+        billable: bool = True,
+        also: CheckLimits = lambda ledger: None,
+    ) -> T | Refusal:
+        """Check the limits in the transaction in which `reserve` reserves; return its result.
+
+        Without `capacity` the request needs none: no work follows.
+        """
+        plan, cap = self._quota.plan(self._caller), self._caller.account.hard_cap_micros
+        billable = billable and not self._caller.key.is_test
+
+        def check(ledger: Ledger) -> Refusal | None:
+            """Decide in the database's thread; texts are made later, from `limits`."""
+            refusal: Refusal | None = check_limits(
+                plan, ledger, units, hard_cap_micros=cap, billable=billable
+            )
+            refusal = refusal or also(ledger)
+            if refusal is None and capacity is not None and not capacity.is_free:
+                refusal = Overloaded()
+            self.limits = limits_left(plan, ledger, 0 if refusal else units)
+            return refusal
+
+        reserved = await reserve(check)
+        if capacity is not None:
+            capacity.is_used = isinstance(reserved, Reservation)
+        admitted()
+        return reserved
+
+    async def _count_minute(
+        self, units: int, *, also: CheckLimits = lambda ledger: None
+    ) -> Reservation | Refusal:
+        """Count units of the key's minute alone: the reservation ends as it is made."""
+
+        def reserve(check: CheckLimits) -> Awaitable[Reservation | Refusal]:
+            return self._quota.store.reserve(self._caller, units, check, lease_s=0)
+
+        return await self._check(units, reserve, billable=False, also=also)
+
+    async def _keep_first(self, counted: Reservation) -> None:
+        """Store the answer of a request that counted units of the minute alone."""
+        first, store = self.first, self._quota.store
+        if first is not None:
+            await self._quota.background_writes.write_shielded(
+                lambda: store.settle(counted, [], first=first)
+            )
+
+    async def _spend(self, rows: Sequence[UsageRow], *, billable: bool = True) -> Refusal | None:
+        """Reserve and settle in one transaction, with `first`; return the refusal.
+
+        A request that dies leaves no reservation. Durable on return.
+        """
+        quota, caller = self._quota, self._caller
+        refused: Refusal | None = None
+
+        async def write() -> None:
+            nonlocal refused
+            refused = await self._check(len(rows), spend, billable=billable)
+            if refused is None:
+                quota.watch(caller, False)
+
+        def spend(check: CheckLimits) -> Awaitable[Refusal | None]:
+            reported = quota.reports_usage_of(caller)
+            return quota.store.spend(
+                caller, rows, check, emit_meter_event=reported, first=self.first
+            )
+
+        await quota.background_writes.write_shielded(write)
+        return refused
+
+    async def _refuse(self, refusal: Refusal) -> NoReturn:
+        """Log a refusal, and raise it."""
+        await self._log(refusal)
+        raise refusal
+
+    async def _log(self, refusal: Refusal) -> None:
+        """Log a refusal in the usage of the account, where a test key leaves no trace."""
+        if not self._caller.key.is_test:
+            await self._quota.log_refusal(self._caller, refusal, self._operation)
+
+
+class ChargedRequest(Charge):
+    """A malformed request; `is_counted` after the block, else the limits left no unit for it."""
+
+    def __init__(self, quota: QuotaService, caller: Caller, spending: UndecodableRequest) -> None:
+        super().__init__(quota, caller, spending.operation)
+        self._counts_month = spending.counts_month and not caller.key.is_test
+        self.is_counted = False
+
+    async def __aenter__(self) -> "ChargedRequest":
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            return
+        refused = await (self._count() if self._counts_month else self._limit())
+        if refused is None:
+            self.is_counted = True
+        else:
+            await self._log(refused)
+
+    async def _count(self) -> Refusal | None:
+        row = UsageRow(self._quota.now(), self._operation, None, "invalid_request", 1, False, 0)
+        return await self._spend([row], billable=False)
+
+    async def _limit(self) -> Refusal | None:
+        counted = await self._count_minute(1)
+        if isinstance(counted, Refusal):
+            return counted
+        await self._keep_first(counted)
+        return None
+
+
+class ChargedJob(Charge):
+    """A job: stored with its reservation and `first` when the block is left."""
+
+    def __init__(self, quota: QuotaService, caller: Caller, spending: Submission) -> None:
+        super().__init__(quota, caller, "verify")
+        self._order = spending.order
+
+    async def __aenter__(self) -> "ChargedJob":
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The job needs no capacity now: it runs when there is some."""
+        if error is not None:
+            return
+        store, caller = self._quota.store, self._caller
+
+        def create(check: CheckLimits) -> Awaitable[Job | Refusal]:
+            return store.create_job(caller, self._order, check, first=self.first)
+
+        created = await self._check(1, create, also=self._check_job)
+        if isinstance(created, Refusal):
+            await self._refuse(created)
+
+    def _check_job(self, ledger: Ledger) -> Refusal | None:
+        if ledger.undelivered >= JOBS_UNDELIVERED_MAX:
+            return TooManyJobs(JOBS_UNDELIVERED_MAX)
+        if self._caller.key.is_test:
+            return refusal_for([self._order.email], ledger.asked_at)
+        return None
+
+
+class ChargedAnswers(Charge):
+    """The answers to the addresses of a request, each counted as the reader takes it; one reader.
+
+    `reserve()` may be called before the block, to be refused before anything is sent. Without
+    free capacity it waits in its account's queue before it is refused.
+    """
+
+    def __init__(self, quota: QuotaService, caller: Caller, spending: Verifications) -> None:
+        super().__init__(quota, caller, spending.operation)
+        self._spending = spending
+        self._left = len(spending.texts)  # not taken by the reader
+        self._known: KnownAnswers | None = None
+        self._unread: list[Answer] = []  # of those
+        self._reservation: Reservation | None = None
+        self._stream: AbstractAsyncContextManager[Answers]
+        self._answers: Answers
+        self._settlement: Settlement
+
+    @property
+    def whole(self) -> bool:
+        """Has the reader taken all answers?"""
+        return not self._left
+
+    async def reserve(self) -> None:
+        """Reserve the units; spend them if the answers are known and leave in parts."""
+        texts, explain = self._spending.texts, self._spending.explain
+        self._known = known_answers(self._quota.engine, texts, explain=explain)
+        if self._known is None:
+            self._reservation = await self._reserved()
+            return
+        self._unread = self._known.answers
+        if self._spending.in_parts:
+            await self._spend_known()
+
+    async def __aenter__(self) -> "ChargedAnswers":
+        if self._known is None and self._reservation is None:
+            await self.reserve()
+        if self._reservation is not None:
+            self._stream = self._open(self._reservation)
+            self._answers = await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._reservation is not None:
+            await self._stream.__aexit__(kind, error, trace)
+        elif error is None and not self._spending.in_parts:
+            await self._spend_known()
+
+    # reading
+
+    def __aiter__(self) -> "ChargedAnswers":
+        return self
+
+    async def __anext__(self) -> Answer:
+        if self._known is None:
+            answer = await anext(self._answers)
+            await self._deliver([answer])
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if not self._unread:
+                raise StopAsyncIteration
+            answer, self._unread = self._unread[0], self._unread[1:]
+        self._left -= 1
+        return answer
+
+    async def next_ready(self) -> list[Answer]:
+        """Wait for and return all answers that are ready; an empty list at the end."""
+        if self._known is None:
+            ready = await self._answers.next_ready()
+            await self._deliver(ready)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            ready, self._unread = self._unread, []
+        self._left -= len(ready)
+        return ready
+
+    async def in_order(self) -> list[Answer]:
+        """Return all answers, in the order of the texts."""
+        answers: list[Answer] = []
+        while self._left:
+            ready = await self.next_ready()
+            assert ready, "the stream has fewer answers than texts"
+            answers += ready
+        answers.sort(key=lambda answer: answer.position)
+        return answers
+
+    async def _deliver(self, answers: Sequence[Answer]) -> None:
+        await self._settlement.deliver(answers)
+
+    # reserving
+
+    async def _reserved(self) -> Reservation:
+        account, units = self._caller.account.id, len(self._spending.texts)
+        store, capacities = self._quota.store, self._quota.capacity
+
+        def reserve(check: CheckLimits) -> Awaitable[Reservation | Refusal]:
+            return store.reserve(self._caller, units, check, lease_s=LEASE_S)
+
+        with capacities.requesting(account, units) as capacity:
+            reserved = await self._check(units, reserve, capacity=capacity)
+        if isinstance(reserved, Overloaded):
+            async with capacities.waiting(account, units) as capacity:
+                if capacity.is_free:
+                    reserved = await self._check(units, reserve, capacity=capacity)
+        if isinstance(reserved, Refusal):
+            await self._refuse(reserved)
+        return reserved
+
+    async def _spend_known(self) -> None:
+        """It needs no capacity, as no work follows."""
+        assert self._known is not None
+        now, operation = self._quota.now(), self._operation
+        rows = [row_of(now, operation, answer.verdict) for answer in self._known.answers]
+        await trio.lowlevel.checkpoint_if_cancelled()  # a client that is gone is not charged
+        refused = await self._spend(rows)
+        if refused is not None:
+            await self._refuse(refused)
+        self._known.notify(self._quota.engine.observer)
+
+    @asynccontextmanager
+    async def _open(self, reservation: Reservation) -> AsyncIterator[Answers]:
+        """Open the engine's stream; leaving the block settles it.
+
+        After a normal exit everything is durable. After an exception, answers are counted and
+        unused units are freed in the background.
+        """
+        spending, account = self._spending, self._caller.account.id
+        settlement = self._settlement = Settlement(
+            self._quota, reservation, spending.operation, in_parts=spending.in_parts
+        )
+        try:
+            with self._quota.holding(reservation):
+                async with open_answers(
+                    self._quota.engine, spending.texts, account=account, explain=spending.explain
+                ) as answers:
+                    try:
+                        yield answers
+                    finally:
+                        await settlement.collect_remaining(answers)
+        except BaseException:
+            settlement.settle_abandoned()
+            raise
+        finally:
+            settlement.close()
+        await settlement.settle(self.first)
+
+
+class SandboxAnswers(ChargedAnswers):
+    """The answers to the addresses of a test key: no packet, no capacity, no row of usage."""
+
+    async def reserve(self) -> None:
+        """Count the units of the minute; the texts may ask for a refusal."""
+        texts = self._spending.texts
+        counted = await self._count_minute(
+            len(texts), also=lambda ledger: refusal_for(texts, ledger.asked_at)
+        )
+        if isinstance(counted, Refusal):
+            await self._refuse(counted)
+        self._reservation = counted
+
+    @asynccontextmanager
+    async def _open(self, reservation: Reservation) -> AsyncIterator[Answers]:
+        texts, explain = self._spending.texts, self._spending.explain
+        async with open_sandbox_answers(
+            self._quota.engine.lists, texts, explain=explain
+        ) as answers:
+            yield answers
+        await self._keep_first(reservation)
+
+    async def _deliver(self, answers: Sequence[Answer]) -> None:
+        """Nothing is counted as it is delivered."""

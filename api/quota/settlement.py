@@ -1,0 +1,145 @@
+"""The settlement of one reservation: counts its answers, as a whole or in parts.
+
+The lines of a stream are settled before they are delivered: a process that is killed has
+counted every line that a client saw.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import trio
+
+from mailprobe.api.quota.pricing import is_billable
+from mailprobe.api.quota.service import QuotaService
+from mailprobe.engine import Answer, Answers, Verdict
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
+
+log = logging.getLogger("mailprobe.quota")
+
+DELIVERY_S = 10.0  # lines wait for an unavailable store; then the stream is cut off
+
+
+def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = True) -> UsageRow:
+    """Return the usage row of a result; `billable` is False if the client does not get it."""
+    check = verdict.failed_check
+    return UsageRow(
+        at, operation, verdict.status, check, 1, billable and is_billable(check), verdict.latency_ms
+    )
+
+
+class Settlement:
+    """Counts the answers of one reservation and settles them; with `in_parts` line by line."""
+
+    def __init__(
+        self, quota: QuotaService, reservation: Reservation, operation: str, *, in_parts: bool
+    ) -> None:
+        self._quota = quota
+        self._reservation = reservation
+        self._operation = operation
+        self._in_parts = in_parts
+        self._delivered: list[UsageRow] = []  # not settled yet
+        self._parts = 0
+        self._ended = False
+        self._under_way = reservation.units
+        self._account = reservation.caller.account.id
+        quota.capacity.enter(self._under_way, self._account)
+
+    def add(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
+        now = self._quota.now()
+        self._delivered += [
+            row_of(now, self._operation, answer.verdict, billable=billable) for answer in answers
+        ]
+        self._under_way -= len(answers)
+        self._quota.capacity.release(len(answers), self._account)
+
+    async def deliver(self, answers: Sequence[Answer]) -> None:
+        """Count answers before the reader gets them; lines of a stream durably.
+
+        Lines wait while the store is unavailable, as a line that is not counted would be
+        lost with the process. Raises StoreUnavailable after DELIVERY_S.
+        """
+        self.add(answers)
+        if self._in_parts and answers:
+            await self._settle_part(ends=not self._under_way)
+
+    async def collect_remaining(self, answers: Answers) -> None:
+        """Count results that the reader did not take; they are not billable."""
+        with trio.CancelScope(shield=True):
+            while len(answers):
+                self.add(await answers.next_ready(), billable=False)
+
+    async def settle(self, first: FirstAnswer | None) -> None:
+        """Settle a stream that ended in order; durable on return.
+
+        Raises StoreUnavailable if it cannot be counted: the answer must not be sent, and the
+        units are free again when the lease ends.
+        """
+        if not self._in_parts:
+            rows = self._delivered
+            await self._quota.background_writes.write_shielded(
+                lambda: self._write(rows, 0, ends=True, first=first)
+            )
+        elif not self._ended:
+            await self._settle_part(ends=True)
+
+    def settle_abandoned(self) -> None:
+        """Settle a stream that was cut off, in the background; only delivered lines are billable."""
+        if self._ended:
+            return
+        if not self._in_parts:
+            self._delivered = [replace(row, billable=False) for row in self._delivered]
+        rows, part = self._begin_part(ends=True)
+        self._write_until_durable(rows, part, ends=True)
+
+    def close(self) -> None:
+        """Free the capacity of addresses without an answer."""
+        self._quota.capacity.release(self._under_way, self._account)
+        self._under_way = 0
+
+    async def _settle_part(self, *, ends: bool) -> None:
+        """Write in the request's own task, at half the cost, as long as the store answers."""
+        rows, part = self._begin_part(ends=ends)
+        try:
+            await self._quota.background_writes.write_shielded(
+                lambda: self._write(rows, part, ends=ends)
+            )
+        except StoreUnavailable:
+            settled = self._write_until_durable(rows, part, ends=ends)
+            with trio.move_on_after(DELIVERY_S) as waiting:
+                await settled.wait()
+            if waiting.cancelled_caught:
+                log.error("stream cut off: its lines cannot be counted")
+                raise StoreUnavailable("the lines of a stream could not be counted") from None
+
+    def _begin_part(self, *, ends: bool) -> tuple[list[UsageRow], int]:
+        """Return the rows to settle next and the part's number; the caller must write them."""
+        rows, self._delivered = self._delivered, []
+        self._parts += 1
+        self._ended = ends
+        return rows, self._parts - 1
+
+    def _write_until_durable(
+        self, rows: Sequence[UsageRow], part: int, *, ends: bool
+    ) -> trio.Event:
+        """Write what cannot be undone; the event is set when it is written, or was given up."""
+        return self._quota.background_writes.write_until_durable(
+            lambda: self._write(rows, part, ends=ends)
+        )
+
+    async def _write(
+        self,
+        rows: Sequence[UsageRow],
+        part: int,
+        *,
+        ends: bool,
+        first: FirstAnswer | None = None,
+    ) -> None:
+        caller = self._reservation.caller
+        reported = self._quota.reports_usage_of(caller)
+        await self._quota.store.settle(
+            self._reservation, rows, part=part, ends=ends, emit_meter_event=reported, first=first
+        )
+        self._quota.watch(caller, False)

@@ -1,0 +1,421 @@
+"""The commands of a store: one class per method, whose type argument is the method's result.
+
+`Store` makes the commands, with every argument checked and every secret encrypted, and an
+executor runs them: in memory, in SQLite or in PostgreSQL. What a command promises is in the
+docstring of the method that makes it. A module with a table of commands names its functions
+by `run_by`, so that mypy compares their arguments and results.
+
+`caller` or `account_id` is the account that a batch of commands has to lock. Arguments
+that end in `_s` are seconds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
+
+from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.records import (
+    Account,
+    Attempt,
+    Caller,
+    Claim,
+    DayCount,
+    IdempotencyRecord,
+    Job,
+    JobOrder,
+    JobState,
+    Key,
+    KeyKind,
+    Ledger,
+    MessageKind,
+    OutboxMessage,
+    Reservation,
+    Tier,
+    UsageRow,
+    Work,
+    units_of,
+)
+
+R = TypeVar("R")
+Context = TypeVarTuple("Context")  # what an executor passes before the command: connection, clock
+EncryptedClaim = tuple[Claim, bytes | None]  # a claim without its secret, and the encrypted secret
+
+
+class StoreCommand(Generic[R]):
+    """A call of a store that returns an R."""
+
+    __slots__ = ()
+
+    @classmethod
+    def run_by(
+        cls, function: Callable[[*Context, Self], R]
+    ) -> tuple[type[Self], Callable[[*Context, Any], R]]:
+        """Return an entry of an executor's table: this command, and the function that runs it."""
+        return cls, function
+
+
+class Executor(Protocol):
+    """Runs commands, each in one transaction unless its method says otherwise."""
+
+    async def execute(self, command: StoreCommand[R]) -> R:
+        """Run the command and return its result. Raises StoreUnavailable within a second.
+
+        A cancelled caller receives the result of a transaction that has begun.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedFirst:
+    """A FirstAnswer as it is stored."""
+
+    idempotency: IdempotencyRecord
+    answer: bytes
+
+
+# accounts and keys
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAccount(StoreCommand[Account]):
+    email: str
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class FindAccount(StoreCommand[Account | None]):
+    account_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListAccounts(StoreCommand[list[Account]]):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class FindAccountOfCustomer(StoreCommand[Account | None]):
+    customer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAccount(StoreCommand[Account | None]):
+    account_id: str
+    changes: Mapping[str, Any]  # by the names of Account's fields
+
+
+@dataclass(frozen=True, slots=True)
+class CreateKey(StoreCommand[Key]):
+    """With `answer`, its result is stored in the same transaction."""
+
+    account_id: str
+    kind: KeyKind
+    label: str | None
+    sha256: str
+    prefix: str
+    keys_max: int | None
+    keys_per_minute_max: int | None = None
+    idempotency: IdempotencyRecord | None = None
+    answer: Callable[[Key], EncryptedFirst] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListKeys(StoreCommand[list[Key]]):
+    account_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeKey(StoreCommand[bool]):
+    account_id: str | None
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindCaller(StoreCommand[Caller | None]):
+    sha256: str
+
+
+# usage
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(StoreCommand[Reservation | R], Generic[R]):
+    caller: Caller
+    units: int
+    check_limits: Callable[[Ledger], R | None]
+    lease_s: float
+
+    @property
+    def holds_units(self) -> bool:
+        """Whether the units are reserved, or counted in the window alone."""
+        return self.lease_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spend(StoreCommand[R | None], Generic[R]):
+    """Rows known before the limits are checked: granted, logged and counted in one step."""
+
+    caller: Caller
+    rows: Sequence[UsageRow]
+    check_limits: Callable[[Ledger], R | None]
+    emit_meter_event: bool
+    first: EncryptedFirst | None = None
+
+    @property
+    def units(self) -> int:
+        """The units of all rows."""
+        return units_of(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(StoreCommand[None]):
+    reservation: Reservation
+    lease_s: float
+
+    @property
+    def caller(self) -> Caller:
+        """Whose units they are."""
+        return self.reservation.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(StoreCommand[None]):
+    reservation: Reservation
+    rows: Sequence[UsageRow]
+    part: int = 0
+    ends: bool = True
+    emit_meter_event: bool = False
+    first: EncryptedFirst | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Whose units they are."""
+        return self.reservation.caller
+
+
+@dataclass(frozen=True, slots=True)
+class LogRefusal(StoreCommand[None]):
+    caller: Caller
+    row: UsageRow
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedger(StoreCommand[Ledger]):
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class CountDays(StoreCommand[list[DayCount]]):
+    account_id: str
+    first: date
+    last: date
+
+
+@dataclass(frozen=True, slots=True)
+class ListUsage(StoreCommand[list[UsageRow]]):
+    account_id: str
+    limit: int
+
+
+# idempotency
+
+
+@dataclass(frozen=True, slots=True)
+class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes]):
+    """Look up or create an idempotency record. The stored answer is returned encrypted."""
+
+    account_id: str
+    key: str
+    body_sha256: str
+    lease_s: float
+    keep_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishIdempotent(StoreCommand[None]):
+    """End an idempotent request that counted nothing, with its encrypted answer or None."""
+
+    idempotency: IdempotencyRecord
+    answer: bytes | None
+
+    @property
+    def account_id(self) -> str:
+        """Whose request it is."""
+        return self.idempotency.account_id
+
+
+# jobs
+
+
+@dataclass(frozen=True, slots=True)
+class CreateJob(StoreCommand[Job | R], Generic[R]):
+    """A job to store, with its secret encrypted. It is its own reservation of one unit."""
+
+    caller: Caller
+    order: JobOrder
+    secret: bytes | None
+    check_limits: Callable[[Ledger], R | None]
+    first: EncryptedFirst | None = None
+    units: int = 1
+
+    @property
+    def holds_units(self) -> bool:
+        """Whether the unit is reserved, or counted in the window alone."""
+        return self.order.first_state == "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimJobs(StoreCommand[list[EncryptedClaim]]):
+    work: Work
+    limit: int
+    each_max: int
+    lease_s: float
+    account_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimCommand:
+    claim: Claim
+
+    @property
+    def caller(self) -> Caller:
+        """Whose job it is."""
+        return self.claim.caller
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendClaim(_ClaimCommand, StoreCommand[bool]):
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerified(_ClaimCommand, StoreCommand[bool]):
+    row: UsageRow
+    payload: bytes
+    emit_meter_event: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempted(_ClaimCommand, StoreCommand[bool]):
+    attempt: Attempt
+    state: JobState
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonJob(_ClaimCommand, StoreCommand[bool]):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class FindJob(StoreCommand[Job | None]):
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListJobs(StoreCommand[list[Job]]):
+    account_id: str | None
+    state: JobState | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListAttempts(StoreCommand[list[Attempt]]):
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResendJob(StoreCommand[Job | None]):
+    job_id: str
+
+
+# the outbox
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueMessage(StoreCommand[bool]):
+    account_id: str
+    kind: MessageKind
+    name: str
+    body: bytes
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMessages(StoreCommand[list[OutboxMessage]]):
+    kind: MessageKind
+    limit: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendMessage(StoreCommand[bool]):
+    message: OutboxMessage
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAttempted(StoreCommand[bool]):
+    message: OutboxMessage
+    sent: bool
+    due_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListMessages(StoreCommand[list[OutboxMessage]]):
+    kind: MessageKind
+    account_id: str | None
+    limit: int
+
+
+# connection leases
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseConnections(StoreCommand[Mapping[str, int]]):
+    holder: str
+    requested: Mapping[str, LeaseRequest]  # by IP address
+    limit: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RevocableConnections(StoreCommand[Mapping[str, int]]):
+    holder: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnConnections(StoreCommand[None]):
+    holder: str
+
+
+# upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRetention(StoreCommand[None]):
+    """Many transactions, so that no request waits for one."""
+
+    retention_days: Mapping[Tier, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStore(StoreCommand[datetime]):
+    pass
+
+
+# of one account each: a database may combine them in one transaction
+Outcome = JobVerified | JobAttempted | AbandonJob  # of a claimed job
+AccountCommand = EnqueueMessage | BeginIdempotent | FinishIdempotent | CreateKey
+BatchCommand = (
+    Reserve[Any]
+    | Spend[Any]
+    | CreateJob[Any]
+    | Extend
+    | Settle
+    | LogRefusal
+    | Outcome
+    | AccountCommand
+)

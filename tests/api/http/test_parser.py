@@ -1,0 +1,163 @@
+"""Both readers of requests: the fast one gives the application and the client what h11 gives them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from mailprobe.api.http.parser import (
+    WHOLE_BODY,
+    FastReader,
+    Mark,
+    RequestHead,
+    StrictReader,
+    read_fast,
+)
+from tests.api.http.requests import GET, post
+from tests.api.raw_http import Streaming, hello, read_body, respond, serving
+
+
+async def mirror(scope, receive, send):
+    """Answer with the scope and the body that the application received, as JSON."""
+    state = {**scope, "state": sorted(scope["state"]), "client": scope["client"][0]}
+    assert state.pop("extensions") in ({}, {WHOLE_BODY: b""}, {WHOLE_BODY: b"hello"})
+    reported = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
+    await respond(
+        send, json.dumps(reported, default=lambda octets: octets.decode("latin-1")).encode()
+    )
+
+
+ASKED = {
+    "nothing": GET,
+    "a query": GET.replace(" / ", " /a?b=c&d=%20 "),
+    "coded octets": GET.replace(" / ", " /%c3%a9%2F%zz "),
+    "two slashes": GET.replace(" / ", " //a/../b "),
+    "a fragment": GET.replace(" / ", " /a#b "),
+    "a body": post("Content-Length: 5", body="hello"),
+    "a body of nothing": post("Content-Length: 0"),
+    "a length in many digits": post("Content-Length: 000000005", body="hello"),
+    "names in any case": post("cOnTeNt-LeNgTh: 5", "X-A: B", "x-a: b", body="hello"),
+    "spaces around a value": post("Content-Length: \t5 ", "X:a", "Y:  a b\t c \t", body="hello"),
+    "no value": post("Content-Length: 5", "X:", "Y: ", body="hello"),
+    "Latin-1": post("Content-Length: 5", "X: \xe9", body="hello"),
+    "kept alive": post("Content-Length: 5", "Connection: keep-alive", body="hello"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+async def test_both_ways_tell_the_application_the_same(asked):
+    """A request in one piece takes the fast path, one in two pieces goes through h11."""
+    octets = asked.encode("latin-1")
+    assert read_fast(octets, 16_384) is not None
+    async with serving(mirror) as server, server.connect() as raw:
+        for _ in range(2):
+            short = await raw.request(octets)
+            await raw.send(octets[:10])
+            await trio.testing.wait_all_tasks_blocked(0.01)  # else both are one read
+            long = await raw.request(octets[10:])
+            assert short.status == long.status == 200
+            assert json.loads(short.body) == json.loads(long.body)
+
+
+DOUBTFUL = {
+    "another method": GET.replace("GET", "HEAD"),
+    "a method in small letters": GET.replace("GET", "get"),
+    "a GET with a length": GET.replace("Host", "Content-Length: 0\r\nHost"),
+    "a GET with a body": GET + "x",
+    "two of them": GET + GET,
+    "no host": GET.replace("Host", "X"),
+    "two hosts": GET.replace("Host", "Host: a.test\r\nHost"),
+    "a host that is no name": GET.replace("a.test", "a..test"),
+    "a whole address": GET.replace(" / ", " http://a.test/ "),
+    "an older version": GET.replace("1.1", "1.0"),
+    "a version in small letters": GET.replace("HTTP/", "http/"),
+    "its end in another case": GET.replace("Host", "CONNECTION: Close\r\nHost"),
+    "an upgrade": GET.replace("Host", "upgrade: h2c\r\nHost"),
+    "a length in letters": post("Content-Length: \xb2", body="12"),
+    "a length with a name": post("Content-Length: 5;", body="hello"),
+    "another coding": post("Content-Length: 5", "Transfer-Encoding: x", body="hello"),
+    "a name of nothing": post("Content-Length: 5", ": x", body="hello"),
+    "a line without a colon": post("Content-Length: 5", "x", body="hello"),
+    "half a head": GET[:-2],
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("asked", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_what_is_in_doubt_goes_the_long_way(asked):
+    assert read_fast(asked.encode("latin-1"), 16_384) is None
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_both_readers_report_the_same(asked):
+    """One with the body in its head, the other with the body's parts and an end behind it."""
+    fast, strict = FastReader(16_384), StrictReader(16_384)
+    for _ in range(2):
+        assert fast.receive(asked.encode("latin-1"))
+        assert strict.receive(asked.encode("latin-1"))
+        short, long = fast.next_event(), strict.next_event()
+        assert fast.next_event() is Mark.NEED_DATA
+        assert isinstance(short, RequestHead)
+        assert isinstance(long, RequestHead)
+        body = b""
+        while isinstance(part := strict.next_event(), bytes):
+            body += part
+        assert part is Mark.END
+        assert body == short.body
+        assert replace(short, body=None) == long
+        assert not strict.is_amid_request
+        assert not strict.has_input
+
+
+async def test_both_ways_answer_the_same():
+    """A whole answer, a stream, one without a body, one that ends the connection."""
+
+    async def app(scope, receive, send):
+        headers = {
+            "/whole": [(b"content-length", b"2")],
+            "/lines": [],
+            "/empty": [(b"content-length", b"0")],
+            "/last": [(b"content-length", b"2"), (b"connection", b"close")],
+        }[scope["path"]]
+        status = 204 if scope["path"] == "/empty" else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["path"] == "/lines":
+            await send({"type": "http.response.body", "body": b"o", "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            await send({"type": "http.response.body", "body": b"k"})
+        else:
+            await send({"type": "http.response.body", "body": b"ok" if status == 200 else b""})
+
+    async with serving(app) as server:
+        for path in ("/whole", "/lines", "/empty", "/last"):
+            said = []
+            for field in ("X", "Expect"):  # a request with Expect goes through h11
+                async with server.connect() as raw:
+                    asked = GET.replace(" / ", f" {path} ").replace("Host", f"{field}: x\r\nHost")
+                    await raw.send(asked)
+                    answer = await raw.answer()
+                    answer.headers |= {"x-request-id": "", "date": ""}
+                    said.append((answer, path == "/last" and await raw.rest()))
+            assert said[0] == said[1]
+
+
+async def test_what_comes_before_its_turn_waits_for_it():
+    """One and a half requests come behind one in progress; the rest comes later."""
+    stream = Streaming()
+
+    async def app(scope, receive, send):
+        await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
+
+    async with serving(app) as server, server.connect() as raw:
+        await raw.send(GET.replace(" / ", " /stream "))
+        assert (await raw.head())[0] == 200
+        await raw.send(GET + GET[:20])
+        stream.put.send_nowait(b"one\n")
+        assert await raw.chunk() == b"one\n"
+        stream.put.close()
+        assert await raw.chunk() == b""
+        assert (await raw.answer()).status == 200
+        assert (await raw.request(GET[20:])).status == 200
+        assert (await raw.request(GET)).status == 200

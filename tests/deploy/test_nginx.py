@@ -1,0 +1,57 @@
+"""nginx's configuration agrees with the composition; tests/peers runs it with a real nginx."""
+
+import re
+from pathlib import Path
+
+from mailprobe.api.settings import Settings
+from tests.deploy.files import NGINX_FILE, OURS, SERVICES, environment_of_container
+
+TEXT = NGINX_FILE.read_text("utf-8")
+NGINX = SERVICES["nginx"]
+
+
+def directives(text: str) -> set[str]:
+    """Each directive of a line, without its comment and spare spaces."""
+    lines = (re.sub(r"\s*#.*", "", line) for line in text.splitlines())
+    return {" ".join(line.split()) for line in lines if line.strip().endswith(";")}
+
+
+def test_streams_pass_through_line_by_line_and_bodies_reach_the_service() -> None:
+    location = TEXT.partition("location / {")[2].partition("}")[0]
+    assert {"proxy_buffering off;", "proxy_http_version 1.1;"} <= directives(location)
+    assert "client_max_body_size 3m;" in directives(location)
+    assert {"keepalive 32;", "listen 443 ssl http2;"} <= directives(TEXT)
+    assert TEXT.count("{") == TEXT.count("}")
+
+
+def test_nginx_leads_to_the_services() -> None:
+    named = re.findall(r"^\s*server ([\w-]+):(\d+)", TEXT, re.MULTILINE)
+    port = Settings.read(environment_of_container(), Path("/nowhere")).bind.port
+    assert named == [(name, str(port)) for name in OURS]
+
+
+def test_compose_mounts_what_nginx_reads() -> None:
+    mounts = dict(line.split(":")[:2] for line in NGINX["volumes"])
+    assert mounts["./nginx.conf"] == "/etc/nginx/nginx.conf"
+    assert f"ssl_certificate {mounts['./tls']}/fullchain.pem;" in directives(TEXT)
+    assert f"ssl_certificate_key {mounts['./tls']}/privkey.pem;" in directives(TEXT)
+    assert NGINX["ports"] == ["443:443"]
+
+
+def test_an_unprivileged_nginx_can_listen_and_write() -> None:
+    """The paths are those that nginx's packages are built with: /run/nginx.pid, /var/cache/nginx."""
+    assert NGINX["user"] == "101:101"
+    assert NGINX["sysctls"] == {"net.ipv4.ip_unprivileged_port_start": 0}
+    writable = [line.split(":")[0] for line in NGINX["tmpfs"]]
+    assert writable == ["/run", "/var/cache/nginx"]
+    assert all("uid=101,gid=101" in line for line in NGINX["tmpfs"])
+    assert not re.search(r"^\s*(user|pid|\w+_temp_path) ", TEXT, re.MULTILINE)
+
+
+def test_the_log_has_neither_queries_nor_headers() -> None:
+    (form,) = re.findall(r"log_format short '(.*)';", TEXT)
+    assert set(re.findall(r"\$\w+", form)) == {
+        "$time_iso8601", "$remote_addr", "$request_method", "$uri", "$status",
+        "$request_time", "$upstream_addr",
+    }  # fmt: skip
+    assert re.findall(r"access_log \S+ (\w+);", TEXT) == ["short"]

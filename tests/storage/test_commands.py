@@ -1,0 +1,52 @@
+"""Every executor runs every command, and every public method of the store makes one."""
+
+import ast
+import inspect
+from typing import Any
+
+import pytest
+
+from mailprobe.storage import commands
+from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.memory import store as memory
+from mailprobe.storage.postgres import store as postgres
+from mailprobe.storage.postgres import usage
+from mailprobe.storage.sqlite import store as sqlite
+from mailprobe.storage.store import Store
+
+COMMANDS = {
+    value
+    for value in vars(commands).values()
+    if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
+}
+TABLES: dict[str, list[dict[Any, Any]]] = {
+    "memory": [memory.COMMANDS],
+    "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.STEPS],
+    "postgres": [
+        postgres.WRITES,
+        postgres.READS,
+        postgres.STEPS,
+        dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_each_executor_has_each_command_once(kind: str):
+    found = [command for table in TABLES[kind] for command in table]
+    assert len(found) == len(set(found))
+    assert set(found) == COMMANDS
+
+
+def test_each_command_is_made_by_one_method_of_the_store():
+    made = [
+        node.func.attr
+        for node in ast.walk(ast.parse(inspect.getsource(Store)))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "commands"
+    ]
+    methods = [name for name in vars(Store) if not name.startswith("_")]
+    assert sorted(made) == sorted(command.__name__ for command in COMMANDS)
+    assert len(methods) == len(made)
