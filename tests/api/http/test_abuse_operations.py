@@ -140,7 +140,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
             f"{service.url}/v1/email/verify", json={"email": "not an address"},
             headers={"Authorization": f"Bearer {who.key}"}, timeout=PATIENCE_S, trust_env=False,
         )  # fmt: skip
-        assert answer.status_code == 200
+        assert answer.status_code == 200, answer.text
         assert service.process.pid == pid
         assert service.process.poll() is None
 
