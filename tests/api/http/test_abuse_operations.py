@@ -110,6 +110,20 @@ def push(sock: socket.socket, octets: bytes) -> None:
             octets = octets[sock.send(octets) :]
 
 
+def assert_served(service: Running, key: str) -> None:
+    """A client that waits when it is told 503 is served at last, on a busy machine too."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = httpx.post(
+            f"{service.url}/v1/email/verify", json={"email": "not an address"},
+            headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S, trust_env=False,
+        )  # fmt: skip
+        if answer.status_code != 503 or time.monotonic() > deadline:
+            break
+        assert int(answer.headers["retry-after"]) <= 5
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("with_key", [False, True])
 def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool) -> None:
     """300 connections without a key, 2 MB each, once held 620 MiB. Others are still served.
@@ -136,11 +150,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
             assert is_ok(service)
         # h11's buffers add to the bodies' octets: 72 MiB, and briefly 92
         assert rss_mib(pid) - before_mib < (100 if with_key else 50)
-        answer = httpx.post(
-            f"{service.url}/v1/email/verify", json={"email": "not an address"},
-            headers={"Authorization": f"Bearer {who.key}"}, timeout=PATIENCE_S, trust_env=False,
-        )  # fmt: skip
-        assert answer.status_code == 200, answer.text
+        assert_served(service, who.key)
         assert service.process.pid == pid
         assert service.process.poll() is None
 
