@@ -40,10 +40,12 @@ def complaint(path: Path, column: str | None = None) -> str:
     return bad.value.message
 
 
-def rewritten(path: Path, manner: OutputFormat | None = None) -> bytes:
+def rewritten(
+    path: Path, manner: OutputFormat | None = None, *, quotes: bool | None = None
+) -> bytes:
     """Return the list with results, as `clean` writes it."""
     file = io.BytesIO()
-    with open_list(path, column=None) as source:
+    with open_list(path, quotes=quotes) as source:
         for _ in source.rows():
             pass
         with open_writer(file, manner or source.manner, source) as write:
@@ -358,7 +360,8 @@ def test_every_row_comes_out_once_and_unchanged(
     )
     path = tmp_path_factory.getbasetemp() / "round.csv"
     path.write_bytes(text.getvalue().encode())
-    output = rewritten(path).decode()
+    # without it, lines in a cell that look like rows are refused
+    output = rewritten(path, quotes=True).decode()
     got = list(csv.reader(io.StringIO(output, newline=""), delimiter=delimiter))
     assert [row[: width + 1] for row in got] == table
     assert {len(row) for row in got} == {width + 1 + 15}
