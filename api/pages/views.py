@@ -139,7 +139,9 @@ def llms_text() -> str:
     return "\n".join([*lines, "", "## Reference", "", "- [OpenAPI description](/openapi.json)", ""])
 
 
+@cache
 def _index() -> SearchIndex:
+    """The index of this process, open as long as it runs: the documents never change."""
     return SearchIndex(documents.documents())
 
 
