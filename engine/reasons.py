@@ -55,7 +55,6 @@ BY_MEANING: dict[Meaning, VerdictCause] = {
     Meaning.TLS_DEMANDED: VerdictCause("policy", "host"),
     Meaning.BAD_HELO_OR_RDNS: VerdictCause("blocked_us", "us"),
     Meaning.SENDER_REFUSED: VerdictCause("blocked_us", "us"),
-    Meaning.MAILBOX_FULL: VerdictCause("full", "address"),
 }
 
 UNCLEAR = VerdictCause("unclear", "host")

@@ -85,7 +85,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def results_of(passes: Passes) -> dict[str, tuple[str, str, int]]:
     """Of each address: status, reason and attempts."""
-    found = {}
+    found: dict[str, tuple[str, str, int]] = {}
     for address in passes.addresses.numbers:
         offset = passes.addresses.offset(address)
         assert offset is not None
