@@ -98,9 +98,9 @@ class Passes:
         unanswered = self.addresses.unanswered()
         async with self.show(self.counts, len(self.addresses.numbers)):
             if len(unanswered) >= LONG and not self.addresses.answered:
-                await self._ask_first_domains(source, unanswered)
+                await self._probe_first_domains(source, unanswered)
                 unanswered = self.addresses.unanswered()
-            await self._ask(source, unanswered, self.counts)
+            await self._verify(source, unanswered, self.counts)
         if self.addresses.answered < len(self.addresses.numbers):
             raise CommandError("the answers ended early")
         self.is_rechecking = True
@@ -108,20 +108,20 @@ class Passes:
             await self._wait_until_due(len(again))
             known = ResultCounts()
             async with self.show(known, len(again)):
-                await self._ask(source, again, known)
+                await self._verify(source, again, known)
             cured = known.done - known.statuses["unknown"]
             print_error(f"asked again: {cured:,} of {len(again):,} are known now")
 
-    async def _ask_first_domains(self, source: AnswerSource, unanswered: list[str]) -> None:
+    async def _probe_first_domains(self, source: AnswerSource, unanswered: list[str]) -> None:
         first = first_of_domains(unanswered, FIRST_DOMAINS_MAX)
-        await self._ask(source, first, self.counts)
+        await self._verify(source, first, self.counts)
         reasons = self.counts.reasons
         failed = self.counts.blames["us"] + self.counts.blames["network"]
         failed += sum(reasons[key] for key in UNREACHED)
         if failed >= FIRST_FAILURES_MIN and not any(reasons[key] for key in ANSWERED):
             self._stop(0, f"none of the list's first {len(first)} domains could be asked")
 
-    async def _ask(self, source: AnswerSource, texts: list[str], shown: ResultCounts) -> None:
+    async def _verify(self, source: AnswerSource, texts: list[str], shown: ResultCounts) -> None:
         if not texts:
             return
         async with source.open_answers(in_request_order(texts)) as answers:

@@ -37,15 +37,15 @@ NO_DNS = (Outcome.RESOLVER_FAILED, VerdictCause("resolver", "network"))
 SILENT = (Outcome.TIMED_OUT, VerdictCause("timeout", "host"))
 TYPO = Signals(suggestion="gmail.com")
 SYNTAX = (Outcome.SYNTAX, VerdictCause("syntax", "address"))
-Told = tuple[Outcome, VerdictCause]
+Scripted = tuple[Outcome, VerdictCause]
 
 
 @dataclass
 class ScriptedSource:
     """Answers the n-th question about an address with the n-th word of its script, then the last."""
 
-    scripts: dict[str, list[Told]] = field(default_factory=dict)
-    otherwise: Told = FOUND
+    scripts: dict[str, list[Scripted]] = field(default_factory=dict)
+    otherwise: Scripted = FOUND
     asked: list[tuple[float, str]] = field(default_factory=list)  # (trio's clock, address)
 
     @asynccontextmanager
@@ -132,11 +132,13 @@ async def test_nothing_is_asked_more_often_than_the_setting_says(
     assert passes.counts.done == 1
 
 
-@pytest.mark.parametrize("told", [BLOCKED, (Outcome.MAILBOX_FULL, VerdictCause("full", "address"))])
+@pytest.mark.parametrize(
+    "answer", [BLOCKED, (Outcome.MAILBOX_FULL, VerdictCause("full", "address"))]
+)
 async def test_what_time_does_not_cure_is_asked_once(
-    autojump_clock: trio.abc.Clock, journal: Journal, told: Told
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
-    source = ScriptedSource(otherwise=told)
+    source = ScriptedSource(otherwise=answer)
     await passes_over(journal, ["ann@a.test"], Recheck(2, 10)).run(source)
     assert source.addresses == ["ann@a.test"]
 
@@ -167,14 +169,14 @@ async def test_due_times_are_kept_for_a_run_that_resumes(
 # The early end
 
 
-@pytest.mark.parametrize("told", [BLOCKED, NO_DNS, SILENT])
+@pytest.mark.parametrize("answer", [BLOCKED, NO_DNS, SILENT])
 async def test_failures_of_this_machine_in_a_row_end_the_run_and_are_forgotten(
-    autojump_clock: trio.abc.Clock, journal: Journal, told: Told
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
     addresses = [f"a{number}@d{number}.test" for number in range(LONG - 1)]
-    scripts = {} if told is SILENT else {address: [FOUND] for address in addresses[:100]}
+    scripts = {} if answer is SILENT else {address: [FOUND] for address in addresses[:100]}
     scripts |= {address: [SYNTAX] for address in addresses[::7]}  # says nothing of this machine
-    source = ScriptedSource(scripts, otherwise=told)
+    source = ScriptedSource(scripts, otherwise=answer)
     passes = passes_over(journal, addresses, Recheck(2, 10))
     with pytest.raises(CommandError, match="200 results in a row") as failed:
         await passes.run(source)
@@ -209,12 +211,12 @@ async def test_hosts_that_are_silent_after_others_have_answered_end_nothing(
     assert passes.counts.done == len(addresses)
 
 
-@pytest.mark.parametrize("told", [NO_DNS, SILENT, BLOCKED])
+@pytest.mark.parametrize("answer", [NO_DNS, SILENT, BLOCKED])
 async def test_before_a_long_list_its_first_domains_are_asked(
-    autojump_clock: trio.abc.Clock, journal: Journal, told: Told
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
     addresses = [f"a{number}@d{number // 10}.test" for number in range(LONG)]
-    source = ScriptedSource(otherwise=told)
+    source = ScriptedSource(otherwise=answer)
     with pytest.raises(CommandError, match="first 30 domains"):
         await passes_over(journal, addresses, NO_RECHECK).run(source)
     assert source.addresses == addresses[: FIRST_DOMAINS_MAX * 10 : 10]
