@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from mailprobe.engine.verdict import Blame, Reason
+
 LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts send longer lines, but no more is needed
 CONVERSATION_LINES_MAX = 100  # as many as a reply may have (RFC 5321 has no bound)
 # 50 results without evidence take about 30 KiB, so the whole response stays within 256 KiB.
@@ -42,6 +44,8 @@ class Evidence(msgspec.Struct):
     exchanges: list[ConnectionAttempt] = []
     conversation: list[ConversationLine] = []
     rule: str | None = None  # id of the rule that decided, of replies.toml or the engine's own
+    reason: Reason | None = None
+    blame: Blame | None = None
     cached: list[str] = []  # of "mx", "addresses", "catch_all", "connection", "rest"
     truncated: bool = False  # a line or a part of one was left out
 
@@ -73,7 +77,13 @@ class EvidenceBudget:
 
     def _cut(self, evidence: Evidence) -> Evidence:
         """Keep the first lines, as many as fit."""
-        bare = Evidence(rule=evidence.rule, cached=evidence.cached, truncated=True)
+        bare = Evidence(
+            rule=evidence.rule,
+            reason=evidence.reason,
+            blame=evidence.blame,
+            cached=evidence.cached,
+            truncated=True,
+        )
         left = self._left - len(_encode(bare))
         for name in ("exchanges", "conversation"):
             kept = getattr(bare, name)

@@ -11,6 +11,7 @@ from mailprobe.engine.address import Address, NotAnAddress, parse
 from mailprobe.engine.dns.messages import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
 from mailprobe.engine.evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
 from mailprobe.engine.lists.lists import Lists
+from mailprobe.engine.reasons import VerdictCause, verdict_cause
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
 
@@ -57,9 +58,15 @@ class Verification(msgspec.Struct, eq=False):
             round((now - self.began) * 1000),
         )
 
+    @property
+    def cause(self) -> VerdictCause:
+        assert self.outcome is not None
+        return verdict_cause(self.outcome, self.rule)
+
     def evidence(self) -> Evidence | None:
         if self.notes is None:
             return None
+        reason, blame = self.cause
         tried = self.notes.tried[:CONVERSATION_LINES_MAX]
         return Evidence(
             exchanges=[
@@ -67,6 +74,8 @@ class Verification(msgspec.Struct, eq=False):
             ],
             conversation=self.notes.lines_since(self.began),
             rule=self.rule if self.why is None else shown(f"{self.rule}: {self.why}"),
+            reason=reason,
+            blame=blame,
             cached=list(dict.fromkeys(self.notes.cached)),
             truncated=self.notes.cut or len(tried) < len(self.notes.tried),
         )

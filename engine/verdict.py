@@ -12,6 +12,30 @@ import msgspec
 
 Status = Literal["deliverable", "undeliverable", "unknown", "catch_all", "invalid"]
 FailedCheck = Literal["syntax", "disposable", "no_mx", "smtp", "smtp_timeout"]
+Reason = Literal[
+    "accepted",
+    "catch_all",
+    "syntax",
+    "disposable",
+    "no_mx",
+    "no_mailbox",
+    "disabled",
+    "full",
+    "greylisted",
+    "rate_limited",
+    "temporary",
+    "policy",
+    "blocked_us",
+    "smtp_blocked",
+    "needs_smtputf8",
+    "host_down",
+    "host_error",
+    "timeout",
+    "resolver",
+    "unclear",
+]
+# `us` is this machine: its address, its names, its reputation. `network` lies between.
+Blame = Literal["address", "host", "us", "network"]
 
 
 class Outcome(Enum):

@@ -1,21 +1,25 @@
 """`mailprobe clean`: verifies every address of a list and keeps every row."""
 
 import os
+import re
 import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, print_error
+from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.listfile import ReadOptions
+    from mailprobe.api.cli.output.lights import Light
     from mailprobe.api.cli.source import OpenSource
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+RECHECK_AFTER_S_MAX = 24 * 3600.0
 
 FILE_NAME = click.Path(readable=False)  # for completion only: the command checks the file
 
@@ -69,57 +73,117 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     help="A backslash is an ordinary character, or escapes the next one.",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@click.option(
+    "--recheck",
+    type=click.IntRange(0, 2),
+    metavar="N",
+    default=2,
+    help="Ask again up to N times what time may cure: 0, 1 or 2 (the default).",
+)
+@click.option(
+    "--recheck-after",
+    metavar="TIME",
+    default="5m",
+    help="Ask again after this time: 30s, 5m (the default), 1h.",
+)
+@click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
+@click.option(
+    "--split",
+    is_flag=True,
+    help="Write three files: .keep, .confirm and .drop before the extension.",
+)
+@click.option("--dedupe", is_flag=True, help="Write only the first row of each mailbox.")
+@click.option(
+    "--suggest", is_flag=True, help="Add a column with the corrected address of a mistyped one."
+)
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
 @collector_paused()
 def clean(
     input_: str,
     output: str | None,
     server: str | None,
     key: str | None,
-    column: str | None,
-    encoding: str | None,
-    errors: Literal["strict", "replace"],
-    skip_lines: int,
-    quotes: bool | None,
-    backslash: Literal["text", "escape"] | None,
     resume: bool,
+    recheck: int,
+    recheck_after: str,
+    only: str | None,
+    split: bool,
+    dedupe: bool,
+    suggest: bool,
+    force: bool,
+    **reading: Any,
 ) -> None:
     """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
 
     Each row of INPUT (- for standard input) appears once in the output with the
-    result and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without -o the
-    output is named like INPUT, with .verified before the extension.
+    result, its reason, and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without
+    -o the output is named like INPUT, with .verified before the extension.
     """
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
+        from mailprobe.api.cli.cleaning.outputs import Order, Selection, output_path
+        from mailprobe.api.cli.cleaning.passes import Recheck
+        from mailprobe.api.cli.cleaning.run import clean_list
         from mailprobe.api.cli.listfile import ReadOptions, known_encoding
-        from mailprobe.api.cli.output.lights import dead_end
+        from mailprobe.api.cli.output.advice import failure_of
         from mailprobe.api.cli.output.progress import show_progress
         from mailprobe.api.cli.output.report import print_summary
 
         open_source, is_local = _source(server, key)
-    codec = encoding and known_encoding(encoding)
-    reading = ReadOptions(column, codec, errors, skip_lines, quotes, backslash)
-    raise_open_files()
+    if reading["encoding"]:
+        reading["encoding"] = known_encoding(reading["encoding"])
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
         raise Misuse(f"{input_} is a directory; INPUT takes a file")
     target = source and output_path(source)
     if output is not None:
         target = None if output == "-" else Path(os.path.realpath(output))
+    if split and only is not None:
+        raise Misuse("--split writes every row, and --only some; give one of them")
+    if split and target is None:
+        raise Misuse("--split writes three files; name them with -o, such as -o list.csv")
+    raise_open_files()
+    order = Order(
+        source, target, ReadOptions(**reading), resume, Recheck(recheck, _seconds(recheck_after)),
+        Selection(_lights(only), dedupe=dedupe), split, suggest, force,
+    )  # fmt: skip
     with sigterm_as_sigint():
         summary = clean_list(
-            Order(source, target, reading, resume),
+            order,
             open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
-            resume_command=_command(input_, output, server, key, reading),
+            resume_command=resume_command(),
         )
         with suppress(OSError):  # the list is cleaned even if standard error is closed
             print_summary(summary, sys.stderr)
-        if is_local and (hint := dead_end(summary.counts.reasons)) is not None:
-            print_error(hint)
+    if (failure := failure_of(summary.counts, is_local=is_local)) is not None:
+        raise CommandError(failure)
+
+
+def _seconds(time: str) -> float:
+    """`30s`, `5m` or `1h` in seconds. Raises Misuse."""
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", time)
+    seconds = float(found[1]) * SECONDS[found[2]] if found else RECHECK_AFTER_S_MAX + 1
+    if seconds > RECHECK_AFTER_S_MAX:
+        raise Misuse(f"--recheck-after takes a time of at most 24h, such as 30s, 5m or 1h: {time}")
+    return seconds
+
+
+def _lights(only: str | None) -> "frozenset[Light] | None":
+    """`green,yellow` as lights. Raises Misuse."""
+    if only is None:
+        return None
+    known: dict[str, Light] = {
+        "green": "GREEN_LIGHT",
+        "yellow": "YELLOW_LIGHT",
+        "red": "RED_LIGHT",
+    }
+    names = [name.strip().lower().removesuffix("_light") for name in only.split(",")]
+    if not all(name in known for name in names):
+        raise Misuse("--only takes green, yellow and red, with a comma between them")
+    return frozenset(known[name] for name in names)
 
 
 def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
@@ -149,26 +213,26 @@ def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
     return (lambda: open_http_source(server, key)), False
 
 
-def _command(
-    input_: str, output: str | None, server: str | None, key: str | None, reading: "ReadOptions"
-) -> str:
-    words = ["mailprobe", "clean", input_]
-    if output is not None:
-        words += ["-o", output]
-    if server is not None:
-        words += ["--server", server]
-    if key is not None:
-        words += ["--key", "KEY"]  # never print a secret
-    if reading.column is not None:
-        words += ["--column", reading.column]
-    if reading.encoding is not None:
-        words += ["--encoding", reading.encoding]
-    if reading.errors != "strict":
-        words += ["--errors", reading.errors]
-    if reading.skip_lines:
-        words += ["--skip-lines", str(reading.skip_lines)]
-    if reading.quotes is not None:
-        words += ["--quotes" if reading.quotes else "--no-quotes"]
-    if reading.backslash is not None:
-        words += ["--backslash", reading.backslash]
+def resume_command() -> str:
+    """The command that continues this run: what was typed, without the key, and --resume."""
+    context = click.get_current_context()
+    words = ["mailprobe", "clean"]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        value = context.params[name]
+        source = context.get_parameter_source(name)
+        if source is not click.core.ParameterSource.COMMANDLINE or name == "resume":
+            continue
+        if isinstance(parameter, click.Argument):
+            words.append(value)
+        elif isinstance(value, bool):
+            words.append((parameter.opts if value else parameter.secondary_opts)[-1])
+        elif name == "key":
+            words += ["--key", "KEY"]  # never print a secret
+        else:
+            words += [_shortest(parameter.opts), str(value)]
     return shlex.join([*words, "--resume"])
+
+
+def _shortest(names: list[str]) -> str:
+    return min(names, key=len)

@@ -36,10 +36,12 @@ from mailprobe.api.cli.http_responses import (
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.source import AnswerSource
+from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Outcome, Verdict, judge
+from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict, judge
 
 PATH = "/v1/email/verify/stream"
+QUERY = "?evidence=1"  # for the reason of each result
 
 REQUEST_ADDRESSES_MAX = 50
 REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
@@ -61,6 +63,23 @@ FIRST_TIMEOUT_S = 5.0  # before its first response: the URL may be wrong
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 PASSING = {408, 500, 502, 503, 504}  # the service sends 503, proxies the others
+
+
+class _Evidence(msgspec.Struct):
+    """Of a result's evidence, what a list needs. A service of an earlier version has neither."""
+
+    reason: Reason | None = None
+    blame: Blame | None = None
+
+
+class _Line(Verdict, frozen=True):
+    evidence: _Evidence | None = None
+
+    @property
+    def cause(self) -> VerdictCause | None:
+        if self.evidence is None or self.evidence.reason is None:
+            return None
+        return VerdictCause(self.evidence.reason, self.evidence.blame)
 
 
 class HttpSource:
@@ -115,7 +134,7 @@ class _Run:
         self._alone: Counter[int] = Counter()  # failures of addresses alone in a request
         self._aside: list[int] = []
         self._changed = trio.Event()
-        self._decoder = msgspec.json.Decoder(Verdict)
+        self._decoder = msgspec.json.Decoder(_Line)
 
     async def run(self) -> None:
         """Verify all texts. Once `error` is set, only open requests are finished."""
@@ -250,19 +269,20 @@ class _Run:
     def _receive(self, line: bytes, unanswered: dict[str, list[int]]) -> str | None:
         """Pass on the answer of one line. Returns what is wrong with the line, or None."""
         try:
-            verdict = self._decoder.decode(line)
+            received = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f"the answer of {self._url} is not a result of a mailprobe service"
         self._received = True
-        positions = unanswered.get(verdict.email)
+        positions = unanswered.get(received.email)
         if not positions:
-            text = plain(verdict.email[:LISTED_CHARACTERS_MAX])
+            text = plain(received.email[:LISTED_CHARACTERS_MAX])
             return f"the service at {self._url} answers about {text}, which was not in the request"
         self._calm()
         self._answered += 1
-        self._send.send_nowait(Answer(positions.pop(), verdict))
+        verdict = Verdict(*msgspec.structs.astuple(received)[:-1])
+        self._send.send_nowait(Answer(positions.pop(), verdict, known_cause=received.cause))
         if not positions:
-            del unanswered[verdict.email]
+            del unanswered[received.email]
         return None
 
     def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
@@ -365,7 +385,7 @@ def check_server(url: str, key: str) -> str:
         raise Misuse("--server takes no user or password; give the key with --key")
     if not (key.isascii() and key.isprintable() and key.strip() == key and key):
         raise Misuse("--key takes an API key, such as sk_live_…")
-    return url.rstrip("/") + PATH
+    return url.rstrip("/") + PATH + QUERY
 
 
 @asynccontextmanager

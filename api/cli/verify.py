@@ -3,8 +3,8 @@
 import codecs
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
+    from mailprobe.api.cli.output.results import RowResult
     from mailprobe.api.cli.source import OpenSource
     from mailprobe.engine.stream.answers import Answer
-    from mailprobe.engine.verdict import Verdict
 
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 
@@ -88,6 +88,7 @@ def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool
     import msgspec
     import trio
 
+    from mailprobe.api.cli.source import in_request_order
     from mailprobe.engine.evidence import Evidence
     from mailprobe.engine.verdict import as_row
 
@@ -97,11 +98,27 @@ def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool
         evidence = answer.evidence or Evidence()
         return msgspec.json.encode({**as_row(answer.verdict), "evidence": evidence}) + b"\n"
 
+    async def write(lines: list[bytes], arrived: trio.MemoryReceiveChannel[None]) -> None:
+        async for _ in arrived:
+            octets = b"".join(lines)
+            lines.clear()
+            # In a thread: a slow reader must not delay the probes' deadlines.
+            await trio.to_thread.run_sync(_write_all, octets, abandon_on_cancel=True)
+
     async def main() -> None:
-        async with open_source() as source, source.open_answers(texts, explain=explain) as answers:
-            async for answer in answers:
-                # In a thread: a slow reader must not delay the probes' deadlines.
-                await trio.to_thread.run_sync(_write_all, line_of(answer), abandon_on_cancel=True)
+        lines: list[bytes] = []  # bounded by the texts
+        arrived, take = trio.open_memory_channel[None](1)
+        async with (
+            open_source() as source,
+            source.open_answers(in_request_order(texts), explain=explain) as answers,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(write, lines, take)
+            with arrived:
+                async for answer in answers:
+                    lines.append(line_of(answer))
+                    with suppress(trio.WouldBlock):  # the writer is told already
+                        arrived.send_nowait(None)
 
     run(main)
 
@@ -112,10 +129,14 @@ def _write_all(octets: bytes) -> None:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
 
-def _print_dead_end(verdicts: "Iterable[Verdict]") -> None:
-    from mailprobe.api.cli.output.lights import dead_end, reason_of
+def _print_dead_end(results: "Iterable[RowResult]") -> None:
+    from mailprobe.api.cli.output.advice import dead_end
+    from mailprobe.api.cli.output.counts import ResultCounts
 
-    if (hint := dead_end(Counter(map(reason_of, verdicts)))) is not None:
+    counts = ResultCounts()
+    for result in results:
+        counts.count(result)
+    if (hint := dead_end(counts)) is not None:
         print_error(hint)
 
 
@@ -123,33 +144,37 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
     """Print a table in request order once all are answered; show progress until then."""
     import trio
 
+    from mailprobe.api.cli.source import request_order
     from mailprobe.engine.evidence import Evidence
 
     found: dict[int, Answer] = {}
+    order = request_order(texts)
 
     async def main() -> None:
         async with (
             open_source() as source,
-            source.open_answers(texts, explain=explain) as answers,
+            source.open_answers([texts[at] for at in order], explain=explain) as answers,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_show_waiting, found, len(texts))
             async for answer in answers:
-                found[answer.position] = answer
+                found[order[answer.position]] = answer
             nursery.cancel_scope.cancel()
 
     run(main)
     from mailprobe.api.cli.output.report import console_on, explanation, print_verdicts
+    from mailprobe.api.cli.output.results import row_result
 
-    _print_dead_end(answer.verdict for answer in found.values())
+    in_order = [found[position] for position in range(len(texts))]
+    results = [row_result(answer) for answer in in_order]
+    _print_dead_end(results)
     console = console_on(sys.stdout)
-    in_order = [found[position] for position in sorted(found)]
     if explain:
-        for answer in in_order:
-            for line in explanation(answer.verdict, answer.evidence or Evidence()):
+        for answer, result in zip(in_order, results, strict=True):
+            for line in explanation(result, answer.evidence or Evidence()):
                 console.print(line, overflow="fold")
     else:
-        print_verdicts(console, [answer.verdict for answer in in_order])
+        print_verdicts(console, results)
 
 
 async def _show_waiting(found: "Mapping[int, Answer]", total: int) -> None:

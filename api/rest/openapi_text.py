@@ -35,6 +35,8 @@ FIELDS: dict[str, str] = {
     "who": "Who sent the line.",
     "text": "The line, at most 512 octets, other than printable characters escaped.",
     "rule": "The rule that decided.",
+    "reason": "Why, in one word.",
+    "blame": "Who is to blame, if anything went wrong: us is the machine that asked.",
     "cached": "What came from a cache.",
     "truncated": "Something was left out, as the evidence would be too large.",
     "results": "One for each address, in the order of the request.",

@@ -42,6 +42,7 @@ class SandboxRow:
     outcome: Outcome
     meaning: str
     signals: Signals = NO_SIGNALS
+    rule: str = RULE
     has_route: bool = True  # did the domain's look-up find a mail exchange?
 
 
@@ -57,7 +58,9 @@ ANSWERS: Mapping[str, SandboxRow] = {
     ),
     "no_mx": SandboxRow(Outcome.NO_MX, "the domain takes no mail", has_route=False),
     "timeout": SandboxRow(Outcome.TIMED_OUT, "the host did not answer in time"),
-    "greylisted": SandboxRow(Outcome.TEMPORARY, "the host asks to come back later"),
+    "greylisted": SandboxRow(
+        Outcome.TEMPORARY, "the host asks to come back later", rule="greylist.named"
+    ),
     "full": SandboxRow(Outcome.MAILBOX_FULL, "the mailbox is full"),
     "inconclusive": SandboxRow(Outcome.REFUSED_BY_POLICY, "a refusal that says nothing of the mailbox"),
     "role": SandboxRow(Outcome.DELIVERABLE, "a role's mailbox, not a person's", Signals(role=True)),
@@ -126,7 +129,7 @@ def verify(
 
 def _decide(verification: Verification, row: SandboxRow) -> None:
     verification.route = _route(DOMAIN) if row.has_route else None
-    verification.decide(row.outcome, RULE)
+    verification.decide(row.outcome, row.rule)
 
 
 def _route(domain: str) -> Route:

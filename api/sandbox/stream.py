@@ -28,7 +28,9 @@ async def open_sandbox_answers(
         nonlocal left
         verification = decided.verification
         verdict = verification.verdict(verification.text, trio.current_time())
-        answers.put(Answer(verification.position, verdict, verification.evidence()))
+        answers.put(
+            Answer(verification.position, verdict, verification.evidence(), verification.cause)
+        )
         left -= 1
         if not left:
             answers.end()

@@ -79,7 +79,8 @@ def _clean_in_lab(source: Path, beside: Path) -> "Summary":
 def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) -> "Summary":
     """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
     import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
-    from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
+    from mailprobe.api.cli.cleaning.outputs import Order, output_path
+    from mailprobe.api.cli.cleaning.run import clean_list
     from mailprobe.api.cli.listfile import replacing
     from mailprobe.api.cli.output.progress import show_progress
 
@@ -93,7 +94,7 @@ def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) ->
     )
     with replacing(target) as file:
         file.write(draft.read_bytes())
-    return dataclasses.replace(summary, output=target)
+    return dataclasses.replace(summary, outputs=(target,))
 
 
 @asynccontextmanager

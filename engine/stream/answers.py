@@ -7,6 +7,7 @@ import msgspec
 import trio
 
 from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.reasons import VerdictCause, cause_by_result
 from mailprobe.engine.verdict import Verdict
 
 
@@ -16,6 +17,12 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     position: int
     verdict: Verdict
     evidence: Evidence | None = None
+    known_cause: VerdictCause | None = None
+
+    @property
+    def cause(self) -> VerdictCause:
+        """The cause, as far as the result tells it where nothing else is known."""
+        return self.known_cause or cause_by_result(self.verdict)
 
 
 class Answers:

@@ -19,7 +19,7 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher, open_dispatcher
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.smtp.replies.rules import Rules, load_rules
+from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
 from mailprobe.engine.stream.submission_turns import SubmissionTurns
 
 COMPILE_AFTER_S = 0.05  # by then the first query has been sent; it goes before the rules
@@ -39,7 +39,6 @@ class Engine:
 
 
 _lists = cache(load_lists)
-_rules = cache(load_rules)
 _operators = cache(load_operators)
 
 
@@ -47,7 +46,7 @@ def load_rules_and_lists() -> None:
     """Load what all engines of a process share, so that processes forked later have it too."""
     len(_lists().disposable)  # builds its set
     _operators()
-    _rules().compile_all()
+    standard_rules().compile_all()
 
 
 async def _compile(rules: Rules) -> None:
@@ -62,7 +61,7 @@ async def _compile(rules: Rules) -> None:
 
 def deciding_rules() -> tuple[str, ...]:
     """The ids of all rules that can decide an outcome, the engine's own first."""
-    return (*OWN_RULES, *(rule.reading.rule for rule in _rules().rules))
+    return (*OWN_RULES, *(rule.reading.rule for rule in standard_rules().rules))
 
 
 @asynccontextmanager
@@ -86,7 +85,7 @@ async def open_engine(
     time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
-    lists, rules, operators = _lists(), _rules(), _operators()
+    lists, rules, operators = _lists(), standard_rules(), _operators()
     try:
         async with (
             open_routes(settings, transport=transport, rng=rng, observer=observer) as routes,

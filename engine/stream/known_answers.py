@@ -56,7 +56,9 @@ def known_answers(
     reported_at = trio.current_time()
     for verification in verifications:
         verdict = verification.verdict(verification.text, reported_at)
-        answers.append(Answer(verification.position, verdict, verification.evidence()))
+        answers.append(
+            Answer(verification.position, verdict, verification.evidence(), verification.cause)
+        )
     return KnownAnswers(answers, verifications)
 
 

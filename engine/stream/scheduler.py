@@ -208,13 +208,12 @@ class _Scheduler:
                 verification.outcome, verification.rule, 1 + len(duplicates or ())
             )
         evidence = None if verification.notes is None else verification.evidence()
-        self.answers.put(
-            Answer(verification.position, verification.verdict(verification.text, now), evidence)
-        )
+        cause, verdict = verification.cause, verification.verdict(verification.text, now)
+        self.answers.put(Answer(verification.position, verdict, evidence, cause))
         if duplicates:
             self._positions -= len(duplicates)
             for position, text in duplicates:
-                self.answers.put(Answer(position, verification.verdict(text, now), evidence))
+                self.answers.put(Answer(position, verification.verdict(text, now), evidence, cause))
 
     def _finish(self, verification: Verification) -> None:
         del self._open[verification.mailbox]

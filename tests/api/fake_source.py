@@ -23,6 +23,7 @@ import trio.testing
 import mailprobe.api.cli
 import mailprobe.api.cli.source
 from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.output.results import RowResult, row_result
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge
@@ -64,6 +65,11 @@ def verdict_of(text: str) -> Verdict:
     )
     host = "mx.shop.test" if found else None
     return judge(text, outcome, signals=typo, mx_host=host, mx_found=found, latency_ms=12)
+
+
+def result_of(text: str) -> RowResult:
+    """The same verdict as a list's row has it."""
+    return row_result(Answer(0, verdict_of(text)))
 
 
 @dataclass

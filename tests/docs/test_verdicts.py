@@ -2,9 +2,12 @@
 
 import re
 from itertools import pairwise
+from typing import get_args
 
+from mailprobe.engine import deciding_rules
+from mailprobe.engine.reasons import verdict_cause
 from mailprobe.engine.smtp.replies.rules import Meaning, load_rules
-from mailprobe.engine.verdict import LADDER, Outcome
+from mailprobe.engine.verdict import LADDER, Outcome, Reason
 from tests.docs.pages import bare, table_of
 
 
@@ -29,3 +32,13 @@ def test_every_meaning_is_described() -> None:
     rows = table_of("docs/verdicts.md", "meaning", "of a 5xx to RCPT")
     reported = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(reported) == sorted(meaning.value for meaning in Meaning)
+
+
+def test_the_reasons_and_who_is_to_blame() -> None:
+    rows = table_of("docs/verdicts.md", "reason", "what happened", "blame")
+    causes = [verdict_cause(outcome, rule) for outcome in Outcome for rule in deciding_rules()]
+    blames: dict[str, set[str]] = {}
+    for cause in causes:
+        blames.setdefault(cause.reason, set()).add(cause.blame or "nobody")
+    assert {bare(row[0]): set(row[2].split(", ")) for row in rows} == blames
+    assert set(blames) == set(get_args(Reason))

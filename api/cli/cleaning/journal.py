@@ -1,6 +1,6 @@
 """The journal: answers on disk, so that an interrupted run verifies nothing twice.
 
-    {"mailprobe_journal":1,"octets":5120,"sha256":"9f86…"}
+    {"mailprobe_journal":2,"octets":5120,"sha256":"9f86…"}
     {"email":"ann@shop.test","valid":true,…,"crc":3421780262}
     …
 
@@ -25,10 +25,10 @@ import msgspec
 
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile import CannotWrite, temporary_file
+from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.engine.verdict import Verdict
 
-VERSION = 1
+VERSION = 2
 HEADER_OCTETS_MAX = 1024
 ANSWER_OCTETS = 1024  # most answers are shorter
 LINE_OCTETS_MAX = 1 << 26  # an address as long as a list's cell, escaped
@@ -54,12 +54,12 @@ class Journal:
         self.name = name
         self._end = end  # of the last whole line
         self.damaged = 0
-        self._decoder = msgspec.json.Decoder(Verdict)
+        self._decoder = msgspec.json.Decoder(RowResult)
 
-    def append(self, verdict: Verdict) -> int:
+    def append(self, result: RowResult) -> int:
         """Append an answer and return its offset. CannotWrite leaves no torn line."""
         offset = self._end
-        line = msgspec.json.encode(verdict)[:-1]
+        line = msgspec.json.encode(result)[:-1]
         self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
         return offset
 
@@ -76,26 +76,25 @@ class Journal:
             raise CannotWrite(f"{self.name} cannot be written: {reason}") from error
         self._end += len(line)
 
-    def answers(self) -> Iterator[tuple[int, Verdict]]:
+    def answers(self) -> Iterator[tuple[int, RowResult]]:
         """Every stored answer with its offset; `damaged` counts the ignored lines."""
         self.damaged = 0
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             offset = len(file.readline(LINE_OCTETS_MAX))
             for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
-                verdict = self._read(line)
-                if verdict is None:
+                result = self._read(line)
+                if result is None:
                     self.damaged += 1
                 else:
-                    yield offset, verdict
+                    yield offset, result
                 offset += len(line)
 
-    def _read(self, line: bytes) -> Verdict | None:
+    def _read(self, line: bytes) -> RowResult | None:
         """The answer of a line; None if the line is damaged."""
         content, _, checksum = line.rpartition(CHECKSUM)
         try:
-            # Earlier versions wrote no checksums.
-            if content and int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
+            if not content or int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
                 return None
             return self._decoder.decode(line)
         except (msgspec.DecodeError, ValueError):  # UnicodeDecodeError is one
@@ -106,7 +105,7 @@ class Journal:
         """For look-ups, while nothing is appended."""
         yield self
 
-    def answer(self, offset: int) -> Verdict:
+    def answer(self, offset: int) -> RowResult:
         """The answer at an offset. Raises CommandError if the file was changed."""
         line = os.pread(self._descriptor, ANSWER_OCTETS, offset)
         while b"\n" not in line and len(line) < LINE_OCTETS_MAX:
@@ -114,10 +113,16 @@ class Journal:
             if not more:
                 break
             line += more
-        verdict = self._read(line[: line.find(b"\n") + 1])
-        if verdict is None:
+        result = self._read(line[: line.find(b"\n") + 1])
+        if result is None:
             raise CommandError(f"{self.name} was changed or damaged while it was used")
-        return verdict
+        return result
+
+    def cut(self, offset: int) -> None:
+        """Remove the answers from this offset on; 0 removes all of them."""
+        header = os.pread(self._descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
+        self._end = max(offset, header)
+        os.ftruncate(self._descriptor, self._end)
 
     def sync(self) -> None:
         """Write the journal through to the disk, against a power failure."""

@@ -17,6 +17,7 @@ from mailprobe.api.cli.listfile.opening import (
     open_list,
     temporary_file,
 )
+from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.listfile.survey import BadList, known_encoding
 from mailprobe.api.cli.listfile.writer import (
     CannotWrite,
@@ -27,6 +28,7 @@ from mailprobe.api.cli.listfile.writer import (
     replacing,
     writing_to,
 )
+from mailprobe.api.cli.output.results import RowResult
 
 __all__ = [
     "BadList",
@@ -35,6 +37,8 @@ __all__ = [
     "ListRow",
     "OutputFormat",
     "ReadOptions",
+    "ResultColumns",
+    "RowResult",
     "check_fits_sheet",
     "check_header",
     "known_encoding",

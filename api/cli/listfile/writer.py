@@ -19,27 +19,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import msgspec
 import orjson
 
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
 from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, ListRow, OutputFormat
+from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
 from mailprobe.api.cli.listfile.sheet_writer import open_sheet_writer
 from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.cli.listfile.tables import TableList, TableRow
-from mailprobe.api.cli.output.lights import light_of
+from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.engine.verdict import FIELDS, Verdict
-
-LIGHT = "light"
-RESULT_FIELDS = (*FIELDS, LIGHT)
-HOST = RESULT_FIELDS.index("mx_host")
-PREFIX = "mailprobe_"
-FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
 
 PART_NAME_OCTETS_MAX = 180  # of the output's name, as part of the temporary file's name
 
@@ -77,74 +70,42 @@ def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
 
 
-def result_names(taken: Sequence[str]) -> list[str]:
-    """The result's columns, with a prefix where the list has one of that name."""
-    names = []
-    for name in RESULT_FIELDS:
-        while name in taken:
-            name = PREFIX + name
-        names.append(name)
-    return names
-
-
-def result_values(verdict: Verdict | None) -> list[Any]:
-    """The fourteen fields and the light; all None for a row without an address."""
-    if verdict is None:
-        return [None] * len(RESULT_FIELDS)
-    return [*msgspec.structs.astuple(verdict), light_of(verdict)]
-
-
-def result_cells(verdict: Verdict | None) -> list[str]:
-    """The same as cells: `true` and `false`, nothing for null."""
-    if verdict is None:
-        return NOTHING
-    return [
-        value if type(value) is str else CELLS.get(type(value), str)(value)
-        for value in result_values(verdict)
-    ]
-
-
-NOTHING = [""] * len(RESULT_FIELDS)
-CELLS: dict[type, Callable[[Any], str]] = {
-    bool: {True: "true", False: "false"}.__getitem__,
-    type(None): lambda _: "",
-}
-
-
-Write = Callable[[ListRow, Verdict | None], None]
+Write = Callable[[ListRow, RowResult | None], None]
 AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
-def open_writer(file: BinaryIO, manner: OutputFormat, source: List) -> Iterator[Write]:
+def open_writer(
+    file: BinaryIO, manner: OutputFormat, source: List, columns: ResultColumns
+) -> Iterator[Write]:
     """Yield a function that writes a row with its result; at the end of the block the file is complete.
 
     All rows of `source` must have been read once before: only then are its columns known.
     """
     if manner.kind == "ndjson":
-        yield _write_objects(file, result_names(source.named_members))
+        yield _write_objects(file, source.named_members, columns)
     elif manner.kind == "xlsx" and source.sheet is not None:
-        with _same_workbook(file, source, source.sheet) as write:
+        with _same_workbook(file, source, source.sheet, columns) as write:
             yield write
     elif manner.kind == "xlsx":
         with _sheet(file) as add_row:
-            yield _write_cells(add_row, source.columns)
+            yield _write_cells(add_row, source.columns, columns)
     else:
         with _text(file, manner) as text:
             if copies_text(source, manner):
-                yield _copy_rows(text, manner, source)
+                yield _copy_rows(text, manner, source, columns)
             else:
-                yield _write_cells(_csv(text, manner), source.columns)
+                yield _write_cells(_csv(text, manner, columns), source.columns, columns)
 
 
-def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
+def _write_cells(add_row: AddRow, own_names: Sequence[str], columns: ResultColumns) -> Write:
     """Write the header, and return the function that writes a row."""
-    width = len(columns)
-    add_row([*columns, *result_names(columns)])
+    width = len(own_names)
+    add_row([*own_names, *columns.names(own_names)])
 
-    def write(row: ListRow, verdict: Verdict | None) -> None:
+    def write(row: ListRow, result: RowResult | None) -> None:
         own = row.cells()
-        add_row([*own, *[""] * (width - len(own)), *result_cells(verdict)])
+        add_row([*own, *[""] * (width - len(own)), *columns.cells(result)])
 
     return write
 
@@ -158,7 +119,9 @@ def copies_text(source: List, manner: OutputFormat) -> bool:
     )
 
 
-def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Write:
+def _copy_rows(
+    text: io.TextIOWrapper, manner: OutputFormat, source: List, columns: ResultColumns
+) -> Write:
     """Write each row's own text, padded to the table's width, and its result after it."""
     table, dialect = source.content, source.dialect
     assert isinstance(table, TableList)
@@ -167,13 +130,15 @@ def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Wr
     write_text = text.write
     encode = _cells_encoder(dialect)
 
-    def add(raw: str, cells: int, results: Sequence[str]) -> None:
+    def add(raw: str, cells: int, results: list[str]) -> None:
         padding = delimiter * (width - max(cells, 1))
-        write_text(f"{_without_end(raw)}{padding}{delimiter}{encode(_defused(results))}{line_end}")
+        write_text(
+            f"{_without_end(raw)}{padding}{delimiter}{encode(columns.defused(results))}{line_end}"
+        )
 
     for raw in table.above:
         write_text(raw)
-    names = result_names(table.columns)
+    names = columns.names(table.columns)
     if table.header is None:
         write_text(encode([*table.columns, *names]) + line_end)
     else:
@@ -182,9 +147,9 @@ def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Wr
         header = _without_end(table.header) + "".join(further)
         write_text(f"{header}{delimiter}{encode(names)}{line_end}")
 
-    def write(row: ListRow, verdict: Verdict | None) -> None:
+    def write(row: ListRow, result: RowResult | None) -> None:
         assert isinstance(row, TableRow)
-        add(row.raw, len(row.values), result_cells(verdict))
+        add(row.raw, len(row.values), columns.cells(result))
 
     return write
 
@@ -215,13 +180,6 @@ def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
     return encode
 
 
-def _defused(results: Sequence[str]) -> Sequence[str]:
-    host = results[HOST]
-    if not host.startswith(FORMULA_MARKS):
-        return results
-    return [*results[:HOST], "'" + host, *results[HOST + 1 :]]
-
-
 @contextmanager
 def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
     text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
@@ -233,7 +191,7 @@ def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
             text.detach()
 
 
-def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
+def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -> AddRow:
     # csv quotes a carriage return only if line ends contain one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -241,8 +199,8 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
     )
 
     def add_row(cells: list[str]) -> None:
-        own, results = cells[: -len(RESULT_FIELDS)], cells[-len(RESULT_FIELDS) :]
-        cells = [*own, *_defused(results)]
+        own, results = cells[: -len(columns)], cells[-len(columns) :]
+        cells = [*own, *columns.defused(results)]
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
     return add_row
@@ -274,30 +232,34 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
 
 
 @contextmanager
-def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
+def _same_workbook(
+    file: BinaryIO, source: List, sheet: Sheet, columns: ResultColumns
+) -> Iterator[Write]:
     """Write the same workbook with the results after the columns of the cleaned sheet."""
     table = source.content
     assert isinstance(table, TableList)
     width = max(sheet.around.columns, len(table.columns))
-    names = result_names(table.columns)
+    names = columns.names(table.columns)
     if table.header is None:
         own = [*table.columns, *[""] * (width - len(table.columns))]
         names = [*own, *names]
     with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
 
-        def write(row: ListRow, verdict: Verdict | None) -> None:
+        def write(row: ListRow, result: RowResult | None) -> None:
             assert isinstance(row, TableRow)
-            add(row.raw, result_cells(verdict))
+            add(row.raw, columns.cells(result))
 
         yield write
 
 
-def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
-    def write(row: ListRow, verdict: Verdict | None) -> None:
+def _write_objects(file: BinaryIO, taken: Sequence[str], columns: ResultColumns) -> Write:
+    names = columns.names(taken)
+
+    def write(row: ListRow, result: RowResult | None) -> None:
         own = row.members().removesuffix(b"}").rstrip()
-        result = orjson.dumps(dict(zip(names, result_values(verdict), strict=True)))
+        octets = orjson.dumps(dict(zip(names, columns.values(result), strict=True)))
         comma = b"" if own == b"{" else b","
-        file.write(own + comma + result[1:] + b"\n")
+        file.write(own + comma + octets[1:] + b"\n")
 
     return write
 
@@ -335,12 +297,13 @@ def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, may_replace: bool = True) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only once it is complete on disk.
 
     It is written under a new name in the same folder, so no existing file is opened. It
     keeps the permissions of a file that it replaces. Leftovers of a killed run for the
-    same output are removed first.
+    same output are removed first. Raises CannotWrite if a file has appeared under its name
+    that it may not replace.
     """
     with writing_to(plain(str(path))):
         mode = _mode_for(path)
@@ -352,6 +315,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
+                if not may_replace and os.path.lexists(path):
+                    raise CannotWrite(f"{plain(str(path))} appeared meanwhile; it is kept")
                 part.replace(path)  # while it is still open and therefore locked
         except BaseException:
             part.unlink(missing_ok=True)

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.cli.cleaning.counts import ResultCounts, duration
-from mailprobe.api.cli.output.lights import REASONS, light_of, words_of
+from mailprobe.api.cli.output.advice import advice
+from mailprobe.api.cli.output.counts import ResultCounts, duration
+from mailprobe.api.cli.output.lights import WORDS, light_of
+from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
-from mailprobe.engine.verdict import Verdict
 
 if TYPE_CHECKING:  # it imports the readers of lists
     from mailprobe.api.cli.cleaning.run import Summary
@@ -47,7 +48,7 @@ def console_on(stream: TextIO) -> Console:
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
-def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(console: Console, verdicts: Sequence[RowResult]) -> None:
     """Print a table, or where an address leaves no room for it, two lines for each address.
 
     An address is never broken, so that it can be copied.
@@ -63,7 +64,7 @@ def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
         console.print(Text.assemble("  ", status, "  ", "; ".join(filter(None, parts))))
 
 
-def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
+def verdict_table(verdicts: Iterable[RowResult], columns: int) -> Table:
     """One row per address; on a narrow screen the mail host is below the reason."""
     wide = columns >= WIDE_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
@@ -85,9 +86,9 @@ def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
     return table
 
 
-def _why(verdict: Verdict) -> str:
+def _why(verdict: RowResult) -> str:
     """The reason, with further remarks on the address."""
-    notes = [words_of(verdict)]
+    notes = [WORDS[verdict.reason]]
     if verdict.failed_check == "syntax":
         notes = [f"{notes[0]}: {plain(_fault(verdict.email))}"]
     if verdict.suggestion:
@@ -106,7 +107,7 @@ def _fault(text: str) -> str:
     return ""
 
 
-def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
+def explanation(verdict: RowResult, evidence: Evidence) -> Iterator[Text]:
     """The evidence for a verdict, line by line."""
     yield Text.assemble(
         (plain(verdict.email), "bold"), "  ", (verdict.status, STYLES[verdict.status])
@@ -118,7 +119,7 @@ def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
     yield Text()
 
 
-def _facts(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
+def _facts(verdict: RowResult, evidence: Evidence) -> Iterator[Text]:
     facts = {
         "why": _why(verdict),
         "light": f"{light_of(verdict)}, confidence {verdict.confidence}",
@@ -161,7 +162,7 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
             Text(name, style=STYLES.get(name, "")),
             f"{count:,}",
             f"{100 * count / total:.1f} %",
-            REASONS[name][1] if title == "reason" else "",
+            WORDS[name] if title == "reason" else "",
         )
     table.add_section()
 
@@ -171,19 +172,20 @@ def print_summary(summary: "Summary", stream: TextIO) -> None:
     console = console_on(stream)
     console.print(summary_table(summary.counts))
     console.print(summary_line(summary), overflow="fold")
-    if summary.output:
-        console.print(
-            f"cleaned list: {plain(str(summary.output))}", overflow="fold", soft_wrap=True
-        )
+    for line in advice(summary.counts):
+        console.print(line, overflow="fold", soft_wrap=True)
+    for path in summary.outputs:
+        console.print(f"cleaned list: {plain(str(path))}", overflow="fold", soft_wrap=True)
 
 
 def summary_line(summary: "Summary") -> str:
     """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
     blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
     rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
+    written = f"; {summary.written:,} rows written" if summary.written != summary.rows else ""
     return (
         f"{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses; "
-        f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}"
+        f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}{written}"
     )
 
 

@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "clean": (
         "mailprobe clean list.csv",
         "mailprobe clean customers.xlsx --column Email -o cleaned.xlsx",
+        "mailprobe clean list.csv --only green --dedupe",
         "mailprobe clean list.csv --resume",
         "MAILPROBE_KEY=sk_live_... mailprobe clean list.csv --server https://...",
     ),

@@ -1,5 +1,6 @@
 """Opens one connection: dial, banner, EHLO, and TLS if the host demands it."""
 
+import errno
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,6 +19,11 @@ from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
+
+# Errors of our own network, not of the host.
+UNREACHABLE = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EACCES, errno.EPERM}
+)
 
 
 class Greeter:
@@ -51,7 +57,8 @@ class Greeter:
             greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
         except OSError as error:
             words = str(error) or "can't connect"
-            greeted = Cause(Outcome.CONVERSATION_FAILED, "connect.failed", words)
+            rule = "connect.unreachable" if error.errno in UNREACHABLE else "connect.failed"
+            greeted = Cause(Outcome.CONVERSATION_FAILED, rule, words)
         finally:
             if isinstance(greeted, Cause) and connection is not None:
                 self._dispatcher.start(self._close, connection, address)

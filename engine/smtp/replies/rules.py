@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,11 @@ class Rules:
         return Rules(self._table)
 
     @cached_property
+    def readings(self) -> Mapping[str, ReplyMeaning]:
+        """What each rule says, by its id."""
+        return {rule.reading.rule: rule.reading for rule in self.rules}
+
+    @cached_property
     def _links(self) -> Pattern | None:
         links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
         return Pattern(links) if links else None
@@ -392,6 +397,12 @@ def parse_rules(toml: str) -> Rules:
 def load_rules() -> Rules:
     """Return the rules that come with the engine. The file is read on first use."""
     return Rules(RuleTable(lambda: RULES.read_text("utf-8")))
+
+
+@cache
+def standard_rules() -> Rules:
+    """Return the rules that all engines of this process share."""
+    return load_rules()
 
 
 KEYS = frozenset(

@@ -16,8 +16,10 @@ from typing import IO
 
 import pytest
 
-from mailprobe.api.cli.cleaning.run import Order, Summary, clean_list, in_request_order, output_path
+from mailprobe.api.cli.cleaning.outputs import Order, output_path
+from mailprobe.api.cli.cleaning.run import Summary, clean_list
 from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.source import in_request_order
 from tests.api.fake_source import FakeSource
 
 ROOT = Path(__file__).parents[3]
@@ -73,11 +75,33 @@ def test_each_row_comes_out_once_in_order_with_its_result(tmp_path: Path) -> Non
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 
-def test_an_output_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
+def test_an_output_of_an_earlier_run_is_replaced_only_by_force(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
-    (tmp_path / "list.verified.csv").write_text("old")
-    clean(Order(path, output_path(path)))
-    assert len(rows_of(tmp_path / "list.verified.csv")) == 6
+    output = output_path(path)
+    output.write_text("old")
+    assert "--force" in refused(Order(path, output))
+    assert "--force" in refused(Order(path, output, resume=True))
+    assert output.read_text() == "old"
+    clean(Order(path, output, force=True))
+    assert len(rows_of(output)) == 6
+
+
+def test_an_output_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path / "list.csv")
+    output = output_path(path)
+
+    class Meddling(FakeSource):
+        def report(self, line: str) -> None:
+            output.write_text("another program's")
+
+    with pytest.raises(CommandError, match="appeared meanwhile"):
+        clean(Order(path, output), Meddling())
+    assert output.read_text() == "another program's"
+    output.unlink()
+    source = FakeSource()
+    clean(Order(path, output, resume=True), source)
+    assert source.asked == []
+    assert len(rows_of(output)) == 6
 
 
 def test_without_an_output_file_the_rows_go_to_standard_output(tmp_path: Path) -> None:
@@ -232,7 +256,7 @@ def test_a_bug_is_not_swallowed_and_loses_no_answer(
     def bug(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("mailprobe.api.cli.cleaning.run._write_rows", bug)
+    monkeypatch.setattr("mailprobe.api.cli.cleaning.outputs._write_rows", bug)
     path = written(tmp_path / "list.csv")
     with pytest.raises(ZeroDivisionError):
         clean(Order(path, output_path(path)))

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.clean import _source
-from mailprobe.api.cli.cleaning.run import DOMAIN_RUN, Order, clean_list
+from mailprobe.api.cli.cleaning.outputs import Order
+from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.http_source import (
     FIRST_TIMEOUT_S,
@@ -27,9 +28,10 @@ from mailprobe.api.cli.http_source import (
     check_server,
 )
 from mailprobe.api.cli.request_queue import Allowance, RequestQueue, domain_of
+from mailprobe.api.cli.source import DOMAIN_RUN
 from tests.api.fake_source import verdict_of
 
-URL = "https://api.test/v1/email/verify/stream"
+URL = "https://api.test/v1/email/verify/stream?evidence=1"
 
 Instead = Callable[[list[str]], httpx.Response | None]
 

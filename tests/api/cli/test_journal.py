@@ -4,15 +4,14 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from mailprobe.api.cli.cleaning.journal import Header, open_journal
+from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
 from mailprobe.api.cli.errors import CommandError, Misuse
-from tests.api.fake_source import verdict_of
+from tests.api.fake_source import result_of
 
-HEADER = Header(1, 10, "ab" * 32)
-ANN, BOB = verdict_of("ann@shop.test"), verdict_of("nobody@shop.test")
+HEADER = Header(VERSION, 10, "ab" * 32)
+ANN, BOB = result_of("ann@shop.test"), result_of("nobody@shop.test")
 
 
 def begun(path: Path) -> None:
@@ -42,7 +41,7 @@ def test_answers_are_found_again_by_their_offset(tmp_path: Path) -> None:
     begun(path)
     with open_journal(path, HEADER, resume=True) as journal:
         offsets = {verdict.email: offset for offset, verdict in journal.answers()}
-        more = journal.append(verdict_of("full@shop.test"))
+        more = journal.append(result_of("full@shop.test"))
         with journal.reading() as pages:
             assert pages.answer(offsets["ann@shop.test"]) == ANN
             assert pages.answer(offsets["nobody@shop.test"]) == BOB
@@ -102,14 +101,17 @@ def test_a_damaged_line_is_left_out_and_counted(
         assert journal.damaged == 1
 
 
-def test_a_journal_without_checksums_is_read(tmp_path: Path) -> None:
-    """An earlier version wrote journals without checksums."""
+def test_answers_are_removed_from_the_end(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    lines = [msgspec.json.encode(HEADER), msgspec.json.encode(ANN), msgspec.json.encode(BOB)]
-    path.write_bytes(b"\n".join(lines) + b"\n")
+    with open_journal(path, HEADER, resume=False) as journal:
+        journal.append(ANN)
+        journal.cut(journal.append(BOB))
+        assert [result for _, result in journal.answers()] == [ANN]
+        journal.cut(0)
+        assert list(journal.answers()) == []
+        journal.append(BOB)
     with open_journal(path, HEADER, resume=True) as journal:
-        assert [verdict for _, verdict in journal.answers()] == [ANN, BOB]
-    assert path.stat().st_mode & 0o077 == 0
+        assert [result for _, result in journal.answers()] == [BOB]
 
 
 def test_a_journal_cut_while_it_is_used_is_told(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_a_journal_without_an_answer_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_a_journal_of_another_list_is_refused(tmp_path: Path, resume: bool) -> None:
     path = tmp_path / "j"
     begun(path)
-    assert "another list" in refusal(path, Header(1, 11, "cd" * 32), resume=resume)
+    assert "another list" in refusal(path, Header(VERSION, 11, "cd" * 32), resume=resume)
 
 
 @pytest.mark.parametrize("octets", [b"hello\n", b"{", b"[]\n", b"\xff" * 3000, b"\xff\n"])
@@ -155,7 +157,7 @@ def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path: Path, octets: b
 
 def test_another_versions_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    path.write_text(f'{{"mailprobe_journal":2,"octets":10,"sha256":"{"ab" * 32}"}}\n')
+    path.write_text(f'{{"mailprobe_journal":1,"octets":10,"sha256":"{"ab" * 32}"}}\n')
     assert "another version" in refusal(path, resume=True)
 
 

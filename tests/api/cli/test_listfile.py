@@ -15,13 +15,14 @@ from python_calamine import CalamineWorkbook
 from mailprobe.api.cli.listfile import (
     BadList,
     OutputFormat,
+    ReadOptions,
     open_list,
     open_writer,
     output_manner,
     replacing,
 )
-from mailprobe.api.cli.listfile.writer import RESULT_FIELDS, result_names
-from tests.api.fake_source import verdict_of
+from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
+from tests.api.fake_source import result_of
 
 ANN, BOB = "ann@shop.test", "bob@shop.test"
 
@@ -45,12 +46,12 @@ def rewritten(
 ) -> bytes:
     """Return the list with results, as `clean` writes it."""
     file = io.BytesIO()
-    with open_list(path, quotes=quotes) as source:
+    with open_list(path, ReadOptions(quotes=quotes)) as source:
         for _ in source.rows():
             pass
-        with open_writer(file, manner or source.manner, source) as write:
+        with open_writer(file, manner or source.manner, source, ResultColumns()) as write:
             for row in source.rows():
-                write(row, verdict_of(row.address) if row.address else None)
+                write(row, result_of(row.address) if row.address else None)
     return file.getvalue()
 
 
@@ -194,16 +195,16 @@ def test_results_stand_behind_the_rows_own_cells(tmp_path: Path) -> None:
     path.write_bytes(b"name;email\r\nAnn;ann@shop.test\r\n;\r\n")
     lines = rewritten(path).decode().split("\r\n")
     assert lines[0].startswith("name;email;mailprobe_email;valid;status;")
-    assert lines[0].endswith(";latency_ms;light")
+    assert lines[0].endswith(";latency_ms;reason;blame;attempts;light")
     assert lines[1] == (
         "Ann;ann@shop.test;ann@shop.test;true;deliverable;0.97;;false;false;false;false;false;"
-        "true;mx.shop.test;;12;GREEN_LIGHT"
+        "true;mx.shop.test;;12;accepted;;1;GREEN_LIGHT"
     )
-    assert lines[2] == ";" * 16
+    assert lines[2] == ";" * (len(RESULT_FIELDS) + 1)
 
 
 def test_a_result_never_takes_a_column_of_the_list() -> None:
-    names = result_names(["email", "status", "light", "mailprobe_light"])
+    names = ResultColumns().names(["email", "status", "light", "mailprobe_light"])
     assert names[0] == "mailprobe_email"
     assert names[2] == "mailprobe_status"
     assert names[-1] == "mailprobe_mailprobe_light"
@@ -224,7 +225,7 @@ def test_plain_lines_become_a_table_of_results(tmp_path: Path) -> None:
     rows = list(csv.reader(io.StringIO(rewritten(path).decode())))
     assert rows[0] == list(RESULT_FIELDS)
     assert [row[0] for row in rows[1:]] == [ANN, "", "hello"]
-    assert {len(row) for row in rows} == {15}
+    assert {len(row) for row in rows} == {len(RESULT_FIELDS)}
 
 
 def test_objects_keep_their_text_to_the_letter(tmp_path: Path) -> None:
@@ -290,11 +291,11 @@ def test_a_host_named_like_a_formula_is_defused(tmp_path: Path) -> None:
 
     path = tmp_path / "a.csv"
     path.write_bytes(b"email,n\nann@shop.test,1\n")
-    evil = msgspec.structs.replace(verdict_of(ANN), mx_host="=cmd|x.test")
+    evil = msgspec.structs.replace(result_of(ANN), mx_host="=cmd|x.test")
     file = io.BytesIO()
     with open_list(path, column=None) as source:
         (row,) = source.rows()
-        with open_writer(file, source.manner, source) as write:
+        with open_writer(file, source.manner, source, ResultColumns()) as write:
             write(row, evil)
     assert "'=cmd|x.test" in file.getvalue().decode()
 
@@ -364,7 +365,7 @@ def test_every_row_comes_out_once_and_unchanged(
     output = rewritten(path, quotes=True).decode()
     got = list(csv.reader(io.StringIO(output, newline=""), delimiter=delimiter))
     assert [row[: width + 1] for row in got] == table
-    assert {len(row) for row in got} == {width + 1 + 15}
+    assert {len(row) for row in got} == {width + 1 + len(RESULT_FIELDS)}
 
 
 @given(

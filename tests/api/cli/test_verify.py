@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from mailprobe.api.cli.cleaning.counts import ProgressRate, ResultCounts, duration
+from mailprobe.api.cli.output.counts import ProgressRate, ResultCounts, duration
 from mailprobe.api.cli.output.report import (
     explanation,
     print_verdicts,
@@ -24,7 +24,7 @@ from mailprobe.api.cli.verify import _texts
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
-from tests.api.fake_source import EVIDENCE, verdict_of
+from tests.api.fake_source import EVIDENCE, result_of
 
 HOSTILE = "\x1b]0;owned\x07\u202e[bold red]\N{ZERO WIDTH SPACE}"
 
@@ -138,13 +138,13 @@ def test_what_does_not_print_is_escaped(text: str, shown: str) -> None:
 
 def test_nothing_that_others_say_reaches_the_terminal_raw() -> None:
     verdict = msgspec.structs.replace(
-        verdict_of("ann@shop.test"), email=HOSTILE, mx_host=HOSTILE, suggestion=HOSTILE
+        result_of("ann@shop.test"), email=HOSTILE, mx_host=HOSTILE, suggestion=HOSTILE
     )
     evidence = Evidence(
         [ConnectionAttempt(HOSTILE, HOSTILE, HOSTILE)],
         [ConversationLine(1, "server", HOSTILE)],
         HOSTILE,
-        [HOSTILE],
+        cached=[HOSTILE],
     )
     shown = drawn(verdict_table([verdict], 200), 200)
     shown += "".join(drawn(line, 200) for line in explanation(verdict, evidence))
@@ -158,7 +158,7 @@ def test_an_address_is_never_broken_and_nothing_is_lost(columns: int, length: in
     address = f"{'x' * length}@{'domain' * 2}.test"
     stream = io.StringIO()
     console = Console(file=stream, width=columns, highlight=False)
-    print_verdicts(console, [verdict_of(address), verdict_of("b@gmial.com")])
+    print_verdicts(console, [result_of(address), result_of("b@gmial.com")])
     lines = stream.getvalue().splitlines()
     assert sum(address in line for line in lines) == 1
     assert all(len(line) <= columns for line in lines if address not in line)
@@ -168,7 +168,7 @@ def test_an_address_is_never_broken_and_nothing_is_lost(columns: int, length: in
 
 
 def test_an_explanation_shows_who_said_what_and_when() -> None:
-    shown = "".join(drawn(line) for line in explanation(verdict_of("ann@shop.test"), EVIDENCE))
+    shown = "".join(drawn(line) for line in explanation(result_of("ann@shop.test"), EVIDENCE))
     assert "mx.shop.test (192.0.2.1): answered" in shown
     assert r"1.0 ms < 220 mx.shop.test \x1b[31mESMTP [bold]" in shown
     assert "2.5 ms > EHLO here.test" in shown
@@ -179,7 +179,7 @@ def test_an_explanation_shows_who_said_what_and_when() -> None:
 def test_a_summary_counts_by_status_reason_and_light() -> None:
     counts = ResultCounts()
     for address in ("a@x.test", "b@x.test", "nobody@x.test", "throwaway@x.test"):
-        counts.count(verdict_of(address))
+        counts.count(result_of(address))
     shown = drawn(summary_table(counts))
     for words in ("deliverable", "50.0 %", "no_mailbox", "throwaway domain", "RED_LIGHT"):
         assert words in shown

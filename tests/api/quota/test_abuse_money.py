@@ -84,7 +84,9 @@ def test_what_is_shown_is_printable_and_short():
 
 def test_the_evidence_of_an_answer_is_cut_in_order():
     lines = [ConversationLine(1.0, "server", "x" * 500)] * 3
-    whole = Evidence([ConnectionAttempt("mx.test", "192.0.2.1", "answered")], lines, "rule", ["mx"])
+    whole = Evidence(
+        [ConnectionAttempt("mx.test", "192.0.2.1", "answered")], lines, "rule", cached=["mx"]
+    )
     budget = EvidenceBudget(3000)
     assert budget.fit(whole) is whole
     cut = budget.fit(whole)

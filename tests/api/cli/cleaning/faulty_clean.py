@@ -25,7 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mailprobe.api.cli.cleaning.run import Order, clean_list
+from mailprobe.api.cli.cleaning.outputs import Order
+from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import CommandError
 from tests.api.cli.cleaning.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
@@ -89,7 +90,7 @@ class Place:
             self.output.write_bytes(before)
 
     def clean(self, *, resume: bool = False) -> int:
-        order = Order(self.list, self.output, resume=resume)
+        order = Order(self.list, self.output, resume=resume, force=True)
         try:
             clean_list(order, FakeSource().open, standard_output=io.BytesIO())
         except CommandError as fault:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.cli.cleaning.run import Order, clean_list
+from mailprobe.api.cli.cleaning.outputs import Order
+from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import BadList, open_list
 from mailprobe.api.cli.listfile.survey import Changed

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mailprobe.api.cli.listfile import BadList, open_list, open_writer
-from mailprobe.api.cli.listfile.writer import RESULT_FIELDS
+from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
 from tests.api.cli.cleaning.corpus import CORPUS, Case
-from tests.api.fake_source import verdict_of
+from tests.api.fake_source import result_of
 
 
 def cleaned(path: Path, case: Case) -> tuple[list[str], bytes]:
@@ -18,9 +18,9 @@ def cleaned(path: Path, case: Case) -> tuple[list[str], bytes]:
     file = io.BytesIO()
     with open_list(path, **case.said) as source:
         addresses = [row.address for row in source.rows()]
-        with open_writer(file, source.manner, source) as write:
+        with open_writer(file, source.manner, source, ResultColumns()) as write:
             for row in source.rows():
-                write(row, verdict_of(row.address) if row.address else None)
+                write(row, result_of(row.address) if row.address else None)
         assert all("\n" not in remark for remark in source.remarks())
     return addresses, file.getvalue()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.cli.cleaning.run import Order
+from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.listfile.dialect import Dialect
 from mailprobe.api.cli.listfile.tables import Records, TableList
 from tests.api.cli.cleaning.corpus import A, B

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.cli.cleaning.run import Order
+from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.listfile import replacing
 from tests.api.cli.test_clean import LIST, clean, mailprobe, names_in, refused, written
 
@@ -86,7 +86,7 @@ def test_a_new_output_has_the_mode_that_the_umask_leaves(tmp_path: Path, umask: 
 def test_an_output_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, mode: int) -> None:
     output = written(tmp_path / "o.csv", "old")
     output.chmod(mode)
-    clean(Order(written(tmp_path / "list.csv"), output))
+    clean(Order(written(tmp_path / "list.csv"), output, force=True))
     assert stat.S_IMODE(output.stat().st_mode) == mode
 
 
@@ -110,7 +110,7 @@ def test_what_a_killed_run_left_behind_goes_with_the_next_run(tmp_path: Path) ->
     for name in ("o.csv", "é" * 120 + ".csv"):
         leftover = leftover_of(tmp_path / name)
         assert leftover.name.startswith(f".{name[:80]}")
-        clean(Order(written(tmp_path / "list.csv"), tmp_path / name))
+        clean(Order(written(tmp_path / "list.csv"), tmp_path / name, force=True))
         assert names_in(tmp_path) == ["list.csv", name]
         (tmp_path / name).unlink()
 

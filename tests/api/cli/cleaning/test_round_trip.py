@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailprobe.api.cli.listfile import BadList
-from mailprobe.api.cli.listfile.writer import RESULT_FIELDS
+from mailprobe.api.cli.listfile.results import RESULT_FIELDS
 from tests.api.cli.cleaning.corpus import A, B, Case
 from tests.api.cli.cleaning.test_corpus import cleaned
 

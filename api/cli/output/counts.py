@@ -3,27 +3,35 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from mailprobe.api.cli.output.lights import judged
-from mailprobe.engine.verdict import Verdict
+from mailprobe.api.cli.output.lights import light_of
+from mailprobe.api.cli.output.results import RowResult
 
+HOSTS_MAX = 10_000  # names kept for the summary
 PACE_SPAN_S = 20.0  # the rate is measured over this span: steady, but still current
 
 
 @dataclass(slots=True)
 class ResultCounts:
-    """Counts of verdicts."""
+    """Counts of results."""
 
     done: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     lights: Counter[str] = field(default_factory=Counter)
+    blames: Counter[str] = field(default_factory=Counter)
+    suggestions: int = 0
+    refusing_hosts: set[str] = field(default_factory=set)  # at most HOSTS_MAX
 
-    def count(self, verdict: Verdict) -> None:
-        self.done += 1
-        self.statuses[verdict.status] += 1
-        light, reason = judged(verdict)
-        self.reasons[reason] += 1
-        self.lights[light] += 1
+    def count(self, result: RowResult, by: int = 1) -> None:
+        """Add a result; take it off again with `by` -1."""
+        self.done += by
+        self.statuses[result.status] += by
+        self.reasons[result.reason] += by
+        self.blames[result.blame or ""] += by
+        self.lights[light_of(result)] += by
+        self.suggestions += by * (result.suggestion is not None)
+        if result.reason == "blocked_us" and len(self.refusing_hosts) < HOSTS_MAX:
+            self.refusing_hosts.add(result.mx_host or "")
 
 
 class ProgressRate:

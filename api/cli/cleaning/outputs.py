@@ -1,0 +1,257 @@
+"""Where a cleaned list is written, and which of its rows. The output appears only once it is complete."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.journal import Journal
+from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
+from mailprobe.api.cli.errors import CommandError, Misuse, print_error
+from mailprobe.api.cli.listfile import (
+    List,
+    ListRow,
+    OutputFormat,
+    ReadOptions,
+    ResultColumns,
+    RowResult,
+    open_writer,
+    replacing,
+    writing_to,
+)
+from mailprobe.api.cli.output.counts import ResultCounts
+from mailprobe.api.cli.output.lights import Light, light_of
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.address import NotAnAddress, parse
+
+ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
+# The files of --split: the part of the name, and the lights of the rows. Rows without an
+# address go to the last.
+SPLIT: dict[str, frozenset[Light]] = {
+    "keep": frozenset({"GREEN_LIGHT"}),
+    "confirm": frozenset({"YELLOW_LIGHT"}),
+    "drop": frozenset({"RED_LIGHT"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows are written: None for `lights` means all, blank rows too."""
+
+    lights: frozenset[Light] | None = None
+    has_blank: bool = False  # rows without an address are written, too
+    dedupe: bool = False  # the first row of each mailbox only
+
+    def takes(self, result: RowResult | None) -> bool:
+        if self.lights is None:
+            return True
+        return self.has_blank if result is None else light_of(result) in self.lights
+
+
+ALL_ROWS = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Input and output of a run. None: standard input, standard output."""
+
+    input: Path | None
+    output: Path | None
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    resume: bool = False
+    recheck: Recheck = NO_RECHECK
+    selection: Selection = ALL_ROWS
+    split: bool = False  # three files in the place of one
+    suggest: bool = False  # a column with the corrected address
+    force: bool = False  # replace an existing output
+
+    @property
+    def journal(self) -> Path | None:
+        """The path beside the output; None without an output file."""
+        return self.output and self.output.with_name(f"{self.output.name}.journal")
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether an existing output is replaced.
+
+        Not to be stopped is a run that was killed after it wrote its output, and before it
+        deleted its journal.
+        """
+        return self.force or (self.resume and self.journal is not None and self.journal.exists())
+
+    def outputs(self) -> dict[Path | None, Selection]:
+        """The files to write, each with its rows."""
+        if not self.split or self.output is None:
+            return {self.output: self.selection}
+        dedupe = self.selection.dedupe
+        return {
+            split_path(self.output, name): Selection(lights, name == "drop", dedupe)
+            for name, lights in SPLIT.items()
+        }
+
+
+def output_path(source: Path) -> Path:
+    """The input's name with `.verified` before the ending."""
+    ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
+    return source.with_name(f"{source.stem}.verified{ending}")
+
+
+def split_path(output: Path, name: str) -> Path:
+    """`list.csv` and `keep` make `list.keep.csv`."""
+    return output.with_name(f"{output.stem}.{name}{output.suffix}")
+
+
+def check_output(order: Order, standard_output: BinaryIO | None) -> None:
+    """Misuse where the output cannot be, or would be the list itself under any name."""
+    output = order.output
+    source = _identity(order.input) if order.input else _identity_of(sys.stdin)
+    if output is None:
+        if order.resume:
+            raise Misuse("--resume needs an output file to go on with; name it with -o")
+        if source is not None and source == _identity_of(standard_output):
+            raise Misuse("standard output is the list itself; name another output with -o")
+        return
+    for path in filter(None, order.outputs()):
+        _check_file(order, path, source)
+    if source is None:
+        return
+    if order.journal and source == _identity(order.journal):
+        raise Misuse(
+            f"{plain(str(order.journal))} is the list itself, and the answers would be kept under "
+            "that name; name another output with -o"
+        )
+
+
+def _check_file(order: Order, output: Path, source: "Identity | None") -> None:
+    name = plain(str(output))
+    if output.is_dir():
+        raise Misuse(f"{name} is a directory; name a file with -o")
+    if output.exists() and not output.is_file():
+        raise Misuse(f"{name} is no regular file; for standard output name - with -o")
+    if source is not None and source == _identity(output):
+        raise Misuse(f"{name} is the list itself; name another output with -o")
+    if output.exists() and not order.may_replace:
+        raise Misuse(f"{name} exists; replace it with --force, or name another output with -o")
+
+
+Identity = tuple[int, int]  # device and inode: the same for every name and link of a file
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        return _regular(os.stat(path))
+    except OSError:
+        return None
+
+
+def _identity_of(stream: IO[Any] | None) -> Identity | None:
+    try:
+        return _regular(os.fstat(stream.fileno())) if stream is not None else None
+    except (OSError, ValueError):  # no descriptor behind it, or a closed one
+        return None
+
+
+def _regular(status: os.stat_result) -> Identity | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written: `counts` has the list's rows, `rows` those of the outputs."""
+
+    rows: int = 0
+    counts: ResultCounts = field(default_factory=ResultCounts)
+
+
+def write_list(
+    order: Order,
+    source: List,
+    manner: OutputFormat,
+    journal: Journal,
+    addresses: DistinctAddresses,
+    standard_output: BinaryIO,
+) -> Written:
+    """Write every output. Raises CommandError if the list was changed meanwhile."""
+    if addresses.rows >= ROWS_LONG:
+        print_error(f"writing {addresses.rows:,} rows")
+    may_replace = order.may_replace
+    rows = 0
+    for path, selection in order.outputs().items():
+        if path is None:
+            with writing_to("standard output"):
+                made = _write_rows(
+                    standard_output, order, selection, source, manner, journal, addresses
+                )
+        else:
+            with replacing(path, may_replace=may_replace) as file:
+                made = _write_rows(file, order, selection, source, manner, journal, addresses)
+        rows += made.rows
+    made.rows = rows
+    return made
+
+
+def _write_rows(
+    file: BinaryIO,
+    order: Order,
+    selection: Selection,
+    source: List,
+    manner: OutputFormat,
+    journal: Journal,
+    addresses: DistinctAddresses,
+) -> Written:
+    """The second reading: write the rows with their answers. Raises if the list was changed."""
+    made = Written()
+    rows = 0
+    mailboxes: set[str] = set()
+    columns = ResultColumns(order.suggest)
+    with journal.reading() as answers, open_writer(file, manner, source, columns) as write:
+        for row in _rows_again(source):
+            rows += 1
+            result = None
+            if row.address:
+                number = addresses.numbers.get(row.address)
+                if number is None:
+                    raise _changed(source)
+                result = answers.answer(addresses.offsets[number])
+                if result.email != row.address:
+                    raise CommandError(f"{journal.name} was changed while it was used")
+                made.counts.count(result)
+                if selection.dedupe:
+                    mailbox = mailbox_of(row.address)
+                    if mailbox in mailboxes:
+                        continue
+                    mailboxes.add(mailbox)
+            if selection.takes(result):
+                write(row, result)
+                made.rows += 1
+        if rows != addresses.rows:
+            raise _changed(source)
+    file.flush()
+    return made
+
+
+def mailbox_of(address: str) -> str:
+    """What two spellings of the same mailbox have in common; domains have no case."""
+    try:
+        return parse(address).mailbox
+    except NotAnAddress:
+        return address
+
+
+def _rows_again(source: List) -> Iterator[ListRow]:
+    """The rows of a list that was read before: any error means that it was changed.
+
+    A complete reading that differs in size or fingerprint raises Changed.
+    """
+    try:
+        yield from source.rows()
+    except (Misuse, UnicodeError, ValueError, EOFError, StopIteration, OSError) as error:
+        raise _changed(source) from error
+
+
+def _changed(source: List) -> CommandError:
+    return CommandError(f"{source.name} was changed while it was cleaned; clean it again")

@@ -1,0 +1,198 @@
+"""Asks about the addresses of a list: a first time, and again what time may cure.
+
+The first answers come from the list's first domains. If nothing outside can be reached
+they say so within seconds, not after the whole list.
+"""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import trio
+
+from mailprobe.api.cli.cleaning.addresses import (
+    FINAL,
+    DistinctAddresses,
+    first_of_domains,
+)
+from mailprobe.api.cli.cleaning.journal import Journal
+from mailprobe.api.cli.errors import CommandError, print_error
+from mailprobe.api.cli.output.counts import ResultCounts
+from mailprobe.api.cli.output.lights import ANSWERED, UNREACHED, WORDS
+from mailprobe.api.cli.output.results import RowResult, row_result
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.source import AnswerSource, in_request_order
+from mailprobe.engine.verdict import Reason
+
+LONG = 1_000  # addresses: before so many, the first domains are asked alone
+FIRST_DOMAINS_MAX = 30
+FIRST_FAILURES_MIN = 10  # fewer may be dead domains
+FAILURES_IN_A_ROW_MAX = 200
+OURS = ("us", "network")
+# Reasons that say nothing of whether this machine reaches mail hosts.
+NEUTRAL: frozenset[Reason] = frozenset({"syntax", "disposable", "smtp_blocked", "no_mx"})
+
+# Shows progress while addresses are verified; takes the counts and the number of addresses.
+ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def no_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
+    yield
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """How often, and how long after its last answer, an address is asked about again."""
+
+    passes: int = 2
+    after_s: float = 300.0
+
+    def due_at(self, result: RowResult) -> float:
+        """When the address is to be asked about again, in Unix time; FINAL if never."""
+        if not result.is_passing or result.attempts > self.passes:
+            return FINAL
+        return result.answered_at + self.after_s
+
+
+NO_RECHECK = Recheck(passes=0)
+
+
+@dataclass(slots=True)
+class Passes:
+    """The passes over one list. `counts` has the addresses, each by its present answer."""
+
+    addresses: DistinctAddresses
+    journal: Journal
+    recheck: Recheck = NO_RECHECK
+    show: ShowProgress = no_progress
+    now: Callable[[], float] = time.time
+    counts: ResultCounts = field(default_factory=ResultCounts)
+    asked: int = 0  # answers in this run
+    is_rechecking: bool = False  # every address has an answer
+    _passing: Counter[str] = field(default_factory=Counter)  # reasons of those to ask again
+    _failed_from: int = 0  # offset of the first of the failures in a row
+    _failures: int = 0
+    _reached: bool = False  # a mail host has answered in this run
+
+    def replay(self) -> None:
+        """Load the answers of an earlier run."""
+        for offset, result in self.journal.answers():
+            if result.email in self.addresses.numbers:
+                self._record(offset, result)
+        if self.journal.damaged:
+            lines = "lines are" if self.journal.damaged > 1 else "line is"
+            print_error(
+                f"{self.journal.damaged:,} {lines} damaged in {self.journal.name} and ignored; "
+                "their addresses are verified again"
+            )
+
+    async def run(self, source: AnswerSource) -> None:
+        """Ask until every address has an answer, and again what time may cure.
+
+        Raises CommandError where nothing but this machine or its network is to blame.
+        """
+        unanswered = self.addresses.unanswered()
+        async with self.show(self.counts, len(self.addresses.numbers)):
+            if len(unanswered) >= LONG and not self.addresses.answered:
+                await self._probe_first_domains(source, unanswered)
+                unanswered = self.addresses.unanswered()
+            await self._verify(source, unanswered, self.counts)
+        if self.addresses.answered < len(self.addresses.numbers):
+            raise CommandError("the answers ended early")
+        self.is_rechecking = True
+        while again := self.addresses.passing():
+            await self._wait_until_due(len(again))
+            known = ResultCounts()
+            async with self.show(known, len(again)):
+                await self._verify(source, again, known)
+            cured = known.done - known.statuses["unknown"]
+            print_error(f"asked again: {cured:,} of {len(again):,} are known now")
+
+    async def _probe_first_domains(self, source: AnswerSource, unanswered: list[str]) -> None:
+        first = first_of_domains(unanswered, FIRST_DOMAINS_MAX)
+        await self._verify(source, first, self.counts)
+        reasons = self.counts.reasons
+        failed = self.counts.blames["us"] + self.counts.blames["network"]
+        failed += sum(reasons[key] for key in UNREACHED)
+        if failed >= FIRST_FAILURES_MIN and not any(reasons[key] for key in ANSWERED):
+            self._stop(0, f"none of the list's first {len(first)} domains could be asked")
+
+    async def _verify(self, source: AnswerSource, texts: list[str], shown: ResultCounts) -> None:
+        if not texts:
+            return
+        async with source.open_answers(in_request_order(texts)) as answers:
+            async for answer in answers:
+                email = answer.verdict.email
+                if (
+                    email not in self.addresses.numbers
+                ):  # the source's mistake: asking on is no help
+                    raise CommandError(
+                        f"received an answer about {plain(email[:100])}, which was not requested"
+                    )
+                earlier = self.addresses.offset(email)
+                attempts = 1 if earlier is None else self.journal.answer(earlier).attempts + 1
+                result = row_result(answer, attempts, self.now())
+                self.asked += 1
+                offset = self.journal.append(result)
+                self._record(offset, result)
+                if shown is not self.counts:
+                    shown.count(result)
+                elif not self.is_rechecking:
+                    self._watch(offset, result)
+
+    def _record(self, offset: int, result: RowResult) -> None:
+        email = result.email
+        earlier = self.addresses.offset(email)
+        if earlier is not None:
+            before = self.journal.answer(earlier)
+            self.counts.count(before, -1)
+            self._passing[before.reason] -= bool(self.recheck.due_at(before))
+        due_at = self.recheck.due_at(result)
+        self.addresses.record(email, offset, due_at)
+        self.counts.count(result)
+        self._passing[result.reason] += bool(due_at)
+
+    def _watch(self, offset: int, result: RowResult) -> None:
+        """Stop after so many failures in a row for which this machine or its network is to blame."""
+        if result.reason in NEUTRAL:
+            return
+        self._reached = self._reached or result.reason in ANSWERED
+        is_failure = result.blame in OURS
+        is_failure = is_failure or (not self._reached and result.reason in UNREACHED)
+        if not is_failure:
+            self._failures = 0
+            return
+        if not self._failures:
+            self._failed_from = offset
+        self._failures += 1
+        if self._failures >= FAILURES_IN_A_ROW_MAX:
+            self._stop(
+                self._failed_from,
+                f"{self._failures} results in a row failed because of this machine or its network",
+            )
+
+    def _stop(self, since: int, what: str) -> None:
+        """Forget what failed, so that --resume asks about it again."""
+        reasons = {key: count for key, count in self.counts.reasons.items() if count}
+        self.journal.cut(since)
+        self.addresses.forget(since)
+        often = max(reasons, key=lambda key: reasons[key] if key not in ANSWERED else -1)
+        raise CommandError(f"{what} (most often: {WORDS[often]}); run mailprobe doctor to see why")
+
+    async def _wait_until_due(self, number: int) -> None:
+        last_s = self.addresses.last_due_at()
+        wait_s = last_s - self.now()
+        if wait_s <= 0:
+            return
+        noun = "address" if number == 1 else "addresses"
+        until = datetime.fromtimestamp(last_s).astimezone()
+        parts = [f"{count:,} {WORDS[key]}" for key, count in self._passing.most_common() if count]
+        print_error(
+            f"waiting until {until:%H:%M:%S} to ask about {number:,} {noun} again "
+            f"({', '.join(parts)}); Ctrl-C writes what is known"
+        )
+        await trio.sleep(wait_s)

@@ -1,0 +1,78 @@
+"""The result in a row of a cleaned list: its columns, and their cells."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from mailprobe.api.cli.output.lights import light_of
+from mailprobe.api.cli.output.results import RowResult
+from mailprobe.engine.verdict import FIELDS
+
+LIGHT = "light"
+CAUSE_FIELDS = ("reason", "blame", "attempts")
+RESULT_FIELDS = (*FIELDS, *CAUSE_FIELDS, LIGHT)
+HOST = RESULT_FIELDS.index("mx_host")
+PREFIX = "mailprobe_"
+SUGGESTED = "suggested"
+FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class ResultColumns:
+    """The columns that a cleaned list gets, and their values for a result."""
+
+    def __init__(self, suggest: bool = False) -> None:
+        self.fields = (*RESULT_FIELDS, SUGGESTED) if suggest else RESULT_FIELDS
+        self._suggest = suggest
+        self._nothing = [""] * len(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def names(self, taken: Sequence[str]) -> list[str]:
+        """Their names, with a prefix where the list has one of that name."""
+        names = []
+        for name in self.fields:
+            while name in taken:
+                name = PREFIX + name
+            names.append(name)
+        return names
+
+    def values(self, result: RowResult | None) -> list[Any]:
+        """The values in the columns' order; all None for a row without an address."""
+        if result is None:
+            return [None] * len(self.fields)
+        values = [*msgspec.structs.astuple(result)[:-1], light_of(result)]
+        return [*values, suggested(result)] if self._suggest else values
+
+    def cells(self, result: RowResult | None) -> list[str]:
+        """The same as cells: `true` and `false`, nothing for null."""
+        if result is None:
+            return self._nothing
+        return [
+            value if type(value) is str else CELLS.get(type(value), str)(value)
+            for value in self.values(result)
+        ]
+
+    def defused(self, cells: list[str]) -> list[str]:
+        """The cells, none of which a spreadsheet would take for a formula.
+
+        The name of a mail host comes from outside; the address is the list's own text.
+        """
+        for number in (HOST, len(RESULT_FIELDS)):
+            if number < len(cells) and cells[number].startswith(FORMULA_MARKS):
+                cells = [*cells[:number], "'" + cells[number], *cells[number + 1 :]]
+        return cells
+
+
+def suggested(result: RowResult) -> str | None:
+    """The address with the corrected domain; None without a suggestion."""
+    if result.suggestion is None:
+        return None
+    return f"{result.email.rpartition('@')[0]}@{result.suggestion}"
+
+
+CELLS: dict[type, Callable[[Any], str]] = {
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "",
+}

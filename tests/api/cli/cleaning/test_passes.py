@@ -1,0 +1,306 @@
+"""The second pass, and the early end where this machine or its network fails."""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_journal
+from mailprobe.api.cli.cleaning.outputs import Order, Selection, output_path
+from mailprobe.api.cli.cleaning.passes import (
+    FAILURES_IN_A_ROW_MAX,
+    FIRST_DOMAINS_MAX,
+    LONG,
+    NO_RECHECK,
+    Passes,
+    Recheck,
+)
+from mailprobe.api.cli.cleaning.run import clean_list
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.listfile.results import ResultColumns
+from mailprobe.api.cli.output.results import row_result
+from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.stream.answers import Answer
+from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, judge
+
+HEADER = Header(VERSION, 10, "ab" * 32)
+GREYLISTED = (Outcome.TEMPORARY, VerdictCause("greylisted", "host"))
+FOUND = (Outcome.DELIVERABLE, VerdictCause("accepted", None))
+BLOCKED = (Outcome.REFUSED_BY_POLICY, VerdictCause("blocked_us", "us"))
+NO_DNS = (Outcome.RESOLVER_FAILED, VerdictCause("resolver", "network"))
+SILENT = (Outcome.TIMED_OUT, VerdictCause("timeout", "host"))
+TYPO = Signals(suggestion="gmail.com")
+SYNTAX = (Outcome.SYNTAX, VerdictCause("syntax", "address"))
+Scripted = tuple[Outcome, VerdictCause]
+
+
+@dataclass
+class ScriptedSource:
+    """Answers the n-th question about an address with the n-th word of its script, then the last."""
+
+    scripts: dict[str, list[Scripted]] = field(default_factory=dict)
+    otherwise: Scripted = FOUND
+    asked: list[tuple[float, str]] = field(default_factory=list)  # (trio's clock, address)
+
+    @asynccontextmanager
+    async def open_answers(
+        self, texts: Sequence[str], *, explain: bool = False
+    ) -> AsyncIterator[AsyncIterator[Answer]]:
+        yield self._answers(texts)
+
+    async def _answers(self, texts: Sequence[str]) -> AsyncIterator[Answer]:
+        for position, text in enumerate(texts):
+            script = self.scripts.get(text, [self.otherwise])
+            number = sum(address == text for _, address in self.asked)
+            outcome, cause = script[min(number, len(script) - 1)]
+            self.asked.append((trio.current_time(), text))
+            found = outcome not in (Outcome.SYNTAX, Outcome.RESOLVER_FAILED)
+            signals = TYPO if text.endswith("@gmial.com") else NO_SIGNALS
+            verdict = judge(text, outcome, signals, mx_found=found)
+            yield Answer(position, verdict, known_cause=cause)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address for _, address in self.asked]
+
+
+def distinct(addresses: Sequence[str]) -> DistinctAddresses:
+    found = DistinctAddresses()
+    for address in addresses:
+        found.add(address)
+    return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with open_journal(tmp_path / "j", HEADER, resume=False) as journal:
+        yield journal
+
+
+def results_of(passes: Passes) -> dict[str, tuple[str, str, int]]:
+    """Of each address: status, reason and attempts."""
+    found: dict[str, tuple[str, str, int]] = {}
+    for address in passes.addresses.numbers:
+        offset = passes.addresses.offset(address)
+        assert offset is not None
+        result = passes.journal.answer(offset)
+        found[address] = (result.status, result.reason, result.attempts)
+    return found
+
+
+def passes_over(journal: Journal, addresses: Sequence[str], recheck: Recheck) -> Passes:
+    return Passes(distinct(addresses), journal, recheck, now=trio.current_time)
+
+
+# The second pass
+
+
+async def test_what_time_may_cure_is_asked_again_after_the_time(
+    autojump_clock: trio.abc.Clock, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ScriptedSource({"grey@a.test": [GREYLISTED, FOUND]})
+    passes = passes_over(journal, ["ann@a.test", "grey@a.test"], Recheck(2, 300))
+    began = trio.current_time()
+    await passes.run(source)
+    assert source.asked[-1] == (began + 300, "grey@a.test")
+    assert len(source.asked) == 3
+    assert results_of(passes) == {
+        "ann@a.test": ("deliverable", "accepted", 1),
+        "grey@a.test": ("deliverable", "accepted", 2),
+    }
+    assert passes.counts.statuses == {"deliverable": 2, "unknown": 0}
+    said = capsys.readouterr().err
+    assert "to ask about 1 address again (1 host asks to come back later)" in said
+    assert "1 of 1 are known now" in said
+
+
+@pytest.mark.parametrize("passes_max", [0, 1, 2])
+async def test_nothing_is_asked_more_often_than_the_setting_says(
+    autojump_clock: trio.abc.Clock, journal: Journal, passes_max: int
+) -> None:
+    source = ScriptedSource(otherwise=GREYLISTED)
+    passes = passes_over(journal, ["ann@a.test"], Recheck(passes_max, 10))
+    await passes.run(source)
+    assert source.addresses == ["ann@a.test"] * (1 + passes_max)
+    assert results_of(passes)["ann@a.test"] == ("unknown", "greylisted", 1 + passes_max)
+    assert passes.counts.done == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [BLOCKED, (Outcome.MAILBOX_FULL, VerdictCause("full", "address"))]
+)
+async def test_what_time_does_not_cure_is_asked_once(
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
+) -> None:
+    source = ScriptedSource(otherwise=answer)
+    await passes_over(journal, ["ann@a.test"], Recheck(2, 10)).run(source)
+    assert source.addresses == ["ann@a.test"]
+
+
+async def test_due_times_are_kept_for_a_run_that_resumes(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    path, recheck = tmp_path / "j", Recheck(2, 300)
+    source = ScriptedSource({"grey@a.test": [GREYLISTED, FOUND]})
+    began = trio.current_time()
+    with open_journal(path, HEADER, resume=False) as journal:
+        with trio.move_on_after(100):
+            await passes_over(journal, ["grey@a.test"], recheck).run(source)
+    with open_journal(path, HEADER, resume=True) as journal:
+        second = passes_over(journal, ["grey@a.test"], recheck)
+        second.replay()
+        await second.run(source)
+        assert source.asked[-1] == (began + 300, "grey@a.test")
+        assert results_of(second)["grey@a.test"] == ("deliverable", "accepted", 2)
+    with open_journal(path, HEADER, resume=True) as journal:
+        third = passes_over(journal, ["grey@a.test"], recheck)
+        third.replay()
+        await third.run(source)
+        assert len(source.asked) == 2
+        assert third.counts.statuses == {"unknown": 0, "deliverable": 1}
+
+
+# The early end
+
+
+@pytest.mark.parametrize("answer", [BLOCKED, NO_DNS, SILENT])
+async def test_failures_of_this_machine_in_a_row_end_the_run_and_are_forgotten(
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
+) -> None:
+    addresses = [f"a{number}@d{number}.test" for number in range(LONG - 1)]
+    scripts = {} if answer is SILENT else {address: [FOUND] for address in addresses[:100]}
+    scripts |= {address: [SYNTAX] for address in addresses[::7]}  # says nothing of this machine
+    source = ScriptedSource(scripts, otherwise=answer)
+    passes = passes_over(journal, addresses, Recheck(2, 10))
+    with pytest.raises(CommandError, match="200 results in a row") as failed:
+        await passes.run(source)
+    assert "\n" not in failed.value.message
+    assert "mailprobe doctor" in failed.value.message
+    kept = {result.email for _, result in journal.answers()}
+    assert kept == {address for address in source.addresses if scripts.get(address) == [FOUND]} | {
+        address for address in addresses[: len(kept)] if scripts.get(address) == [SYNTAX]
+    }
+    assert passes.addresses.answered == len(kept)
+    second = ScriptedSource()
+    await Passes(passes.addresses, journal, NO_RECHECK).run(second)
+    assert set(second.addresses) == set(addresses) - kept
+
+
+async def test_failures_between_answers_end_nothing(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    addresses = [f"a{number}@d{number}.test" for number in range(LONG - 1)]
+    scripts = {each: [FOUND] for each in addresses[:: FAILURES_IN_A_ROW_MAX - 1]}
+    passes = passes_over(journal, addresses, NO_RECHECK)
+    await passes.run(ScriptedSource(scripts, otherwise=BLOCKED))
+    assert passes.counts.done == len(addresses)
+
+
+async def test_hosts_that_are_silent_after_others_have_answered_end_nothing(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    addresses = [f"a{number}@d{number}.test" for number in range(LONG - 1)]
+    passes = passes_over(journal, addresses, NO_RECHECK)
+    await passes.run(ScriptedSource({addresses[0]: [FOUND]}, otherwise=SILENT))
+    assert passes.counts.done == len(addresses)
+
+
+@pytest.mark.parametrize("answer", [NO_DNS, SILENT, BLOCKED])
+async def test_before_a_long_list_its_first_domains_are_asked(
+    autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
+) -> None:
+    addresses = [f"a{number}@d{number // 10}.test" for number in range(LONG)]
+    source = ScriptedSource(otherwise=answer)
+    with pytest.raises(CommandError, match="first 30 domains"):
+        await passes_over(journal, addresses, NO_RECHECK).run(source)
+    assert source.addresses == addresses[: FIRST_DOMAINS_MAX * 10 : 10]
+    assert list(journal.answers()) == []
+
+
+async def test_the_first_domains_are_not_asked_twice(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    addresses = [f"a{number}@d{number // 10}.test" for number in range(LONG)]
+    source = ScriptedSource()
+    await passes_over(journal, addresses, NO_RECHECK).run(source)
+    assert sorted(source.addresses) == sorted(addresses)
+
+
+# Which rows are written
+
+LIST = """name,email
+Ann,ann@shop.test
+Bob,nobody@shop.test
+Cy,catch@shop.test
+,
+Ann again,ann@SHOP.test
+Dan,dan@gmial.com
+"""
+
+
+def cleaned(path: Path, order: Order) -> dict[str, list[dict[str, str]]]:
+    """The rows of each file that was written."""
+    path.write_text(LIST)
+    source = ScriptedSource(
+        {
+            "nobody@shop.test": [(Outcome.UNDELIVERABLE, VerdictCause("no_mailbox", "address"))],
+            "catch@shop.test": [(Outcome.CATCH_ALL, VerdictCause("catch_all", "host"))],
+        }
+    )
+
+    @asynccontextmanager
+    async def open_source() -> AsyncIterator[ScriptedSource]:
+        yield source
+
+    summary = clean_list(order, open_source, standard_output=io.BytesIO())
+    rows = {
+        output.name: list(csv.DictReader(io.StringIO(output.read_text())))
+        for output in summary.outputs
+    }
+    assert summary.written == sum(map(len, rows.values()))
+    assert summary.rows == 6
+    return rows
+
+
+def test_only_rows_of_the_lights_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    only = Selection(frozenset({"GREEN_LIGHT", "YELLOW_LIGHT"}))
+    (rows,) = cleaned(path, Order(path, output_path(path), selection=only)).values()
+    assert [row["name"] for row in rows] == ["Ann", "Cy", "Ann again", "Dan"]
+
+
+def test_the_first_row_of_each_mailbox_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    order = Order(path, output_path(path), selection=Selection(dedupe=True))
+    (rows,) = cleaned(path, order).values()
+    assert [row["name"] for row in rows] == ["Ann", "Bob", "Cy", "", "Dan"]
+
+
+def test_three_files_hold_each_row_once(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    files = cleaned(path, Order(path, tmp_path / "out.csv", split=True))
+    assert {name: [row["name"] for row in rows] for name, rows in files.items()} == {
+        "out.keep.csv": ["Ann", "Ann again"],
+        "out.confirm.csv": ["Cy", "Dan"],
+        "out.drop.csv": ["Bob", ""],
+    }
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_corrected_address_stands_beside_a_mistyped_one(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    (rows,) = cleaned(path, Order(path, output_path(path), suggest=True)).values()
+    assert [row["suggested"] for row in rows] == ["", "", "", "", "", "dan@gmail.com"]
+    assert list(rows[0])[-1] == "suggested"
+
+
+def test_a_suggestion_is_no_formula() -> None:
+    result = row_result(Answer(0, judge("=1+2@gmial.com", Outcome.DELIVERABLE, TYPO)))
+    columns = ResultColumns(suggest=True)
+    assert columns.defused(columns.cells(result))[-1] == "'=1+2@gmail.com"

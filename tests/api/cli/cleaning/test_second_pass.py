@@ -1,0 +1,101 @@
+"""`mailprobe clean`: the second pass, its options, and the exit code where this machine fails."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mailprobe.api.cli import main
+from tests.storage.child_processes import ROOT
+
+
+def start(directory: Path, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.api.fake_source", "--", "clean", *words],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said_until(process: "subprocess.Popen[str]", words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"it never said {words!r}")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_ctrl_c_while_it_waits_writes_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
+    with start(tmp_path, "list.csv") as process:
+        said_until(process, "waiting until")
+        assert not (tmp_path / "list.verified.csv").exists()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 0
+    assert [(row["status"], row["reason"], row["attempts"])
+            for row in rows_of(tmp_path / "list.verified.csv")] == [
+        ("deliverable", "accepted", "1"), ("unknown", "timeout", "1"),
+    ]  # fmt: skip
+    assert not (tmp_path / "list.verified.csv.journal").exists()
+
+
+def test_a_run_killed_while_it_waits_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
+    with start(tmp_path, "list.csv") as process:
+        said_until(process, "waiting until")
+        process.kill()
+    with start(tmp_path, "list.csv", "--resume", "--recheck", "0") as process:
+        process.communicate()
+    assert process.returncode == 0
+    assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "1"]
+
+
+def test_addresses_are_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
+    with start(tmp_path, "list.csv", "--recheck-after", "0s") as process:
+        process.communicate()
+    assert process.returncode == 0
+    assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "3"]
+
+
+def test_all_unknown_because_of_this_machine_is_written_and_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("email\nresolver@shop.test\nresolver+1@shop.test\n")
+    with start(tmp_path, "list.csv", "--recheck", "0") as process:
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert "no name could be looked up; run mailprobe doctor" in said.splitlines()[-1]
+    assert len(rows_of(tmp_path / "list.verified.csv")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--recheck-after", "5"], "such as 30s, 5m or 1h"),
+        (["--recheck-after", "25h"], "at most 24h"),
+        (["--recheck", "3"], "0<=x<=2"),
+        (["--only", "blue"], "green, yellow and red"),
+        (["--only", "green", "--split"], "give one of them"),
+        (["--split", "-o", "-"], "name them with -o"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(tmp_path: Path, words: list[str], said: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("ann@shop.test\n")
+    result = CliRunner().invoke(main, ["clean", str(path), *words])
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["list.txt"]
