@@ -96,7 +96,8 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--suggest", is_flag=True, help="Add a column with the corrected address of a mistyped one."
 )
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--report", metavar="FILE", type=FILE_NAME, help="Write a report as one HTML file.")
+@click.option("--force", is_flag=True, help="Replace an output or a report that exists.")
 @collector_paused()
 def clean(
     input_: str,
@@ -110,6 +111,7 @@ def clean(
     split: bool,
     dedupe: bool,
     suggest: bool,
+    report: str | None,
     force: bool,
     **reading: Any,
 ) -> None:
@@ -147,6 +149,7 @@ def clean(
     order = Order(
         source, target, ReadOptions(**reading), resume, Recheck(recheck, _seconds(recheck_after)),
         Selection(_lights(only), dedupe=dedupe), split, suggest, force,
+        None if report is None else Path(os.path.realpath(report)),
     )  # fmt: skip
     with sigterm_as_sigint():
         summary = clean_list(
