@@ -48,6 +48,11 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     metavar="NAME",
     help="Column of the addresses: its name, number, or path to a field.",
 )
+@click.option(
+    "--sheet",
+    metavar="NAME",
+    help="Sheet of a workbook: its title or number. Default: the first visible.",
+)
 @click.option("--encoding", metavar="NAME", help="Encoding of the list, such as cp1252.")
 @click.option(
     "--errors",

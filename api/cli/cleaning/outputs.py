@@ -21,6 +21,7 @@ from mailprobe.api.cli.listfile import (
     RowResult,
     open_writer,
     replacing,
+    unpacked_name,
     writing_to,
 )
 from mailprobe.api.cli.output.counts import ResultCounts
@@ -97,7 +98,8 @@ class Order:
 
 
 def output_path(source: Path) -> Path:
-    """The input's name with `.verified` before the ending."""
+    """The input's name with `.verified` before the ending, and without `.gz`."""
+    source = unpacked_name(source)
     ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
     return source.with_name(f"{source.stem}.verified{ending}")
 
