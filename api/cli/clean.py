@@ -48,6 +48,11 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     metavar="NAME",
     help="Column of the addresses: its name, number, or path to a field.",
 )
+@click.option(
+    "--sheet",
+    metavar="NAME",
+    help="Sheet of a workbook: its title or number. Default: the first visible.",
+)
 @click.option("--encoding", metavar="NAME", help="Encoding of the list, such as cp1252.")
 @click.option(
     "--errors",
@@ -96,7 +101,8 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--suggest", is_flag=True, help="Add a column with the corrected address of a mistyped one."
 )
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--report", metavar="FILE", type=FILE_NAME, help="Write a report as one HTML file.")
+@click.option("--force", is_flag=True, help="Replace an output or a report that exists.")
 @collector_paused()
 def clean(
     input_: str,
@@ -110,6 +116,7 @@ def clean(
     split: bool,
     dedupe: bool,
     suggest: bool,
+    report: str | None,
     force: bool,
     **reading: Any,
 ) -> None:
@@ -147,6 +154,7 @@ def clean(
     order = Order(
         source, target, ReadOptions(**reading), resume, Recheck(recheck, _seconds(recheck_after)),
         Selection(_lights(only), dedupe=dedupe), split, suggest, force,
+        None if report is None else Path(os.path.realpath(report)),
     )  # fmt: skip
     with sigterm_as_sigint():
         summary = clean_list(

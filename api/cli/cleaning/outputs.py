@@ -21,9 +21,11 @@ from mailprobe.api.cli.listfile import (
     RowResult,
     open_writer,
     replacing,
+    unpacked_name,
     writing_to,
 )
 from mailprobe.api.cli.output.counts import ResultCounts
+from mailprobe.api.cli.output.html_report import ReportCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
@@ -68,6 +70,7 @@ class Order:
     split: bool = False  # three files in the place of one
     suggest: bool = False  # a column with the corrected address
     force: bool = False  # replace an existing output
+    report: Path | None = None  # of the HTML report
 
     @property
     def journal(self) -> Path | None:
@@ -95,7 +98,8 @@ class Order:
 
 
 def output_path(source: Path) -> Path:
-    """The input's name with `.verified` before the ending."""
+    """The input's name with `.verified` before the ending, and without `.gz`."""
+    source = unpacked_name(source)
     ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
     return source.with_name(f"{source.stem}.verified{ending}")
 
@@ -109,13 +113,17 @@ def check_output(order: Order, standard_output: BinaryIO | None) -> None:
     """Misuse where the output cannot be, or would be the list itself under any name."""
     output = order.output
     source = _identity(order.input) if order.input else _identity_of(sys.stdin)
+    if order.report is not None and order.report in order.outputs():
+        raise Misuse("--report and the output are the same file; name another one")
     if output is None:
+        if order.report is not None:
+            _check_file(order, order.report, source)
         if order.resume:
             raise Misuse("--resume needs an output file to go on with; name it with -o")
         if source is not None and source == _identity_of(standard_output):
             raise Misuse("standard output is the list itself; name another output with -o")
         return
-    for path in filter(None, order.outputs()):
+    for path in filter(None, (*order.outputs(), order.report)):
         _check_file(order, path, source)
     if source is None:
         return
@@ -165,6 +173,7 @@ class Written:
 
     rows: int = 0
     counts: ResultCounts = field(default_factory=ResultCounts)
+    report: ReportCounts | None = None
 
 
 def write_list(
@@ -204,7 +213,7 @@ def _write_rows(
     addresses: DistinctAddresses,
 ) -> Written:
     """The second reading: write the rows with their answers. Raises if the list was changed."""
-    made = Written()
+    made = Written(report=None if order.report is None else ReportCounts())
     rows = 0
     mailboxes: set[str] = set()
     columns = ResultColumns(order.suggest)
@@ -220,6 +229,8 @@ def _write_rows(
                 if result.email != row.address:
                     raise CommandError(f"{journal.name} was changed while it was used")
                 made.counts.count(result)
+                if made.report is not None:
+                    made.report.count(result)
                 if selection.dedupe:
                     mailbox = mailbox_of(row.address)
                     if mailbox in mailboxes:

@@ -25,8 +25,10 @@ from mailprobe.api.cli.listfile import (
     check_header,
     open_list,
     output_manner,
+    replacing,
 )
 from mailprobe.api.cli.output.counts import ResultCounts
+from mailprobe.api.cli.output.html_report import report_page
 from mailprobe.api.cli.runner import run
 from mailprobe.api.cli.source import OpenSource
 
@@ -43,6 +45,7 @@ class Summary:
     took_s: float
     counts: ResultCounts
     written: int  # rows, of all outputs
+    report: Path | None = None
 
 
 def clean_list(
@@ -76,7 +79,7 @@ def clean_list(
             written = write_list(order, source, manner, journal, addresses, standard_output)
             if order.journal:
                 order.journal.unlink(missing_ok=True)
-    return Summary(
+    summary = Summary(
         outputs=tuple(path for path in order.outputs() if path is not None),
         rows=addresses.rows,
         blank=addresses.rows - written.counts.done,
@@ -85,7 +88,14 @@ def clean_list(
         took_s=time.monotonic() - started,
         counts=written.counts,
         written=written.rows,
+        report=order.report,
     )
+    if order.report is not None and written.report is not None:
+        name = "standard input" if order.input is None else order.input.name
+        page = report_page(summary, written.report, name)
+        with replacing(order.report, may_replace=order.force) as file:
+            file.write(page.encode())
+    return summary
 
 
 def _read_addresses(source: List, manner: OutputFormat) -> DistinctAddresses:

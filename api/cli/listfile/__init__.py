@@ -16,6 +16,7 @@ from mailprobe.api.cli.listfile.opening import (
     ReadOptions,
     open_list,
     temporary_file,
+    unpacked_name,
 )
 from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.listfile.survey import BadList, known_encoding
@@ -47,5 +48,6 @@ __all__ = [
     "output_manner",
     "replacing",
     "temporary_file",
+    "unpacked_name",
     "writing_to",
 ]

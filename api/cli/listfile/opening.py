@@ -1,9 +1,11 @@
 """Opens a file or standard input as a list: detects its kind and reads its rows."""
 
+import gzip
 import os
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ from mailprobe.api.cli.output.terminal import plain
 Kind = Literal["csv", "xlsx", "ndjson"]
 
 STANDARD_INPUT = "standard input"
+GZIP = b"\x1f\x8b"
+UNPACKED_OCTETS_MAX = 1 << 33  # a larger file may be made to fill the disk
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 SKIPPED_LINES_MAX = 10_000  # they are held in memory
@@ -43,6 +47,7 @@ class ReadOptions:
     skip_lines: int = 0
     quotes: bool | None = None  # True: around cells; False: ordinary characters
     backslash: Literal["text", "escape"] | None = None
+    sheet: str | None = None  # of a workbook: its title or number
 
 
 class ListRow(Protocol):
@@ -109,8 +114,8 @@ class List:
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
         if self.sheet is not None and len(self.sheet.package.sheets) > 1:
             yield (
-                f"{self.name} has {len(self.sheet.package.sheets)} sheets; the first visible one is "
-                f"cleaned, {plain(self.sheet.entry.title)}"
+                f"{self.name} has {len(self.sheet.package.sheets)} sheets; "
+                f"{plain(self.sheet.entry.title)} is cleaned; --sheet names another"
             )
         if self.sheet is not None and self.sheet.package.has_macros:
             yield f"{self.name} holds macros, which are not kept"
@@ -133,16 +138,24 @@ def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any
     name = STANDARD_INPUT if path is None else plain(str(path))
     with _opened(path, name) as file:
         found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
-        yield _read(file, found, path.suffix.lower() if path else "", reading, name)
+        yield _read(file, found, unpacked_name(path).suffix.lower() if path else "", reading, name)
 
 
 @contextmanager
 def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
-    """The file; standard input is put on disk first, since lists are read twice."""
-    if path is None:
-        with spooled_input() as spool:
+    """The file, unpacked; standard input is put on disk first, since lists are read twice."""
+    with spooled_input() if path is None else _regular_file(path, name) as file:
+        begin = file.read(len(GZIP))
+        file.seek(0)
+        if begin != GZIP:
+            yield file
+            return
+        with _spooled(_unpacked(file, name), name) as spool:
             yield spool
-        return
+
+
+@contextmanager
+def _regular_file(path: Path, name: str) -> Iterator[BinaryIO]:
     try:
         # Opening a pipe without a writer would block.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -156,20 +169,48 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
         yield file
 
 
+def unpacked_name(path: Path) -> Path:
+    """`list.csv.gz` without its last ending; any other path as it is."""
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
+    octets = 0
+    try:
+        with gzip.open(file) as stream:
+            while piece := stream.read(PIECE_OCTETS):
+                octets += len(piece)
+                if octets > UNPACKED_OCTETS_MAX:
+                    raise BadList(f"{name} unpacks to more than 8 GiB; unpack and split it first")
+                yield piece
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise BadList(f"{name} is a damaged gzip file; make it anew") from None
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise BadList(f"{name} cannot be read: {reason}") from None
+
+
 @contextmanager
 def spooled_input() -> Iterator[BinaryIO]:
     """Copy standard input to a temporary file without a name."""
+    with _spooled(iter(_read_input, b""), STANDARD_INPUT) as spool:
+        yield spool
+
+
+@contextmanager
+def _spooled(pieces: Iterator[bytes], name: str) -> Iterator[BinaryIO]:
     with temporary_file() as spool:
-        while octets := _read_input():
+        for octets in pieces:
             try:
                 spool.write(octets)
                 spool.flush()
             except OSError as error:
                 reason = os.strerror(error.errno or 0)
                 raise BadList(
-                    f"{STANDARD_INPUT} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
+                    f"{name} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
                     "name a folder with room in TMPDIR, or name a file instead"
                 ) from None
+        spool.seek(0)
         yield spool
 
 
@@ -202,6 +243,8 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
         return _read_sheet(file, found, reading, name)
     if ending in (".xlsx", ".xlsm"):
         raise BadList(f"{name} is no XLSX workbook, whatever its name says")
+    if reading.sheet is not None:
+        raise BadList(f"{name} is no workbook: --sheet is for workbooks")
     if ending in OBJECT_ENDINGS or (
         ending not in TABLE_ENDINGS and found.sample.lstrip()[:1] in ("{", "[")
     ):
@@ -212,7 +255,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    sheet = Sheet(file, found, name)
+    sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 

@@ -9,10 +9,13 @@ from typing import IO, Any, BinaryIO
 from xml.etree import ElementTree
 from xml.parsers import expat
 
+from mailprobe.api.cli.output.terminal import plain
+
 PART_OCTETS_MAX = 1 << 26  # of the workbook, its relationships and styles, which are held in memory
 OCTETS_MAX = 1 << 33  # of all parts unpacked; a larger file may be a ZIP bomb
 STRINGS_CHARACTERS_MAX = 1 << 28
 READ_OCTETS = 1 << 16
+LISTED_MAX = 12  # sheets named in a message
 
 WORKSHEET = "/worksheet"
 ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -75,12 +78,29 @@ class Package:
         """Whether the workbook has a single sheet and no defined names, which may refer to its cells."""
         return len(self.sheets) == 1 and not self._names
 
-    def visible_sheet(self) -> SheetEntry:
-        """Return the first visible sheet. Raises NotAWorkbook if there is none."""
+    def sheet(self, wanted: str | None) -> SheetEntry:
+        """Return the sheet with this title, or this number from 1; None: the first visible one.
+
+        Raises NotAWorkbook if there is none.
+        """
+        if wanted is not None:
+            return self._wanted_sheet(wanted)
         for entry in self.sheets:
             if entry.visible:
                 return entry
         raise NotAWorkbook("has no sheet that is visible; unhide the one with the list")
+
+    def _wanted_sheet(self, wanted: str) -> SheetEntry:
+        for same in (str, str.casefold):
+            found = [entry for entry in self.sheets if same(entry.title) == same(wanted)]
+            if len(found) == 1:
+                return found[0]
+        if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted[:9]) <= len(self.sheets):
+            return self.sheets[int(wanted[:9]) - 1]
+        titles = [plain(entry.title) for entry in self.sheets[:LISTED_MAX]]
+        more = len(self.sheets) - len(titles)
+        listed = ", ".join(titles) + (f" and {more} more" if more else "")
+        raise NotAWorkbook(f"has no sheet {plain(wanted)} (sheets: {listed})")
 
     def open(self, entry: SheetEntry) -> IO[bytes]:
         return self.zip.open(self._infos[entry.part])

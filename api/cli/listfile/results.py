@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from mailprobe.api.cli.output.lights import light_of
-from mailprobe.api.cli.output.results import RowResult
+from mailprobe.api.cli.output.results import RowResult, suggested
 from mailprobe.engine.verdict import FIELDS
 
 LIGHT = "light"
@@ -63,13 +63,6 @@ class ResultColumns:
             if number < len(cells) and cells[number].startswith(FORMULA_MARKS):
                 cells = [*cells[:number], "'" + cells[number], *cells[number + 1 :]]
         return cells
-
-
-def suggested(result: RowResult) -> str | None:
-    """The address with the corrected domain; None without a suggestion."""
-    if result.suggestion is None:
-        return None
-    return f"{result.email.rpartition('@')[0]}@{result.suggestion}"
 
 
 CELLS: dict[type, Callable[[Any], str]] = {

@@ -61,14 +61,16 @@ class Around:
 class Sheet:
     """The sheet to clean; `around` is complete once all rows were read. Raises BadList, Changed."""
 
-    def __init__(self, file: BinaryIO, survey: Survey, name: str) -> None:
+    def __init__(
+        self, file: BinaryIO, survey: Survey, name: str, wanted: str | None = None
+    ) -> None:
         self.name = name
         self.around = Around()
         self._file = file
         self._survey = survey
         try:
             self.package = Package(file)
-            self.entry = self.package.visible_sheet()
+            self.entry = self.package.sheet(wanted)
             self._strings = self.package.strings()
             self._styles = self.package.styles()
         except NotAWorkbook as bad:

@@ -176,6 +176,8 @@ def print_summary(summary: "Summary", stream: TextIO) -> None:
         console.print(line, overflow="fold", soft_wrap=True)
     for path in summary.outputs:
         console.print(f"cleaned list: {plain(str(path))}", overflow="fold", soft_wrap=True)
+    if summary.report is not None:
+        console.print(f"report: {plain(str(summary.report))}", overflow="fold", soft_wrap=True)
 
 
 def summary_line(summary: "Summary") -> str:

@@ -30,3 +30,10 @@ def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) ->
     reason, blame = answer.cause
     fields = msgspec.structs.astuple(answer.verdict)
     return RowResult(*fields, reason, blame, attempts, answered_at)  # type: ignore[call-arg]
+
+
+def suggested(result: RowResult) -> str | None:
+    """The address with the corrected domain; None without a suggestion."""
+    if result.suggestion is None:
+        return None
+    return f"{result.email.rpartition('@')[0]}@{result.suggestion}"

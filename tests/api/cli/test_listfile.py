@@ -1,6 +1,7 @@
 """List files with any delimiter, encoding and line ending are read and written back."""
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
+from mailprobe.api.cli.cleaning.outputs import output_path
 from mailprobe.api.cli.listfile import (
     BadList,
     OutputFormat,
@@ -130,7 +132,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "ambiguous, headless": ("a.csv", b"a@b.test,c@d.test\n", "--column NUMBER"),
     "image": ("a.csv", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "no text but binary"),
     "random": ("a.csv", bytes(range(256)) * 4, "no text but binary"),
-    "gzip": ("a.csv", b"\x1f\x8b\x08\0\0", "gunzip"),
+    "gzip": ("a.csv", b"\x1f\x8b\x08\0\0", "damaged gzip"),
     "pdf": ("a.txt", b"%PDF-1.7", "PDF"),
     "old excel": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "old Office format"),
     "encrypted": ("a.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -398,3 +400,30 @@ def test_every_sheet_row_comes_out_once_and_unchanged(
     path.write_bytes(text.getvalue().encode())
     got = sheet_of(rewritten(path, OutputFormat("xlsx")))
     assert [row[1:4] for row in got[1:-1]] == rows
+
+
+# Compressed lists
+
+
+@pytest.mark.parametrize("name", ["list.csv.gz", "list.gz", "list.csv"])
+def test_a_compressed_list_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"n,email\n1,ann@shop.test\n"))
+    assert addresses(path) == [ANN]
+    assert output_path(tmp_path / "list.csv.gz") == tmp_path / "list.verified.csv"
+
+
+@pytest.mark.parametrize("length", [3, 12, 30, -4])
+def test_a_damaged_compressed_list_is_told(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "list.csv.gz"
+    path.write_bytes(gzip.compress(b"email\nann@shop.test\n" * 9)[:length])
+    assert "damaged gzip" in complaint(path)
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailprobe.api.cli.listfile.opening.UNPACKED_OCTETS_MAX", 1 << 21)
+    path = tmp_path / "list.csv.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 23)))
+    assert "unpacks to more than" in complaint(path)

@@ -87,7 +87,7 @@ def test_the_evidence_of_an_answer_is_cut_in_order():
     whole = Evidence(
         [ConnectionAttempt("mx.test", "192.0.2.1", "answered")], lines, "rule", cached=["mx"]
     )
-    budget = EvidenceBudget(3000)
+    budget = EvidenceBudget(3100)
     assert budget.fit(whole) is whole
     cut = budget.fit(whole)
     assert cut.truncated

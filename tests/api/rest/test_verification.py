@@ -7,7 +7,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
 from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, Shop
 
-EVIDENCE = {"exchanges", "conversation", "rule", "cached", "truncated"}
+EVIDENCE = {"reason", "blame", "exchanges", "conversation", "rule", "cached", "truncated"}
 
 
 async def test_a_batch_keeps_the_order_of_the_request(autojump_clock, shop: Shop):

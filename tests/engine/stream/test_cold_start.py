@@ -30,7 +30,7 @@ class Silence:
 
 async def test_an_engine_compiles_its_rules_soon_after_it_opened(autojump_clock, monkeypatch):
     rules = load_rules()
-    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
     async with open_engine(EngineSettings(), transport=Silence()):
         assert left_to_compile(rules) > 50
         await trio.sleep(2 * engine_module.COMPILE_AFTER_S)
@@ -41,7 +41,7 @@ async def test_an_engine_compiles_its_rules_soon_after_it_opened(autojump_clock,
 async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypatch):
     """Other tasks run between two of them."""
     rules = load_rules()
-    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
     compiled: list[str] = []
     seen: list[int] = []
     compile_one = Pattern.compile
@@ -63,7 +63,7 @@ async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypat
 
 async def test_an_engine_that_closes_at_once_compiles_nothing(autojump_clock, monkeypatch):
     rules = load_rules()
-    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
     async with open_engine(EngineSettings(), transport=Silence()):
         pass
     assert left_to_compile(rules) > 50
@@ -71,7 +71,7 @@ async def test_an_engine_that_closes_at_once_compiles_nothing(autojump_clock, mo
 
 def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch):
     rules = load_rules()
-    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
     engine_module.load_rules_and_lists()
     assert left_to_compile(rules) == 0
     names: Any = engine_module._lists().disposable

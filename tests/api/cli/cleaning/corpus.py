@@ -329,6 +329,6 @@ CORPUS: dict[str, Case] = {
         "a.ndjson", f'{{"to":["{A}","{B}"]}}\n'.encode(), addresses=[A],
         said={"column": "to.0"}, reader=None),
     "a line without end": refused("a.txt", f"{A}\n" + "x" * 5_000_000, "line 2: is longer than"),
-    "packed": refused("a.csv", b"\x1f\x8b\x08\0\0\0\0\0", "gunzip"),
+    "packed": refused("a.csv", b"\x1f\x8b\x08\0\0\0\0\0", "damaged gzip"),
     "a database": refused("a.csv", b"SQLite format 3\0" + b"\0" * 99, "is a database"),
 }  # fmt: skip

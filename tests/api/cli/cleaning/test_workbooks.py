@@ -126,10 +126,33 @@ def test_the_first_visible_sheet_is_cleaned(tmp_path: Path, state: str) -> None:
     assert {name for name in before if before[name] != after[name]} == {"xl/worksheets/s2.xml"}
     with open_list(tmp_path / "list.xlsx") as source:
         assert [each.address for each in source.rows()] == [ANN]
-        assert "3 sheets; the first visible one is cleaned, b" in "".join(source.remarks())
+        assert "3 sheets; b is cleaned; --sheet names another" in "".join(source.remarks())
     assert "no sheet that is visible" in complaint(
         tmp_path, workbook({"a": SIMPLE}, states={"a": state})
     )
+
+
+@pytest.mark.parametrize("wanted", ["Kunden", "kunden", "2"])
+def test_a_sheet_is_named_by_its_title_or_its_number(tmp_path: Path, wanted: str) -> None:
+    other = sheet(HEAD, row(2, text("B2", BOB)))
+    octets = workbook({"a": SIMPLE, "Kunden": other, "c": SIMPLE}, states={"Kunden": "hidden"})
+    before, after = parts_of(octets), parts_of(written(tmp_path, octets, sheet=wanted))
+    assert {name for name in before if before[name] != after[name]} == {"xl/worksheets/s2.xml"}
+    with open_list(tmp_path / "list.xlsx", sheet=wanted) as source:
+        assert [each.address for each in source.rows()] == [BOB]
+
+
+@pytest.mark.parametrize("wanted", ["d", "0", "4", ""])
+def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, wanted: str) -> None:
+    path = tmp_path / "list.xlsx"
+    path.write_bytes(workbook({"a": SIMPLE, "b": SIMPLE, "c": SIMPLE}))
+    sheets = r"has no sheet .* \(sheets: a, b, c\)"
+    with pytest.raises(BadList, match=sheets), open_list(path, sheet=wanted):
+        pass
+    path = tmp_path / "list.csv"
+    path.write_text("email\nann@shop.test\n")
+    with pytest.raises(BadList, match="--sheet is for workbooks"), open_list(path, sheet=wanted):
+        pass
 
 
 def test_a_headless_sheet_moves_down_where_nothing_speaks_of_its_rows(tmp_path: Path) -> None:
