@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.address import NotAnAddress, parse
 
 SAMPLE_ROWS = 1000  # a column without addresses in these has none
 LISTED_MAX = 12  # columns named in a message
@@ -42,16 +43,38 @@ MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]+)\s*>[\s,;]*")
 # text copied from browsers and documents contains.
 INVISIBLE = "\ufeff\u200b"
 WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
+# One of several addresses: a word with one @, between separators.
+ONE_OF_SEVERAL = re.compile(r'(?<![^\s<>,;|"()])[^\s<>,;|"()@]+@[^\s<>,;|"()@]+(?![^\s<>,;|"()])')
 
 
 def address_in(cell: str) -> str:
-    """The address in a cell: its text without white space, or a mailbox's address."""
+    """The address in a cell: its text without white space, or a mailbox's address.
+
+    Of several addresses it is the first.
+    """
     text = cell.strip()
     if not text.isascii():
         text = text.strip(INVISIBLE).strip()
     if text.endswith((">", ",", ";")) and (mailbox := MAILBOX.fullmatch(text)) is not None:
         return mailbox[1] if "@" in mailbox[1] else text
-    return text
+    several = several_in(text)
+    return several[0] if several else text
+
+
+def several_in(cell: str) -> list[str]:
+    """The addresses of a cell that has two or more, without repetitions; else nothing.
+
+    A quoted local part may contain what looks like an address: a cell that as a whole is
+    one address has no others.
+    """
+    found = ONE_OF_SEVERAL.findall(cell) if cell.count("@") > 1 else []
+    if len(found) < 2:
+        return []
+    try:
+        parse(cell.strip())
+    except NotAnAddress:
+        return list(dict.fromkeys(found))
+    return []
 
 
 def could_be_address(cell: str) -> bool:

@@ -3,8 +3,9 @@
 The address is a field that holds text. One inside another is named with a path, such as
 `contact.email`; `emails.0` is the first of several.
 
-An object's line is never re-encoded: the result's members are appended to its own, so
-that numbers, order and duplicate names are preserved.
+An object's line is not re-encoded: the result's members are appended to its own, so
+that numbers, order and duplicate names are preserved. Only where an object has the result
+of an earlier cleaning, it is written anew without that; its values keep their text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,8 +14,16 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from mailprobe.api.cli.listfile.columns import SAMPLE_ROWS, address_in, find_column, has_address
+from mailprobe.api.cli.listfile.columns import (
+    SAMPLE_ROWS,
+    address_in,
+    find_column,
+    has_address,
+    several_in,
+)
+from mailprobe.api.cli.listfile.earlier_results import find_earlier_results, without
 from mailprobe.api.cli.listfile.survey import BadList, Survey
+from mailprobe.api.cli.listfile.tables import RowsToNote
 from mailprobe.api.cli.listfile.text import text_lines
 from mailprobe.api.cli.output.terminal import plain
 
@@ -70,20 +79,30 @@ class Objects:
 
     def __init__(self, file: BinaryIO, survey: Survey, wanted: str | None, name: str) -> None:
         self.columns: list[str] = []
+        self.several = RowsToNote()  # several addresses in one field
         self._known: set[str] = set()
         self._file = file
         self._survey = survey
         self._name = name
+        self._earlier: frozenset[str] = frozenset()  # members of an earlier cleaning
         self._address: Path = self._find_field(wanted)
 
     def rows(self) -> Iterator[ObjectRow]:
         """Yield every line; can be called repeatedly. Raises BadList for a line that is not JSON."""
+        self.several = RowsToNote()
+        self.columns = [name for name in self.columns if name not in self._earlier]
         for number, (line, value) in enumerate(self._values(), 1):
             match value:
                 case dict():
+                    address = self._address_of(value, number)
+                    if not self._earlier.isdisjoint(value):
+                        line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
+                        value = self._own(value)
                     self._learn(value)
-                    yield ObjectRow(self._address_of(value, number), line, value, self)
+                    yield ObjectRow(address, line, value, self)
                 case str() if value != (address := address_in(value)):
+                    if len(several_in(value)) > 1:
+                        self.several.add(number)
                     self._learn(fields := {TEXT: value})
                     yield ObjectRow(address, f'{{"{TEXT}":{line.strip()}}}', fields, self)
                 case str():
@@ -98,7 +117,10 @@ class Objects:
                 f"{self._name}, line {number}: {plain('.'.join(self._address))} holds several values "
                 f"and no text{_advice(_paths_to_addresses(fields))}"
             )
-        return address_in(_cell_text(value))
+        text = _cell_text(value)
+        if len(several_in(text)) > 1:
+            self.several.add(number)
+        return address_in(text)
 
     def _learn(self, fields: dict[str, Any]) -> None:
         for field in fields:
@@ -145,11 +167,22 @@ class Objects:
             raise BadList(f"{self._name} holds nothing but blank rows")
         if not sample:
             return ()
+        earlier = find_earlier_results(self.columns)
+        self._earlier = frozenset(self.columns[earlier.start : earlier.stop])
+        if self._earlier and wanted is None:
+            if len(earlier) == len(self.columns):  # the list was one of strings
+                return (self.columns[earlier.start],)
+            self.columns = without(self.columns, earlier)
+            sample = [self._own(value) for value in sample]
         if wanted is not None and wanted not in self._known and "." in wanted:
             path = tuple(wanted.split("."))
             if any(reach(value, path) is not None for value in sample):
                 return path
         return (self._find_column(sample, wanted),)
+
+    def _own(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The members that are the list's own."""
+        return {name: value for name, value in fields.items() if name not in self._earlier}
 
     def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
         """Find the field by name; without `wanted` one that has text and never several values."""

@@ -16,15 +16,17 @@ from mailprobe.api.cli.listfile.delimiter import declared_delimiter, find_delimi
 from mailprobe.api.cli.listfile.dialect import DeclaredDialect, Dialect
 from mailprobe.api.cli.listfile.objects import Objects
 from mailprobe.api.cli.listfile.quoting import find_dialect
-from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
 from mailprobe.api.cli.listfile.tables import (
+    RowsToNote,
     TableList,
     csv_records,
     line_records,
     read_lines,
     read_table,
 )
+from mailprobe.api.cli.listfile.workbook.sheets import Sheet
+from mailprobe.api.cli.listfile.workbook.summary import is_summary
 from mailprobe.api.cli.output.terminal import plain
 
 Kind = Literal["csv", "xlsx", "ndjson"]
@@ -68,6 +70,7 @@ class Rows(Protocol):
     """The rows of a file; `columns` is complete once all were read."""
 
     columns: list[str]
+    several: RowsToNote  # with several addresses in one cell
 
     def rows(self) -> "Iterator[ListRow]": ...
 
@@ -112,9 +115,11 @@ class List:
         """Notes for the user on how the list was read; complete once all rows were read."""
         if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
-        if self.sheet is not None and len(self.sheet.package.sheets) > 1:
+        sheets = self.sheet.package.sheets if self.sheet is not None else []
+        sheets = [entry for entry in sheets if not is_summary(entry)]
+        if self.sheet is not None and len(sheets) > 1:
             yield (
-                f"{self.name} has {len(self.sheet.package.sheets)} sheets; "
+                f"{self.name} has {len(sheets)} sheets; "
                 f"{plain(self.sheet.entry.title)} is cleaned; --sheet names another"
             )
         if self.sheet is not None and self.sheet.package.has_macros:
@@ -125,6 +130,13 @@ class List:
             yield (
                 f"{self.name}: {wide.rows:,} {rows} wider than the header, the first is row "
                 f"{wide.first:,} under it; see that the addresses there stand in the right column"
+            )
+        several = self.content.several
+        if several.rows:
+            rows = "rows have" if several.rows > 1 else "row has"
+            yield (
+                f"{self.name}: {several.rows:,} {rows} several addresses in one cell, the first is "
+                f"row {several.first:,}; the first address of each is verified"
             )
 
 

@@ -31,12 +31,7 @@ class ResultColumns:
 
     def names(self, taken: Sequence[str]) -> list[str]:
         """Their names, with a prefix where the list has one of that name."""
-        names = []
-        for name in self.fields:
-            while name in taken:
-                name = PREFIX + name
-            names.append(name)
-        return names
+        return free_names(self.fields, taken)
 
     def values(self, result: RowResult | None) -> list[Any]:
         """The values in the columns' order; all None for a row without an address."""
@@ -63,6 +58,16 @@ class ResultColumns:
             if number < len(cells) and cells[number].startswith(FORMULA_MARKS):
                 cells = [*cells[:number], "'" + cells[number], *cells[number + 1 :]]
         return cells
+
+
+def free_names(fields: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """The fields' names, with a prefix where one is taken."""
+    names = []
+    for name in fields:
+        while name in taken:
+            name = PREFIX + name
+        names.append(name)
+    return names
 
 
 CELLS: dict[type, Callable[[Any], str]] = {

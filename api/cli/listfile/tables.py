@@ -17,8 +17,10 @@ from mailprobe.api.cli.listfile.columns import (
     is_address,
     is_surely_header,
     names_addresses,
+    several_in,
 )
 from mailprobe.api.cli.listfile.dialect import Dialect, DialectMismatch, RawRecord, RecordReader
+from mailprobe.api.cli.listfile.earlier_results import NONE, find_earlier_results, without
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
@@ -56,11 +58,15 @@ class TableRow:
 
 
 @dataclass(slots=True)
-class Wide:
-    """Rows wider than the header: their addresses may be in the wrong column."""
+class RowsToNote:
+    """Rows that a remark is made about, such as rows wider than the header."""
 
     rows: int = 0
-    first: int = 0  # the number of the first such row; the row below the header is 1
+    first: int = 0  # the number of the first of them; the row below the header is 1
+
+    def add(self, number: int) -> None:
+        self.rows += 1
+        self.first = self.first or number
 
 
 class TableList:
@@ -79,12 +85,15 @@ class TableList:
         above: Sequence[Any] = (),
         header: Any = None,
         bare: bool = False,
+        earlier: range = NONE,
     ) -> None:
-        self.columns = list(columns)
+        self.columns = without(list(columns), earlier)
+        self.earlier = earlier  # the positions of results, of which a row's values have none
         self.above = [*records.skipped, *above]  # the text of the rows above the header
         self.header = header  # its text; None without a header
         self.bare = bare
-        self.wide = Wide()
+        self.wide = RowsToNote()  # their addresses may be in the wrong column
+        self.several = RowsToNote()  # several addresses in one cell
         self._width = len(columns)
         self._records = records
         self._address = address
@@ -93,7 +102,7 @@ class TableList:
     def rows(self) -> Iterator[TableRow]:
         """Yield every row but the header; can be called repeatedly."""
         position = self._address
-        self.wide = Wide()
+        self.wide, self.several = RowsToNote(), RowsToNote()
         records = self._records.read()
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
@@ -102,23 +111,30 @@ class TableList:
             if self.bare and address_in(cell) != cell.strip():
                 self.bare = False  # a mailbox is more than its address, so its text needs a column
                 self._widen(1, number)
-                self.wide = Wide()
+                self.wide = RowsToNote()
+            if len(several_in(cell)) > 1:
+                self.several.add(number)
             if type(cell) is Unvalued:
                 raise BadList(
                     f"{self._records.name}, row {number} under the header: the address is a formula "
                     "without a value; open the workbook and save it, so that its values are kept"
                 )
-            yield TableRow(address_in(cell), [] if self.bare else cells, self, raw)
+            values = [] if self.bare else without(cells, self.earlier)
+            yield TableRow(address_in(cell), values, self, raw)
 
     def _widen(self, width: int, number: int) -> None:
-        self.wide.rows += 1
-        self.wide.first = self.wide.first or number
-        self.columns += [f"column_{position + 1}" for position in range(len(self.columns), width)]
+        self.wide.add(number)
+        self.columns += [f"column_{position + 1}" for position in range(self.width, width)]
+
+    @property
+    def width(self) -> int:
+        """The number of columns, those of earlier results too."""
+        return len(self.columns) + len(self.earlier)
 
     @property
     def widened(self) -> int:
         """The number of columns beyond the header."""
-        return len(self.columns) - self._width
+        return self.width - self._width
 
     @cached_property
     def unique_columns(self) -> list[str]:
@@ -161,13 +177,26 @@ def read_table(records: Records, wanted: str | None) -> TableList:
         body = [row for row in rows[position + 1 :] if not _blank(row)]
         if not body:
             raise BadList(f"{name} has a header and no rows under it")
-        column = find_column(rows[position], body, wanted, name)
-        if is_surely_header(rows[position], column) or not has_address_in(body, column):
+        header, text = sample[position]
+        earlier = find_earlier_results(header)
+        column = _address_column(header, body, wanted, earlier, name)
+        if is_surely_header(header, column) or not has_address_in(body, column):
             above = [raw for _, raw in sample[:position]]
-            return TableList(
-                records, rows[position], column, above=above, header=sample[position][1]
-            )
+            return TableList(records, header, column, above=above, header=text, earlier=earlier)
     return _headless(records, sample, position, wanted)
+
+
+def _address_column(
+    header: list[str], body: Sequence[list[str]], wanted: str | None, earlier: range, name: str
+) -> int:
+    """The column of the addresses: not one of earlier results, unless it is named or there is no other."""
+    if not earlier or wanted is not None:
+        return find_column(header, body, wanted, name)
+    if len(earlier) == len(header):
+        return 0
+    own = [without(cells, earlier) for cells in body]
+    column = find_column(without(header, earlier), own, None, name)
+    return column if column < earlier.start else column + len(earlier)
 
 
 def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:

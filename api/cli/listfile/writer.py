@@ -2,20 +2,18 @@
 
 The list's content is preserved. If the output is delimited like the input, a row's text is
 copied, not re-encoded: its quotes, spaces and escapes stay. Text from mail hosts cannot
-become a formula: in a workbook every result is text, and in CSV the name of a mail host
-that begins like a formula gets an apostrophe before it.
+become a formula: in a workbook text stays text, and in CSV the name of a mail host that
+begins like a formula gets an apostrophe before it.
 """
 
 import csv
 import fcntl
 import hashlib
 import io
-import itertools
 import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,12 +23,15 @@ import orjson
 
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
+from mailprobe.api.cli.listfile.earlier_results import around
 from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, ListRow, OutputFormat
 from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
-from mailprobe.api.cli.listfile.sheet_writer import open_sheet_writer
-from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.cli.listfile.tables import TableList, TableRow
+from mailprobe.api.cli.listfile.workbook.new_workbook import column_types, open_new_workbook
+from mailprobe.api.cli.listfile.workbook.sheet_writer import Place, open_sheet_writer
+from mailprobe.api.cli.listfile.workbook.sheets import Sheet
+from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.cli.output.terminal import plain
 
@@ -88,8 +89,8 @@ def open_writer(
         with _same_workbook(file, source, source.sheet, columns) as write:
             yield write
     elif manner.kind == "xlsx":
-        with _sheet(file) as add_row:
-            yield _write_cells(add_row, source.columns, columns)
+        with _new_workbook(file, source, columns) as write:
+            yield write
     else:
         with _text(file, manner) as text:
             if copies_text(source, manner):
@@ -126,30 +127,37 @@ def _copy_rows(
     table, dialect = source.content, source.dialect
     assert isinstance(table, TableList)
     assert dialect is not None
-    delimiter, line_end, width = manner.delimiter, manner.line_end, len(table.columns)
-    write_text = text.write
+    delimiter, earlier = manner.delimiter, table.earlier
     encode = _cells_encoder(dialect)
+    # The results stand after the row's own cells, or where an earlier cleaning has put them.
+    left_width = earlier.start if earlier else table.width
+    right_width = table.width - earlier.stop if earlier else 0
 
-    def add(raw: str, cells: int, results: list[str]) -> None:
-        padding = delimiter * (width - max(cells, 1))
-        write_text(
-            f"{_without_end(raw)}{padding}{delimiter}{encode(columns.defused(results))}{line_end}"
-        )
+    def padded(cells: str, count: int, width: int) -> str:
+        return cells + delimiter * (width - max(count, 1))
 
-    for raw in table.above:
-        write_text(raw)
+    def add(raw: str, own: int, results: list[str]) -> None:
+        left, right = (raw, "") if not earlier else around(raw, dialect, earlier)
+        parts = [encode(results)]
+        if left_width:
+            parts.insert(0, padded(left, own, left_width))
+        if right_width:
+            parts.append(padded(right, own - left_width, right_width))
+        text.write(delimiter.join(parts) + manner.line_end)
+
+    for above in table.above:
+        text.write(above)
     names = columns.names(table.columns)
     if table.header is None:
-        write_text(encode([*table.columns, *names]) + line_end)
+        text.write(encode([*table.columns, *names]) + manner.line_end)
     else:
-        own = len(table.columns) - table.widened
-        further = [delimiter + encode([name]) for name in table.columns[own:]]
-        header = _without_end(table.header) + "".join(further)
-        write_text(f"{header}{delimiter}{encode(names)}{line_end}")
+        widened = table.columns[len(table.columns) - table.widened :]
+        header = [_without_end(table.header), *(encode([name]) for name in widened)]
+        add(delimiter.join(header), len(table.columns), names)
 
     def write(row: ListRow, result: RowResult | None) -> None:
         assert isinstance(row, TableRow)
-        add(row.raw, len(row.values), columns.cells(result))
+        add(_without_end(row.raw), len(row.values), columns.defused(columns.cells(result)))
 
     return write
 
@@ -207,28 +215,19 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -
 
 
 @contextmanager
-def _sheet(file: BinaryIO) -> Iterator[AddRow]:
-    """Every cell is written as text: no formula, no link, no number that loses digits."""
-    import xlsxwriter
-    from xlsxwriter.exceptions import FileCreateError
+def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Iterator[Write]:
+    counts = ResultCounts()
+    own_names = source.columns
+    types = column_types(row.cells() for row in source.rows())
+    names = [*own_names, *columns.names(own_names)]
+    with open_new_workbook(file, names, types, counts) as add:
 
-    with tempfile.TemporaryDirectory(prefix="mailprobe-") as rows_so_far:
-        options = {"constant_memory": True, "tmpdir": rows_so_far}
-        book = xlsxwriter.Workbook(file, options)
-        sheet = book.add_worksheet()
-        numbers = itertools.count()
+        def write(row: ListRow, result: RowResult | None) -> None:
+            if result is not None:
+                counts.count(result)
+            add(row.cells(), columns.values(result))
 
-        def add_row(cells: list[str]) -> None:
-            number = next(numbers)
-            for position, cell in enumerate(cells):
-                if cell:
-                    sheet.write_string(number, position, cell)
-
-        yield add_row
-        try:
-            book.close()
-        except FileCreateError as error:
-            raise error.args[0] from error  # xlsxwriter wraps the OSError
+        yield write
 
 
 @contextmanager
@@ -238,16 +237,22 @@ def _same_workbook(
     """Write the same workbook with the results after the columns of the cleaned sheet."""
     table = source.content
     assert isinstance(table, TableList)
-    width = max(sheet.around.columns, len(table.columns))
+    width = max(sheet.around.columns, table.width)
     names = columns.names(table.columns)
+    # More columns than before would cover those at their right.
+    is_refreshed = table.earlier.stop == width or len(table.earlier) == len(names)
+    place = Place(table.earlier.start if is_refreshed and table.earlier else width, table.earlier)
     if table.header is None:
         own = [*table.columns, *[""] * (width - len(table.columns))]
         names = [*own, *names]
-    with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
+    counts = ResultCounts()
+    with open_sheet_writer(file, sheet, table.above, table.header, names, place, counts) as add:
 
         def write(row: ListRow, result: RowResult | None) -> None:
             assert isinstance(row, TableRow)
-            add(row.raw, columns.cells(result))
+            if result is not None:
+                counts.count(result)
+            add(row.raw, columns.values(result))
 
         yield write
 

@@ -148,6 +148,40 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 }  # fmt: skip
 
 
+SEVERAL = {
+    "ann@shop.test; bob@shop.test": ANN,
+    "Ann <ann@shop.test>, Bob <bob@shop.test>": ANN,
+    '"Lee, Ann" <ann@shop.test>, bob@shop.test': ANN,
+    "ann@shop.test (bob@shop.test)": ANN,
+    "ann@shop.test | bob@shop.test": ANN,
+    "new:\nann@shop.test\nbob@shop.test": ANN,
+}
+ONE = {
+    '"a@b c@d"@shop.test': '"a@b c@d"@shop.test',
+    "ann@bob@shop.test": "ann@bob@shop.test",
+    "ann@shop.test ann@shop.test": ANN,
+    "ann@shop.test, tel. 12": "ann@shop.test, tel. 12",
+    "@,@,@,@": "@,@,@,@",
+}
+
+
+@pytest.mark.parametrize(("cell", "expected"), [*SEVERAL.items(), *ONE.items()])
+def test_the_first_of_several_addresses_is_taken_with_a_note(
+    tmp_path: Path, cell: str, expected: str
+) -> None:
+    quoted = cell.replace('"', '""')
+    (tmp_path / "a.csv").write_text(f'n,email\n1,bob@shop.test\n2,"{quoted}"\n')
+    (tmp_path / "a.ndjson").write_text(
+        json.dumps({"email": BOB}) + "\n" + json.dumps({"email": cell})
+    )
+    for name in ("a.csv", "a.ndjson"):
+        with open_list(tmp_path / name) as source:
+            assert [row.address for row in source.rows()] == [BOB, expected]
+            notes = "".join(source.remarks())
+        note = "1 row has several addresses in one cell, the first is row 2; the first address"
+        assert (note in notes) == (cell in SEVERAL), notes
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_file_that_is_no_list_is_told_in_one_line(tmp_path: Path, case: str) -> None:
     name, octets, words = BAD[case]
@@ -272,7 +306,7 @@ def test_a_workbook_is_read_and_written_with_its_types(tmp_path: Path) -> None:
     assert addresses(path) == [ANN, "", BOB]
     rows = sheet_of(rewritten(path))
     assert rows[0][:4] == ["id", "email", "n", "mailprobe_email"]
-    assert rows[1][:5] == [7, ANN, 1.5, ANN, "true"]
+    assert rows[1][:5] == [7, ANN, 1.5, ANN, True]
     assert set(rows[2]) == {""}
     assert rows[3][:3] == [491511234567, BOB, True]
 

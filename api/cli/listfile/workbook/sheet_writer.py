@@ -5,15 +5,31 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, BinaryIO
 from xml.sax.saxutils import escape
 
-from mailprobe.api.cli.listfile.package import MACRO_TYPE, PLAIN_TYPE
-from mailprobe.api.cli.listfile.sheets import BROKEN, RawRow, Sheet, column_letters, column_of
 from mailprobe.api.cli.listfile.text import changed
+from mailprobe.api.cli.listfile.workbook.package import MACRO_TYPE, PLAIN_TYPE
+from mailprobe.api.cli.listfile.workbook.sheets import (
+    BROKEN,
+    RawRow,
+    Sheet,
+    column_letters,
+    column_of,
+    without_columns,
+)
+from mailprobe.api.cli.listfile.workbook.styles import (
+    with_colours,
+    with_filter,
+    with_frozen_header,
+)
+from mailprobe.api.cli.listfile.workbook.summary import SummaryParts
+from mailprobe.api.cli.output.counts import ResultCounts
 
 COMPRESSION = 4  # zlib's level: a third of the default's time for 5 % more octets
 ZIP64_OCTETS = 1 << 30  # a part that may exceed 2 GiB needs ZIP64 fields; half of that for safety
+FROZEN_MAX = 20  # rows above the list that are frozen with its header
 CELL_OCTETS = 90  # per added cell, an upper bound of the average
 
 # Characters that XML cannot hold, and text that looks like the escape of one.
@@ -27,7 +43,16 @@ DIMENSION = re.compile(
 REFERENCE = re.compile(rb'(<(?:\w+:)?(?:row|c)\s(?:[^>]*?\s)?r\s*=\s*["\'][A-Z]*)([0-9]+)')
 MACROS = re.compile(rb"<(?:\w+:)?(?:Override|Relationship)\s[^>]*vbaProject[^>]*/>")
 
-AddToRow = Callable[[RawRow, Sequence[str]], None]
+Value = str | float | bool | None
+AddToRow = Callable[[RawRow, Sequence[Value]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where results stand in a sheet: from the column `start`, in place of those of an earlier cleaning."""
+
+    start: int
+    earlier: range
 
 
 @contextmanager
@@ -37,59 +62,86 @@ def open_sheet_writer(
     above: Sequence[RawRow],
     header: RawRow | None,
     names: Sequence[str],
-    width: int,
+    place: Place,
+    counts: ResultCounts,
 ) -> Iterator[AddToRow]:
-    """Yield a function that writes a row with further texts after the sheet's columns.
+    """Yield a function that writes a row with further values.
 
-    `names` are those of the further columns, or of all columns if `header` is None. The
-    file is a complete workbook once the block has ended without an error. Raises Changed
-    if the source was changed.
+    `names` are those of the further columns, or of all columns if `header` is None. `counts`
+    are those of the summary, complete at the end of the block. The file is a complete
+    workbook once the block has ended without an error. Raises Changed if the source was
+    changed.
     """
     package = sheet.package
     around = sheet.around
-    further = len(names) if header is not None else len(names) - width
-    letters = [column_letters(position) for position in range(width + further)]
-    prefix = around.prefix
+    start = place.start
+    stop = start + len(names) if header is not None else len(names)
+    letters = [column_letters(position) for position in range(max(stop, around.columns))]
     moved = 0 if header is not None else 1
+    infos = package.zip.infolist()
+    position = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
+    with _changed_if_broken(sheet):
+        summary = SummaryParts(package)
+        styles, colours = with_colours(package.styles_octets())
+
+    def copy(info: zipfile.ZipInfo, out: zipfile.ZipFile) -> None:
+        if colours and info.filename == package.styles_part:
+            out.writestr(_fresh(info), styles, compresslevel=COMPRESSION)
+        else:
+            _copy(package.zip, info, out, summary)
+
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
 
-        def cells_of(number: int, texts: Sequence[str], position: int) -> bytes:
+        def cells_of(number: int, values: Sequence[Value], first: int) -> bytes:
             return "".join(
-                f'<{prefix}c r="{letter}{number}" t="inlineStr"><{prefix}is>'
-                f'<{prefix}t xml:space="preserve">{_escaped(text)}</{prefix}t></{prefix}is></{prefix}c>'
-                for letter, text in zip(letters[position:], texts, strict=False)
-                if text
+                _cell(around.prefix, f"{letter}{number}", value, colours)
+                for letter, value in zip(letters[first:], values, strict=False)
+                if value is not None and value != ""
             ).encode()
 
-        def add(raw: RawRow, texts: Sequence[str]) -> None:
-            if not raw.octets:
-                return
-            stream.write(_row_with(raw, cells_of(raw.number + moved, texts, width), moved))
+        def add(raw: RawRow, values: Sequence[Value]) -> None:
+            if raw.octets:
+                row = without_columns(raw, place.earlier, start) if place.earlier else raw
+                stream.write(_row_with(row, cells_of(raw.number + moved, values, start), moved))
 
-        infos = package.zip.infolist()
-        position = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
+        first_row = header.number if header is not None else (above[-1].number + 1 if above else 1)
         with _changed_if_broken(sheet):
             for info in infos[:position]:
-                _copy(package.zip, info, out)
-        with _opened(out, infos[position], around.rows * further) as stream:
-            stream.write(_with_width(around.head, width + further, moved))
+                copy(info, out)
+        with _opened(out, infos[position], around.rows * len(names)) as stream:
+            head = _with_width(around.head, stop, moved)
+            stream.write(with_frozen_header(head, first_row) if first_row <= FROZEN_MAX else head)
             for raw in above:
                 stream.write(raw.octets)
             if header is not None:
                 add(header, names)
             else:
-                number = above[-1].number + 1 if above else 1
                 stream.write(
-                    f'<{prefix}row r="{number}">'.encode()
-                    + cells_of(number, names, 0)
-                    + f"</{prefix}row>".encode()
+                    f'<{around.prefix}row r="{first_row}">'.encode()
+                    + cells_of(first_row, names, 0)
+                    + f"</{around.prefix}row>".encode()
                 )
             yield add
-            stream.write(around.tail)
+            area = f"A{first_row}:{letters[-1]}{around.last_row + moved}"
+            stream.write(with_filter(around.tail, area, letters[-1]))
         with _changed_if_broken(sheet):
             for info in infos[position + 1 :]:
-                _copy(package.zip, info, out)
+                copy(info, out)
             sheet.check()
+        summary.write(out, counts)
+
+
+def _cell(prefix: str, reference: str, value: Value, colours: dict[str, int]) -> str:
+    """A cell's XML. Text is always text, whatever it looks like."""
+    if isinstance(value, bool):
+        return f'<{prefix}c r="{reference}" t="b"><{prefix}v>{value:d}</{prefix}v></{prefix}c>'
+    if isinstance(value, int | float):
+        return f'<{prefix}c r="{reference}"><{prefix}v>{value!r}</{prefix}v></{prefix}c>'
+    style = f' s="{colours[value]}"' if value in colours else ""
+    return (
+        f'<{prefix}c r="{reference}"{style} t="inlineStr"><{prefix}is>'
+        f'<{prefix}t xml:space="preserve">{_escaped(value or "")}</{prefix}t></{prefix}is></{prefix}c>'
+    )
 
 
 @contextmanager
@@ -121,14 +173,18 @@ def _fresh(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return fresh
 
 
-def _copy(source: zipfile.ZipFile, info: zipfile.ZipInfo, out: zipfile.ZipFile) -> None:
+def _copy(
+    source: zipfile.ZipFile, info: zipfile.ZipInfo, out: zipfile.ZipFile, summary: SummaryParts
+) -> None:
     """Copy a part; macros are dropped, because an .xlsx file must not contain them."""
-    if "vbaProject" in info.filename:
+    if "vbaProject" in info.filename or summary.replaces(info.filename):
         return
-    if info.filename == "[Content_Types].xml" or info.filename.endswith(".rels"):
+    is_list = info.filename == "[Content_Types].xml" or info.filename.endswith(".rels")
+    if is_list or summary.concerns(info.filename):
         octets = source.read(info)
         if b"vbaProject" in octets or MACRO_TYPE in octets:
             octets = MACROS.sub(b"", octets.replace(MACRO_TYPE, PLAIN_TYPE))
+        octets = summary.changed(info.filename, octets)
         out.writestr(_fresh(info), octets, compresslevel=COMPRESSION)
         return
     with source.open(info) as stream, _opened(out, info, 0) as target:

@@ -17,10 +17,10 @@ from typing import IO, Any, BinaryIO
 from xml.parsers import expat
 
 from mailprobe.api.cli.listfile.dialect import RawRecord
-from mailprobe.api.cli.listfile.package import NotAWorkbook, Package, unescaped
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import Records, Unvalued
 from mailprobe.api.cli.listfile.text import Watched
+from mailprobe.api.cli.listfile.workbook.package import NotAWorkbook, Package, unescaped
 
 READ_OCTETS = 1 << 16
 ROW_OCTETS_MAX = 1 << 26  # of one row, or of the XML after the last row: 64 MiB
@@ -54,6 +54,7 @@ class Around:
     tail: bytes = b""
     prefix: str = ""  # the elements' namespace prefix, with its colon
     rows: int = 0
+    last_row: int = 0  # its number
     columns: int = 0
     elements: set[str] = field(default_factory=set)
 
@@ -235,10 +236,44 @@ class _SheetParser:
             row[self._place] = text
         elif local == "row":
             self._around.rows += 1
+            self._around.last_row = self._number
             self._around.columns = max(self._around.columns, len(self._row))
             self._done.append((self._row, self._number, self._begin, self._parser.CurrentByteIndex))
         elif local == "rPh":
             self._hidden -= 1
+
+
+def without_columns(raw: RawRow, columns: range, place: int) -> RawRow:
+    """The row without the cells of these columns; `insert` is before the column `place`."""
+    if raw.insert == raw.begin:  # an empty element
+        return raw
+    parser = expat.ParserCreate()
+    cells: list[tuple[int, int]] = []  # column, offset
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if name.rpartition(":")[2] == "c":
+            reference = attributes.get("r")
+            column = cells[-1][0] + 1 if cells else 0
+            cells.append(
+                (column if reference is None else column_of(reference), parser.CurrentByteIndex)
+            )
+
+    parser.StartElementHandler = start
+    parser.Parse(raw.octets[raw.begin :], True)
+    if not cells:
+        return raw
+    offsets = [raw.begin + offset for _, offset in cells] + [raw.insert]
+    before = raw.octets[: offsets[0]]
+    after = b""
+    for (column, _), begin, end in zip(cells, offsets, offsets[1:], strict=False):
+        if column in columns:
+            continue
+        if column < place:
+            before += raw.octets[begin:end]
+        else:
+            after += raw.octets[begin:end]
+    octets = before + after + raw.octets[raw.insert :]
+    return RawRow(raw.number, octets, raw.begin, len(before))
 
 
 def _refuse_entities(*_: Any) -> None:

@@ -65,13 +65,32 @@ class Package:
             raise NotAWorkbook("is in Excel's binary format; save it as XLSX or CSV")
         if len(self._infos) != len(infos) or sum(i.file_size for i in infos) > OCTETS_MAX:
             raise NotAWorkbook("is no XLSX workbook that can be read; save it anew")
-        self._workbook = self._related("", "/officeDocument")
-        root = self._xml(self._workbook)
+        self.workbook_part = self._related("", "/officeDocument")
+        root = self._xml(self.workbook_part)
         properties = next(iter(_all(root, "workbookPr")), None)
         self._epoch = "1904" if _is_true(properties, "date1904") else ""
         self._names = any(True for _ in _all(root, "definedName"))
         self.sheets = list(self._sheets(root))
         self.has_macros = MACRO_TYPE in self.zip.read("[Content_Types].xml")
+
+    @property
+    def relations_part(self) -> str:
+        """The part with the workbook's relationships."""
+        return _relations_part(self.workbook_part)
+
+    @property
+    def styles_part(self) -> str | None:
+        try:
+            return self._related(self.workbook_part, "/styles")
+        except KeyError:
+            return None
+
+    def styles_octets(self) -> bytes:
+        return self.zip.read(self.styles_part) if self.styles_part is not None else b""
+
+    def names(self) -> list[str]:
+        """The names of all parts."""
+        return list(self._infos)
 
     @property
     def is_alone(self) -> bool:
@@ -108,7 +127,7 @@ class Package:
     def strings(self) -> list[str]:
         """Return the shared strings, indexed by number. Raises NotAWorkbook if they are too large."""
         try:
-            part = self._related(self._workbook, "/sharedStrings")
+            part = self._related(self.workbook_part, "/sharedStrings")
         except KeyError:
             return []
         found: list[str] = []
@@ -123,10 +142,9 @@ class Package:
 
     def styles(self) -> list[str]:
         """Return each cell format's kind: "", date, time or duration; with 1904 appended for that epoch."""
-        try:
-            root = self._xml(self._related(self._workbook, "/styles"))
-        except KeyError:
+        if self.styles_part is None:
             return []
+        root = self._xml(self.styles_part)
         codes = {
             int(each.get("numFmtId", "0")): _kind_of(each.get("formatCode", ""))
             for each in _all(root, "numFmt")
@@ -142,7 +160,7 @@ class Package:
     # -- parts and relationships
 
     def _sheets(self, root: ElementTree.Element) -> Iterator[SheetEntry]:
-        related = dict(self._relations(self._workbook))
+        related = dict(self._relations(self.workbook_part))
         for sheet in _all(root, "sheet"):
             key = next((value for name, value in sheet.items() if name.endswith("}id")), "")
             kind, part = related[key]
@@ -157,8 +175,8 @@ class Package:
         raise KeyError(kind)
 
     def _relations(self, part: str) -> Iterator[tuple[str, tuple[str, str]]]:
-        folder, name = posixpath.split(part)
-        root = self._xml(posixpath.join(folder, "_rels", f"{name}.rels"))
+        folder = posixpath.dirname(part)
+        root = self._xml(_relations_part(part))
         for each in _all(root, "Relationship"):
             target = each.get("Target", "")
             path = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
@@ -172,6 +190,11 @@ class Package:
         if b"<!DOCTYPE" in octets:
             raise ValueError("a workbook declares no entities")
         return ElementTree.fromstring(octets)
+
+
+def _relations_part(part: str) -> str:
+    folder, name = posixpath.split(part)
+    return posixpath.join(folder, "_rels", f"{name}.rels")
 
 
 def _all(root: ElementTree.Element, local: str) -> Iterator[ElementTree.Element]:

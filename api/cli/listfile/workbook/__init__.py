@@ -1,0 +1,1 @@
+"""XLSX workbooks: read as a stream, and written back with further cells."""
