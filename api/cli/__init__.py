@@ -31,6 +31,9 @@ COMMANDS = {
     "serve": CommandEntry("mailprobe.api.cli.serve", "serve", "Run the service."),
     "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
     "clean": CommandEntry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
+    "score": CommandEntry(
+        "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
+    ),
     "account": CommandEntry(
         "mailprobe.api.cli.account", "account", "Create, show and change accounts."
     ),

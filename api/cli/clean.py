@@ -150,10 +150,11 @@ def clean(
         raise Misuse("--split writes every row, and --only some; give one of them")
     if split and target is None:
         raise Misuse("--split writes three files; name them with -o, such as -o list.csv")
+    lights = None if only is None else lights_of(only, "--only")
     raise_open_files()
     order = Order(
         source, target, ReadOptions(**reading), resume, Recheck(recheck, _seconds(recheck_after)),
-        Selection(_lights(only), dedupe=dedupe), split, suggest, force,
+        Selection(lights, dedupe=dedupe), split, suggest, force,
         None if report is None else Path(os.path.realpath(report)),
     )  # fmt: skip
     with sigterm_as_sigint():
@@ -179,19 +180,17 @@ def _seconds(time: str) -> float:
     return seconds
 
 
-def _lights(only: str | None) -> "frozenset[Light] | None":
+def lights_of(names: str, option: str) -> "frozenset[Light]":
     """`green,yellow` as lights. Raises Misuse."""
-    if only is None:
-        return None
     known: dict[str, Light] = {
         "green": "GREEN_LIGHT",
         "yellow": "YELLOW_LIGHT",
         "red": "RED_LIGHT",
     }
-    names = [name.strip().lower().removesuffix("_light") for name in only.split(",")]
-    if not all(name in known for name in names):
-        raise Misuse("--only takes green, yellow and red, with a comma between them")
-    return frozenset(known[name] for name in names)
+    words = [word.strip().lower().removesuffix("_light") for word in names.split(",")]
+    if not all(word in known for word in words):
+        raise Misuse(f"{option} takes green, yellow and red, with a comma between them")
+    return frozenset(known[word] for word in words)
 
 
 def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":

@@ -97,6 +97,10 @@ class HostBackoff:
         doublings = min(failures - BACKOFF_AFTER, 16)
         return HostBackoff(failures, now + min(first * 2**doublings, most), now)
 
+    def without_pause(self, now: float) -> "HostBackoff":
+        """The next failure counts, however soon it comes; a back-off that has begun stays."""
+        return self if self.active(now) else replace(self, struck_at=NEVER)
+
     def active(self, now: float) -> bool:
         return now < self.until
 

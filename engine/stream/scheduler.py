@@ -78,6 +78,7 @@ class _Scheduler:
         self._batches: dict[Pool, list[Probe]] = {}  # submitted together at the end of this step
         self._due: dict[Pool, None] = {}  # pools whose backlog has grown since the last release
         self._releasing: set[Pool] = set()
+        self._held = 0  # verifications in the backlog
         self._positions = 0  # texts submitted and not answered
         self._room = trio.Event()
         self._stalled = False  # submission waits for `_room`
@@ -106,6 +107,7 @@ class _Scheduler:
         self._release_due()
         self._all_submitted = True
         self._end_if_done()
+        self._check_end_of_list()
 
     async def _submit(self, texts: Iterable[str], turn: SubmissionTurn | None) -> None:
         ready, now, hungry = self.answers.ready, self._now(), False
@@ -222,6 +224,8 @@ class _Scheduler:
             self._check_capacity()
         elif self._all_submitted:
             self._end_if_done()
+            if self._held:
+                self._check_end_of_list()
 
     # -- layer 3 -----------------------------------------------------------------------------
 
@@ -359,6 +363,7 @@ class _Scheduler:
         if backlog is None:
             backlog = self._backlog[pool] = deque()
         backlog.append(verification)
+        self._held += 1
         self._due[pool] = None
 
     def _release_due(self) -> None:
@@ -370,10 +375,12 @@ class _Scheduler:
         while self._due:
             self._release(self._due.popitem()[0])
 
-    def _release(self, pool: Pool) -> None:
+    def _release(self, pool: Pool, *, at_end: bool = False) -> None:
         """Submit as much of the pool's backlog as the host and the dispatcher have room for."""
         backlog = self._backlog.get(pool)
-        if backlog is None or (room := pool.room(len(backlog))) <= 0 or pool in self._releasing:
+        if backlog is None or pool in self._releasing:
+            return
+        if (room := pool.room(len(backlog), at_end=at_end)) <= 0:
             return
         dispatcher = self._engine.dispatcher
         self._releasing.add(pool)
@@ -382,6 +389,7 @@ class _Scheduler:
             released: list[Probe] = []
             for _ in range(min(room, len(backlog))):
                 verification = backlog.popleft()
+                self._held -= 1
                 assert verification.deferred_since is not None
                 waited_s = now - verification.deferred_since
                 verification.began += waited_s
@@ -394,7 +402,7 @@ class _Scheduler:
             dispatcher.submit_to(pool, released)
             if not backlog or pool.present == present + room:
                 break  # the pool is full; only probes that were settled at once leave room
-            room = pool.room(len(backlog))
+            room = pool.room(len(backlog), at_end=at_end)
         self._releasing.discard(pool)
         if not backlog:
             self._backlog.pop(pool, None)
@@ -418,14 +426,29 @@ class _Scheduler:
                     self._defer_elsewhere(pool)
                 else:
                     self._release(pool)
+            self._check_end_of_list()
 
     def _defer_elsewhere(self, pool: Pool) -> None:
         """While this host is in back-off, move its backlog to other exchanges where there are any."""
         backlog, now = self._backlog.pop(pool, deque()), self._now()
+        self._held -= len(backlog)
         for verification in backlog:
             assert verification.route is not None
             self._defer(verification, self._snapshot(verification.route), now)
         self._release_due()
+
+    def _check_end_of_list(self) -> None:
+        """If only hosts that failed a moment ago are left, try them at once a second time, and end.
+
+        Waiting for them is worth its time only while there is something else to do.
+        """
+        if not self._all_submitted or len(self._open) != self._held:
+            return
+        if not all(pool.worth_waiting_for() for pool in self._backlog):
+            return
+        for pool in list(self._backlog):
+            pool.retry_at_once()
+            self._release(pool, at_end=True)
 
     def close(self) -> None:
         """Cancel what is unfinished."""

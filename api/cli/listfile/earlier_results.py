@@ -30,6 +30,12 @@ def find_earlier_results(names: Sequence[str]) -> range:
     return NONE
 
 
+def named_results(values: Sequence[str]) -> dict[str, str]:
+    """The values of an earlier cleaning by field; empty without one, or if some are missing."""
+    fields = next((fields for fields in KNOWN if len(fields) == len(values)), ())
+    return dict(zip(fields, values, strict=False))
+
+
 def without(cells: list[str], earlier: range) -> list[str]:
     """The cells that are the list's own."""
     return cells[: earlier.start] + cells[earlier.stop :] if earlier else cells

@@ -21,7 +21,11 @@ from mailprobe.api.cli.listfile.columns import (
     has_address,
     several_in,
 )
-from mailprobe.api.cli.listfile.earlier_results import find_earlier_results, without
+from mailprobe.api.cli.listfile.earlier_results import (
+    find_earlier_results,
+    named_results,
+    without,
+)
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import RowsToNote
 from mailprobe.api.cli.listfile.text import text_lines
@@ -49,6 +53,10 @@ class ObjectRow:
     line: str
     fields: dict[str, Any]
     objects: "Objects"
+    whole: dict[str, Any]  # its members with the results of an earlier cleaning
+
+    def results(self) -> dict[str, str]:
+        return named_results([_cell_text(self.whole.get(name)) for name in self.objects.earlier])
 
     def cells(self) -> list[str]:
         own = FIELDS.decode(self.line) if self.fields else {}
@@ -84,31 +92,33 @@ class Objects:
         self._file = file
         self._survey = survey
         self._name = name
-        self._earlier: frozenset[str] = frozenset()  # members of an earlier cleaning
+        self.earlier: list[str] = []  # members of an earlier cleaning
         self._address: Path = self._find_field(wanted)
 
     def rows(self) -> Iterator[ObjectRow]:
         """Yield every line; can be called repeatedly. Raises BadList for a line that is not JSON."""
         self.several = RowsToNote()
-        self.columns = [name for name in self.columns if name not in self._earlier]
+        self.columns = [name for name in self.columns if name not in self.earlier]
         for number, (line, value) in enumerate(self._values(), 1):
             match value:
                 case dict():
                     address = self._address_of(value, number)
-                    if not self._earlier.isdisjoint(value):
+                    own = value
+                    if any(name in value for name in self.earlier):
                         line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
-                        value = self._own(value)
-                    self._learn(value)
-                    yield ObjectRow(address, line, value, self)
+                        own = self._own(value)
+                    self._learn(own)
+                    yield ObjectRow(address, line, own, self, value)
                 case str() if value != (address := address_in(value)):
                     if len(several_in(value)) > 1:
                         self.several.add(number)
                     self._learn(fields := {TEXT: value})
-                    yield ObjectRow(address, f'{{"{TEXT}":{line.strip()}}}', fields, self)
+                    text = f'{{"{TEXT}":{line.strip()}}}'
+                    yield ObjectRow(address, text, fields, self, {})
                 case str():
-                    yield ObjectRow(value, line, {}, self)
+                    yield ObjectRow(value, line, {}, self, {})
                 case _:
-                    yield ObjectRow("", line, {}, self)
+                    yield ObjectRow("", line, {}, self, {})
 
     def _address_of(self, fields: dict[str, Any], number: int) -> str:
         value = reach(fields, self._address)
@@ -168,8 +178,8 @@ class Objects:
         if not sample:
             return ()
         earlier = find_earlier_results(self.columns)
-        self._earlier = frozenset(self.columns[earlier.start : earlier.stop])
-        if self._earlier and wanted is None:
+        self.earlier = self.columns[earlier.start : earlier.stop]
+        if self.earlier and wanted is None:
             if len(earlier) == len(self.columns):  # the list was one of strings
                 return (self.columns[earlier.start],)
             self.columns = without(self.columns, earlier)
@@ -182,7 +192,7 @@ class Objects:
 
     def _own(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The members that are the list's own."""
-        return {name: value for name, value in fields.items() if name not in self._earlier}
+        return {name: value for name, value in fields.items() if name not in self.earlier}
 
     def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
         """Find the field by name; without `wanted` one that has text and never several values."""

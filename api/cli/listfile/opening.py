@@ -59,6 +59,9 @@ class ListRow(Protocol):
     def address(self) -> str:
         """The address without surrounding white space; "" if there is none."""
 
+    def results(self) -> dict[str, str]:
+        """The cells of an earlier cleaning by field; empty if there was none."""
+
     def cells(self) -> list[str]:
         """The row as cells, in the order of the list's columns; may be fewer."""
 

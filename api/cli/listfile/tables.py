@@ -20,7 +20,12 @@ from mailprobe.api.cli.listfile.columns import (
     several_in,
 )
 from mailprobe.api.cli.listfile.dialect import Dialect, DialectMismatch, RawRecord, RecordReader
-from mailprobe.api.cli.listfile.earlier_results import NONE, find_earlier_results, without
+from mailprobe.api.cli.listfile.earlier_results import (
+    NONE,
+    find_earlier_results,
+    named_results,
+    without,
+)
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
@@ -49,6 +54,11 @@ class TableRow:
     values: list[str]
     table: "TableList"
     raw: Any  # its unchanged text
+    whole: list[str]  # its values with the results of an earlier cleaning
+
+    def results(self) -> dict[str, str]:
+        earlier = self.table.earlier
+        return named_results(self.whole[earlier.start : earlier.stop])
 
     def cells(self) -> list[str]:
         return self.values
@@ -120,7 +130,7 @@ class TableList:
                     "without a value; open the workbook and save it, so that its values are kept"
                 )
             values = [] if self.bare else without(cells, self.earlier)
-            yield TableRow(address_in(cell), values, self, raw)
+            yield TableRow(address_in(cell), values, self, raw, cells)
 
     def _widen(self, width: int, number: int) -> None:
         self.wide.add(number)

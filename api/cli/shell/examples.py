@@ -34,6 +34,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe clean list.csv --resume",
         "MAILPROBE_KEY=sk_live_... mailprobe clean list.csv --server https://...",
     ),
+    "score": (
+        "mailprobe score list.verified.csv bounces.mbox",
+        "mailprobe score list.verified.csv bounces.csv --sent green",
+    ),
     "account": ("mailprobe account create --email ann@example.org",),
     "account create": ("mailprobe account create --email ann@example.org --tier builder",),
     "account list": ("mailprobe account list",),

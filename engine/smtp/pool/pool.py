@@ -183,8 +183,10 @@ class Pool:
         if self.opener.hedged and not self.sessions:
             self.dispatcher.hedge(self)
 
-    def room(self, held: int) -> int:
+    def room(self, held: int, *, at_end: bool = False) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
+
+        `at_end`: the list has nothing else to wait for, so it does not wait for a back-off to end.
 
         In lock-step, probes are admitted a few at a time, because admitting one costs hardly
         less. The first batch of a host with PIPELINING is small: if the host wants each
@@ -192,7 +194,7 @@ class Pool:
         """
         self.room_at = MANY  # unless a limit is computed below
         if self.backoff.failures:
-            if self.worth_waiting_for():
+            if not at_end and self.worth_waiting_for():
                 return 0
             if self.backoff.active(self.now()):
                 return ANSWERED_AT_ONCE - self.present
@@ -235,6 +237,10 @@ class Pool:
         refused = self.backoff_cause is not None and self.backoff_cause.about_us
         may_defer = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
         return may_defer and self.backoff.doubtful(self.now())
+
+    def retry_at_once(self) -> None:
+        """A list has nothing else to do than to wait for this host: its second try may come now."""
+        self.backoff = self.backoff.without_pause(self.now())
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""

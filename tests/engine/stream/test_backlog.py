@@ -17,6 +17,7 @@ from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
+    FAILED,
     TIMED_OUT,
     UNDELIVERABLE,
     fields_of,
@@ -161,3 +162,50 @@ async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
                 assert for_many <= 0 or for_many > pool.throttle.limit
         assert {for_one > 0 for for_one, _ in rooms.values()} == {True, False}
         assert any(for_one <= 0 < for_many for for_one, for_many in rooms.values())
+
+
+@pytest.mark.parametrize(
+    ("profile", "longest_s"), [("refused", 0.1), ("unanswered", 3.1), ("silent", 3.1)]
+)
+async def test_a_dead_host_does_not_hold_up_the_end_of_a_list(
+    autojump_clock: trio.testing.MockClock, profile: str, longest_s: float
+) -> None:
+    """It has its second try at once when nothing else is left to do, and the list ends."""
+    async with open_fake_network() as network:
+        dead = new_host(profile)
+        for number in range(400):
+            network.add(f"d{number}.test", dead, mx="mx.dead.test")
+        network.add("shop.test", new_host("friendly"))
+        async with open_test_engine(network) as engine:
+            texts = [f"known{number}@d{number}.test" for number in range(400)]
+            answers = await collect(engine, *texts, "known@shop.test", deferred_start=True)
+            took_s = trio.current_time()
+            await trio.sleep(30)
+            assert_whole(engine)
+        assert took_s < longest_s
+        seen = Counter(fields_of(answer.verdict) for answer in answers)
+        assert seen[DELIVERABLE] == 1
+        assert sum(seen[unknown] for unknown in (FAILED, TIMED_OUT)) == 400
+
+
+async def test_a_host_that_comes_back_while_others_are_asked_is_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_fake_network() as network:
+        host = new_host("refused")
+        address = network.add("down.test", host)
+        network.add("shop.test", new_host("no pipelining", reply_s=0.3))
+        async with (
+            open_test_engine(network, host_connections=1) as engine,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def come_back() -> None:
+                await trio.sleep(4)
+                network.hosts[address] = new_host("friendly")
+
+            nursery.start_soon(come_back)
+            texts = [*knowns(20, "down.test"), *knowns(60)]
+            answers = await collect(engine, *texts, deferred_start=True)
+        seen = Counter(fields_of(answer.verdict) for answer in answers)
+        assert seen[DELIVERABLE] == 78  # the first probe found the host down, and the second too

@@ -1,0 +1,84 @@
+"""`mailprobe score`: compares a cleaned list with the bounces that came. Nothing leaves the machine."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mailprobe.api.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from mailprobe.api.cli.listfile import ReadOptions
+    from mailprobe.api.cli.scoring.scores import ToldRow
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("cleaned", type=FILE)
+@click.argument("bounces", type=FILE)
+@click.option(
+    "--sent",
+    metavar="LIGHTS",
+    default="green,yellow",
+    help="The lights that mail was sent to. Default: green,yellow.",
+)
+@click.option("--column", metavar="NAME", help="Column of the addresses in BOUNCES.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_json: bool) -> None:
+    """Show how right a cleaned list was.
+
+    CLEANED is an output of `mailprobe clean`, BOUNCES an mbox of delivery reports or a
+    list of bounced addresses, such as a mail service exports. The tables compare
+    what each address was called with what happened, with 95 % confidence intervals.
+    """
+    from mailprobe.api.cli.clean import lights_of
+    from mailprobe.api.cli.listfile import ReadOptions
+    from mailprobe.api.cli.scoring.bounces import read_bounces
+    from mailprobe.api.cli.scoring.output import as_json, print_score
+    from mailprobe.api.cli.scoring.scores import score as compare
+
+    lights = lights_of(sent, "--sent")
+    found = read_bounces(bounces, ReadOptions(column))
+    made = compare(_told(cleaned, ReadOptions()), found.kinds, frozenset(lights))
+    if wants_json:
+        click.echo(json.dumps(as_json(made, found.unread), indent=2))
+    else:
+        from mailprobe.api.cli.output.report import console_on
+
+        print_score(console_on(sys.stdout), made, found.unread)
+    if not made.all.sent:
+        raise CommandError("no row of the list has a light that mail was sent to; see --sent")
+    if found.kinds and len(found.kinds) == made.foreign:
+        raise CommandError("none of the bounced addresses is in the list")
+
+
+def _told(cleaned: Path, reading: "ReadOptions") -> "Iterator[ToldRow]":
+    """The rows of a cleaned list. Raises BadList."""
+    from mailprobe.api.cli.listfile import BadList, open_list
+    from mailprobe.api.cli.output.terminal import plain
+    from mailprobe.api.cli.scoring.scores import ToldRow
+    from mailprobe.engine.smtp.operators import load_operators
+
+    operators = load_operators()
+    providers: dict[str, str] = {}
+    with open_list(cleaned, reading) as source:
+        for row in source.rows():
+            told = row.results()
+            if not told:
+                if row.address:
+                    name = plain(str(cleaned))
+                    raise BadList(f"{name} has no results; it takes an output of mailprobe clean")
+                continue
+            host = told["mx_host"]
+            if host not in providers:
+                operator = operators.find(host)
+                providers[host] = operator.id if operator else ".".join(host.split(".")[-2:])
+            if told["email"]:
+                yield ToldRow(
+                    told["email"], told["status"], told.get("reason", ""), providers[host],
+                    told["light"],
+                )  # fmt: skip

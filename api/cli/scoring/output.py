@@ -1,0 +1,85 @@
+"""Prints a score as tables for a person, or as JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.scoring.bounces import Kind
+from mailprobe.api.cli.scoring.scores import Group, Score
+
+PROVIDERS_MAX = 15  # shown
+KINDS: tuple[Kind, ...] = ("no_mailbox", "refused", "temporary")
+HEADINGS = ("sent", "no mailbox", "refused", "later", "without a mailbox", "95 % between")
+
+
+def print_score(console: Console, score: Score, unread: int) -> None:
+    for by in ("status", "reason", "provider"):
+        limit = PROVIDERS_MAX if by == "provider" else None
+        console.print(_table(by, _largest(score.groups[by], limit)))
+        console.print()
+    worst = dict(score.worst_domains())
+    if worst:
+        console.print("Domains whose mail hosts accepted an address that bounced:")
+        console.print(_table("domain", worst))
+        console.print()
+    console.print(_table("", {"all": score.all}))
+    for note in notes(score, unread):
+        console.print(Text(f"- {note}"), soft_wrap=True)
+
+
+def _largest(groups: Mapping[str, Group], limit: int | None) -> dict[str, Group]:
+    return dict(sorted(groups.items(), key=lambda entry: (-entry[1].sent, entry[0]))[:limit])
+
+
+def _table(by: str, groups: Mapping[str, Group]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(f"called {by}" if by in ("status", "reason") else by, overflow="fold")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, group in groups.items():
+        low, high = group.interval()
+        table.add_row(
+            Text(plain(name)),
+            f"{group.sent:,}",
+            *(f"{group.bounced[kind]:,}" for kind in KINDS),
+            f"{group.gone / group.sent:.2%}" if group.sent else "-",
+            f"{low:.2%} and {high:.2%}",
+        )
+    return table
+
+
+def notes(score: Score, unread: int) -> list[str]:
+    """What the tables do not show."""
+    found = {
+        "rows of other lights are not compared: no mail was sent to them (--sent)": score.not_sent,
+        "of them bounced, so mail was sent to them after all": score.bounced_not_sent,
+        "bounced addresses are not in the list": score.foreign,
+        "messages report no bounce that could be read": unread,
+    }
+    return [f"{count:,} {words}" for words, count in found.items() if count]
+
+
+def as_json(score: Score, unread: int) -> dict[str, Any]:
+    return {
+        "all": _entry(score.all),
+        **{
+            by: {name: _entry(group) for name, group in groups.items()}
+            for by, groups in score.groups.items()
+        },
+        "domains": {name: _entry(group) for name, group in score.worst_domains()},
+        "not_sent": score.not_sent,
+        "bounced_not_sent": score.bounced_not_sent,
+        "not_in_list": score.foreign,
+        "unread_messages": unread,
+    }
+
+
+def _entry(group: Group) -> dict[str, Any]:
+    low, high = group.interval()
+    kinds: dict[str, int] = {kind: group.bounced[kind] for kind in KINDS}
+    return {"sent": group.sent, **kinds, "low": round(low, 6), "high": round(high, 6)}
