@@ -298,6 +298,24 @@ def strict(_: Random) -> Scenario:
     return scenario
 
 
+GREYLISTING = ("postfix", "exim", "opensmtpd", "exchange", "no pipelining", "one recipient")
+GREYLISTING_HOSTS = 30
+GREYLISTING_EACH = 20  # addresses of a host
+GREYLIST_S = 2.0  # real hosts say five minutes
+
+
+def greylisting(_: Random) -> Scenario:
+    """30 hosts that reject an address for 2 seconds after it was first asked about."""
+    scenario = Scenario()
+    for place in range(GREYLISTING_HOSTS):
+        domain, profile = f"grey{place:02}.test", GREYLISTING[place % len(GREYLISTING)]
+        host = new_host(profile, f"mx1.{domain}", greylist_s=GREYLIST_S)
+        scenario.move_in(domain, host)
+        known = (f"known.{number:02}@{domain}" for number in range(GREYLISTING_EACH))
+        scenario.expect(Outcome.TEMPORARY, *known)
+    return scenario
+
+
 PARTICULAR = (
     *("starttls offered", "starttls demanded", "starttls demanded at rcpt"),
     *("starttls demanded, in step", "starttls demanded at rcpt, in step"),
@@ -329,6 +347,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "slow": slow,
     "many": many,
     "strict": strict,
+    "greylisting": greylisting,
     "particular": particular,
     "waiting": waiting,
     "restless": restless,

@@ -1,0 +1,72 @@
+"""Greylisting: the second pass learns what the first could not, on virtual time and on sockets."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import trio
+
+from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
+from mailprobe.api.cli.cleaning.passes import Passes, Recheck
+from mailprobe.api.cli.source import OwnEngine
+from mailprobe.bench.lab import start_lab
+from mailprobe.bench.lab.scenarios import GREYLIST_S, GREYLISTING
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.host_profiles import new_host
+from tests.engine.engine_runs import open_test_engine
+from tests.storage.child_processes import ROOT
+
+MINUTES_5 = 300.0
+HOSTS, EACH = 40, 25
+
+
+async def test_five_minutes_later_the_greylisted_are_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    addresses = DistinctAddresses()
+    async with open_fake_network() as network:
+        for number in range(HOSTS):
+            profile = GREYLISTING[number % len(GREYLISTING)]
+            network.add(f"grey{number}.test", new_host(profile, greylist_s=MINUTES_5))
+            for person in range(EACH):
+                addresses.add(f"{'known' if person % 2 else 'gone'}{person}@grey{number}.test")
+        with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
+            async with open_test_engine(network) as engine:
+                recheck = Recheck(2, after_s=MINUTES_5)
+                passes = Passes(addresses, journal, recheck, now=trio.current_time)
+                await passes.run(OwnEngine(engine))
+    assert passes.counts.done == HOSTS * EACH
+    known = passes.counts.statuses["deliverable"] + passes.counts.statuses["undeliverable"]
+    assert known >= 0.99 * HOSTS * EACH
+    assert passes.counts.statuses["undeliverable"] >= 0.99 * HOSTS * 13
+    assert trio.current_time() < 3 * MINUTES_5
+    assert passes.asked == 2 * HOSTS * EACH  # each twice, and not more
+
+
+def test_seconds_later_the_greylisted_are_known_on_sockets(tmp_path: Path) -> None:
+    with start_lab("greylisting") as lab:
+        emails = lab.addresses["temporary"]
+        (tmp_path / "list.csv").write_text("email\n" + "".join(f"{email}\n" for email in emails))
+        done = subprocess.run(
+            [
+                *(str(Path(sys.executable).with_name("mailprobe")), "clean", "list.csv"),
+                *("--recheck-after", f"{GREYLIST_S + 0.5}s"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **lab.env, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "list.verified.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    statuses = Counter(row["status"] for row in rows)
+    assert statuses["deliverable"] >= 0.99 * len(emails), statuses
+    assert Counter(row["attempts"] for row in rows)["2"] >= 0.99 * len(emails)
+    assert "greylist" in done.stderr or "come back later" in done.stderr
