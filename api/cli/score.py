@@ -12,7 +12,7 @@ from mailprobe.api.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.listfile import ReadOptions
-    from mailprobe.api.cli.scoring.scores import ToldRow
+    from mailprobe.api.cli.scoring.scores import CleanedRow
 
 FILE = click.Path(path_type=Path)
 
@@ -43,7 +43,7 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
 
     lights = lights_of(sent, "--sent")
     found = read_bounces(bounces, ReadOptions(column))
-    made = compare(_told(cleaned, ReadOptions()), found.kinds, frozenset(lights))
+    made = compare(_cleaned_rows(cleaned, ReadOptions()), found.kinds, frozenset(lights))
     if wants_json:
         click.echo(json.dumps(as_json(made, found.unread), indent=2))
     else:
@@ -56,29 +56,29 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
         raise CommandError("none of the bounced addresses is in the list")
 
 
-def _told(cleaned: Path, reading: "ReadOptions") -> "Iterator[ToldRow]":
+def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
     from mailprobe.api.cli.listfile import BadList, open_list
     from mailprobe.api.cli.output.terminal import plain
-    from mailprobe.api.cli.scoring.scores import ToldRow
+    from mailprobe.api.cli.scoring.scores import CleanedRow
     from mailprobe.engine.smtp.operators import load_operators
 
     operators = load_operators()
     providers: dict[str, str] = {}
     with open_list(cleaned, reading) as source:
         for row in source.rows():
-            told = row.results()
-            if not told:
+            results = row.results()
+            if not results:
                 if row.address:
                     name = plain(str(cleaned))
                     raise BadList(f"{name} has no results; it takes an output of mailprobe clean")
                 continue
-            host = told["mx_host"]
+            host = results["mx_host"]
             if host not in providers:
                 operator = operators.find(host)
                 providers[host] = operator.id if operator else ".".join(host.split(".")[-2:])
-            if told["email"]:
-                yield ToldRow(
-                    told["email"], told["status"], told.get("reason", ""), providers[host],
-                    told["light"],
+            if results["email"]:
+                yield CleanedRow(
+                    results["email"], results["status"], results.get("reason", ""), providers[host],
+                    results["light"],
                 )  # fmt: skip

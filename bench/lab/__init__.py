@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCENARIO_NAMES = (
-    *("default", "hostile", "slow", "many", "strict", "particular", "restless", "waiting"),
-    *("adverse", "internet"),
+    *("default", "hostile", "slow", "many", "strict", "greylisting", "particular", "restless"),
+    *("waiting", "adverse", "internet"),
 )
 STOP_S = 10.0
 

@@ -40,7 +40,7 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRow:
+class CleanedRow:
     """One address of the cleaned list, and what was said of it."""
 
     address: str
@@ -69,7 +69,7 @@ class Score:
         return sorted(lied, key=lambda entry: (-entry[1].gone, entry[0]))[:LIARS_MAX]
 
 
-def score(rows: Iterable[ToldRow], bounces: Mapping[str, Kind], lights: frozenset[str]) -> Score:
+def score(rows: Iterable[CleanedRow], bounces: Mapping[str, Kind], lights: frozenset[str]) -> Score:
     """Compare each address once; mail went to those with these lights."""
     made, seen = Score(), set[str]()
     for row in rows:
@@ -90,7 +90,7 @@ def score(rows: Iterable[ToldRow], bounces: Mapping[str, Kind], lights: frozense
     return made
 
 
-def _groups_of(made: Score, row: ToldRow) -> Iterator[Group]:
+def _groups_of(made: Score, row: CleanedRow) -> Iterator[Group]:
     yield made.all
     for by, name in (("status", row.status), ("reason", row.reason), ("provider", row.provider)):
         yield made.groups[by].setdefault(name or "-", Group())

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mailprobe.api.cli import main
 from mailprobe.api.cli.listfile import OutputFormat, ResultColumns, open_list, open_writer
 from mailprobe.api.cli.scoring.bounces import Kind, key_of, kind_of, read_bounces
-from mailprobe.api.cli.scoring.scores import ToldRow, score, wilson
+from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
 from tests.api.fake_source import result_of
 
 TEXTS: dict[str, Kind] = {
@@ -162,17 +162,17 @@ def test_a_list_of_bounces_is_read(tmp_path: Path) -> None:
     assert read_bounces(path).kinds == expected
 
 
-def told(address: str, status: str = "deliverable", light: str = "GREEN_LIGHT") -> ToldRow:
-    return ToldRow(address, status, "accepted", "google", light)
+def row_of(address: str, status: str = "deliverable", light: str = "GREEN_LIGHT") -> CleanedRow:
+    return CleanedRow(address, status, "accepted", "google", light)
 
 
 def test_what_was_said_is_compared_with_what_happened() -> None:
     rows = [
-        *(told(f"a{number}@liar.test") for number in range(10)),
-        *(told(f"b{number}@shop.test", "catch_all", "YELLOW_LIGHT") for number in range(10)),
-        told("A0@liar.test"),
-        told("dropped@shop.test", "undeliverable", "RED_LIGHT"),
-        told("kept@shop.test", "undeliverable", "RED_LIGHT"),
+        *(row_of(f"a{number}@liar.test") for number in range(10)),
+        *(row_of(f"b{number}@shop.test", "catch_all", "YELLOW_LIGHT") for number in range(10)),
+        row_of("A0@liar.test"),
+        row_of("dropped@shop.test", "undeliverable", "RED_LIGHT"),
+        row_of("kept@shop.test", "undeliverable", "RED_LIGHT"),
     ]
     kinds: dict[str, Kind] = {
         "a0@liar.test": "no_mailbox", "a1@liar.test": "no_mailbox", "a2@liar.test": "temporary",
@@ -253,7 +253,7 @@ def test_the_command_compares_a_cleaned_list_with_bounces(tmp_path: Path, kind: 
     assert "1 bounced addresses are not in the list" in done.stdout
 
 
-def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_rejected(tmp_path: Path) -> None:
     output = cleaned(tmp_path, STATUSES, "csv")
     bounces = tmp_path / "bounces.csv"
     bounces.write_text("email\nstranger@x.test\n")
