@@ -46,7 +46,7 @@ INSTANTS = {
     "first_tried_at",
     "sent_at",
 }
-FLAGS = {"alerts", "cancel_at_period_end"}
+FLAGS = {"alerts", "cancel_at_period_end", "recheck"}
 
 ColumnValues = tuple[Any, ...]
 

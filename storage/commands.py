@@ -303,6 +303,11 @@ class JobAttempted(_ClaimCommand, StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class PostponeJob(_ClaimCommand, StoreCommand[bool]):
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class AbandonJob(_ClaimCommand, StoreCommand[bool]):
     pass
 
@@ -407,7 +412,7 @@ class CheckStore(StoreCommand[datetime]):
 
 
 # of one account each: a database may combine them in one transaction
-Outcome = JobVerified | JobAttempted | AbandonJob  # of a claimed job
+Outcome = JobVerified | JobAttempted | PostponeJob | AbandonJob  # of a claimed job
 AccountCommand = EnqueueMessage | BeginIdempotent | FinishIdempotent | CreateKey
 BatchCommand = (
     Reserve[Any]

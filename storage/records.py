@@ -231,6 +231,7 @@ class JobOrder:
     host: str  # the URL's host and port, with its owner: callbacks are limited by it
     secret: str | None = None
     payload: bytes | None = None
+    recheck: bool = False  # verify again later what time may cure
 
     @property
     def first_state(self) -> JobState:
@@ -259,9 +260,11 @@ class Job:
     state: JobState
     created_at: datetime
     due_at: datetime | None  # when the next step is due; None once it has ended
-    tries: int = 0  # callback attempts so far; a resend resets it
+    # callback attempts so far, which a resend resets; of a pending job: verifications so far
+    tries: int = 0
     payload: bytes | None = None  # the callback's body, the same at every attempt
     ended_at: datetime | None = None
+    recheck: bool = False
 
 
 def new_job(order: JobOrder, account_id: str, now: datetime) -> Job:
@@ -269,7 +272,8 @@ def new_job(order: JobOrder, account_id: str, now: datetime) -> Job:
     state = order.first_state
     due_at, ended_at = (None, now) if state == "done" else (now, None)
     place = order.email, order.webhook, order.host
-    return Job(order.id, account_id, *place, state, now, due_at, 0, order.payload, ended_at)
+    known = order.payload, ended_at
+    return Job(order.id, account_id, *place, state, now, due_at, 0, *known, order.recheck)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ reservation is known to its caller.
 Instants are aware datetimes in UTC. Arguments that end in `_s` are seconds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ from mailprobe.storage.checks import (
     check_units,
 )
 from mailprobe.storage.commands import Executor
+from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX, StoreBroken
 from mailprobe.storage.encrypted_columns import (
     encrypted_answer,
@@ -35,7 +36,6 @@ from mailprobe.storage.encrypted_columns import (
     job_context,
     unpacked,
 )
-from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import (
     Account,
     Answered,
@@ -66,12 +66,11 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store:
+class Store(ConnectionLeases):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
-        self.executor = executor
-        self._execute = executor.execute
+        super().__init__(executor)
         self._cipher = cipher
 
     # accounts and keys
@@ -366,6 +365,13 @@ class Store:
         check_outcome(state, due_at)
         return await self._execute(commands.JobAttempted(claim, attempt, state, due_at))
 
+    async def postpone_job(self, claim: Claim, due_at: datetime) -> bool:
+        """Verify a pending job again at `due_at`: nothing is counted, its unit stays reserved.
+
+        False as with `job_verified`. The job's `tries` counts its verifications.
+        """
+        return await self._execute(commands.PostponeJob(claim, due_at))
+
     async def abandon_job(self, claim: Claim) -> bool:
         """End a pending job as failed: not counted, its unit given back, no callback.
 
@@ -442,28 +448,6 @@ class Store:
         return await self._execute(
             commands.ListMessages(kind, account_id, at_most(LISTED_MAX, limit))
         )
-
-    # connection leases
-
-    async def lease_connections(
-        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
-    ) -> Mapping[str, int]:
-        """Lease connections to these IP addresses for `lease_s`; returns the number per address.
-
-        Over all holders at most `limit` connections to an address are leased at a time. The
-        holder keeps what it holds, if its lease has not ended, and gets at most one more per
-        call: holders without a connection come first. A holder that asked and got none stays
-        in the queue as long as it asks again within WAITING_S.
-        """
-        return await self._execute(commands.LeaseConnections(holder, asked, limit, lease_s))
-
-    async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]:
-        """Return how many connections per address the holder must give up for waiting holders."""
-        return await self._execute(commands.RevocableConnections(holder, limit))
-
-    async def return_connections(self, holder: str) -> None:
-        """Release all leases of the holder, and its places in the queues."""
-        await self._execute(commands.ReturnConnections(holder))
 
     # upkeep
 

@@ -79,7 +79,7 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
     # a text longer than any address is cut before it is stored; its result stays the same
     job_id, email = str(uuid4()), body.email[:ECHOED_CHARACTERS_MAX]
     if body.webhook is None:
-        return JobOrder(job_id, email, None, "")
+        return JobOrder(job_id, email, None, "", recheck=body.recheck)
     try:
         target = check_webhook(body.webhook)
     except NotAWebhook as error:
@@ -89,7 +89,8 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
         ) from None
     # per account and authority: a receiver that hangs delays only its own account's callbacks
     receiver = f"{account_id} {target.authority}"
-    return JobOrder(job_id, email, target.url, receiver, body.webhook_secret)
+    secret = body.webhook_secret
+    return JobOrder(job_id, email, target.url, receiver, secret, recheck=body.recheck)
 
 
 def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:

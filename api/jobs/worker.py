@@ -28,6 +28,7 @@ from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, Work
 from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, open_answers
+from mailprobe.engine.reasons import PASSING
 from mailprobe.storage.records import Attempt, Claim, Job, Work
 from mailprobe.storage.store import Store
 
@@ -44,6 +45,17 @@ ENCRYPTED = (
     " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
 )
 INTERNAL_TRIES_MAX = 5  # claims of a job that fails because of a bug
+
+
+RECHECK_S = (300.0, 600.0)  # so 5 and 15 minutes after the first verification
+
+
+def recheck_after_s(job: Job, answer: Answer) -> float | None:
+    """Seconds until a job is verified again; None if this result is final."""
+    if not job.recheck or job.tries >= len(RECHECK_S):
+        return None
+    is_passing = answer.verdict.status == "unknown" and answer.cause.reason in PASSING
+    return RECHECK_S[job.tries] if is_passing else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,10 @@ class JobQueue:
     async def _verify(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
         answer = await self._verify_all(job)
+        wait_s = recheck_after_s(job, answer)
+        if wait_s is not None:
+            due_at = self._now() + timedelta(seconds=wait_s)
+            return AttemptResult(partial(self._store.postpone_job, claim, due_at), wait_s)
         payload = payload_of(answer.verdict, job.id)
 
         async def record() -> None:

@@ -115,6 +115,10 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
     ("VerifyRequest", "async"): {
         "description": "The answer is 202 at once; GET /v1/jobs/{id} has the result. Needs no webhook."
     },
+    ("VerifyRequest", "recheck"): {
+        "description": "With webhook or async: what time may cure (greylisting, a time-out) is verified again"
+        " 5 and 15 minutes later before the result is final. It counts once. Without them it has no effect."
+    },
     ("AsyncVerifyResponse", "status"): {"description": "Always pending."},
     ("JobResponse", "status"): {
         "description": "`pending`: not verified yet. `delivering`: verified, and the callback is not "

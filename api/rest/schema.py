@@ -37,6 +37,7 @@ class VerifyRequest(Struct, frozen=True):
         | None
     ) = None
     runs_async: bool = field(default=False, name="async")
+    recheck: bool = False
 
 
 class BatchRequest(Struct, frozen=True):

@@ -18,6 +18,7 @@ from mailprobe.storage.commands import (
     JobVerified,
     ListAttempts,
     ListJobs,
+    PostponeJob,
     ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
@@ -138,7 +139,12 @@ class MemoryJobs(MemoryUsage):
         state, now = state_with_result(kept.job.webhook), self._now()
         due_at, ended_at = (None, now) if state == "done" else (now, None)
         job = replace(
-            kept.job, state=state, due_at=due_at, payload=command.payload, ended_at=ended_at
+            kept.job,
+            state=state,
+            due_at=due_at,
+            tries=0,
+            payload=command.payload,
+            ended_at=ended_at,
         )
         self._keep(job, kept)
         return True
@@ -154,6 +160,13 @@ class MemoryJobs(MemoryUsage):
             kept.job, state=command.state, due_at=command.due_at, tries=tries, ended_at=ended_at
         )
         self._keep(job, replace(kept, attempts=(*kept.attempts, command.attempt)))
+        return True
+
+    def postpone_job(self, command: PostponeJob) -> bool:
+        kept = self._held(command.claim, "pending")
+        if kept is None:
+            return False
+        self._keep(replace(kept.job, due_at=command.due_at, tries=kept.job.tries + 1), kept)
         return True
 
     def abandon_job(self, command: AbandonJob) -> bool:

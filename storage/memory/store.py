@@ -63,9 +63,7 @@ class MemoryExecutor(MemoryJobs, MemoryLeases):
             if lease_max < lease.until < FOREVER:  # a job's has no end
                 self._leases[id] = replace(lease, until=lease_max)
         self._messages.reclaim(lambda message: wait_max, lease_max)
-        self._jobs.reclaim(
-            lambda kept: now if kept.work == "verify" or not kept.job.tries else wait_max, lease_max
-        )
+        self._jobs.reclaim(lambda kept: wait_max if kept.job.tries else now, lease_max)
         self._reclaim_leases(lease_max)
         self._reclaim_records(now + IDEMPOTENCY_KEPT_MAX)
         for key in list(self._keys.values()):
@@ -111,6 +109,7 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         commands.ExtendClaim.run_by(MemoryExecutor.extend_claim),
         commands.JobVerified.run_by(MemoryExecutor.job_verified),
         commands.JobAttempted.run_by(MemoryExecutor.job_attempted),
+        commands.PostponeJob.run_by(MemoryExecutor.postpone_job),
         commands.AbandonJob.run_by(MemoryExecutor.abandon_job),
         commands.FindJob.run_by(MemoryExecutor.job),
         commands.ListJobs.run_by(MemoryExecutor.jobs),

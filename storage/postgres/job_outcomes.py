@@ -10,7 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome
+from mailprobe.storage.commands import (
+    AbandonJob,
+    JobAttempted,
+    JobVerified,
+    Outcome,
+    PostponeJob,
+)
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Attempt, JobState, state_with_result
@@ -84,6 +90,8 @@ def ends(outcome: Outcome) -> bool:
             return state_with_result(claim.job.webhook) == "done"
         case AbandonJob():
             return True
+        case PostponeJob():
+            return False
         case JobAttempted(due_at=due_at):
             return due_at is None
 
@@ -118,8 +126,10 @@ def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[Any, ..
     match outcome:
         case JobVerified(claim=claim, payload=payload):
             if state_with_result(claim.job.webhook) == "done":
-                return kept.number, "done", None, kept.tries, at, payload
-            return kept.number, "delivering", at, kept.tries, None, payload
+                return kept.number, "done", None, 0, at, payload
+            return kept.number, "delivering", at, 0, None, payload
+        case PostponeJob(due_at=due_at):
+            return kept.number, "pending", micros(due_at), kept.tries + 1, None, None
         case AbandonJob():
             return kept.number, "failed", None, kept.tries, at, None
         case JobAttempted(state=state, due_at=due_at):

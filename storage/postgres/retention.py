@@ -97,9 +97,8 @@ RECLAIMED = (
     "UPDATE outbox SET due_at = %(wait)s WHERE due_at > %(wait)s",
     "UPDATE connection_leases SET until = %(lease)s WHERE until > %(lease)s",
     "UPDATE jobs SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
-    "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s"
-    " AND (state = 'pending' OR state = 'delivering' AND tries = 0)",
-    "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
+    "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s AND tries = 0",
+    "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s",
     "UPDATE idempotency_records SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
     "UPDATE keys SET revoked_at = %(now)s WHERE revoked_at > %(soon)s",
     rate_window.RECLAIM_ALL,

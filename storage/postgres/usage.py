@@ -28,6 +28,7 @@ from mailprobe.storage.commands import (
     JobAttempted,
     JobVerified,
     LogRefusal,
+    PostponeJob,
     Reserve,
     Settle,
     Spend,
@@ -302,7 +303,7 @@ class _MeteringBatch:
 
     def _complete(self, now: datetime) -> None:
         """Write the outcomes of jobs; answers each with whether its claim was still valid."""
-        those = self._those(JobVerified, JobAttempted, AbandonJob)
+        those = self._those(JobVerified, JobAttempted, PostponeJob, AbandonJob)
         if not those:
             return
         held = outcomes.held(self._db, [command for _, command, _ in those])
@@ -317,7 +318,7 @@ class _MeteringBatch:
             reported.append((command, kept[1]))
             if outcomes.ends(command):
                 ended[kept[1].account] -= 1
-            if isinstance(command, JobAttempted):
+            if isinstance(command, JobAttempted | PostponeJob):
                 continue
             verified[kept[1].account] -= 1
             if self._ledgers:
@@ -391,6 +392,7 @@ class _MeteringBatch:
                 due_at,
                 order.payload,
                 ended_at,
+                int(job.recheck),
             )
         )
         self._marks["job"] = (order.id,)

@@ -193,10 +193,7 @@ def record_attempt(db: DB, now: datetime, partition: Partition, *, failed: bool)
 
 
 AHEAD_MAX = 1000  # jobs corrected in one transaction
-LATEST = {
-    "pending": ":now",
-    "delivering": "iif(tries = 0, :now, :wait)",
-}  # due time that a job may have
+LATEST = "iif(tries = 0, :now, :wait)"  # due time that a job may have
 
 
 def _limits(now: datetime) -> dict[str, Any]:
@@ -213,7 +210,7 @@ def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Partition]]:
     for state in STATE_OF.values():
         rows = db.execute(
             f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
-            f" AND (due_at > {LATEST[state]} OR lease_until > :lease) LIMIT :most",
+            f" AND (due_at > {LATEST} OR lease_until > :lease) LIMIT :most",
             {**_limits(now), "state": state, "most": AHEAD_MAX},
         )
         found += [(number, state, Partition(account, host)) for number, account, host in rows]
@@ -224,7 +221,7 @@ def reclaim(db: DB, now: datetime, found: list[tuple[int, JobState, Partition]])
     """Limit the leases and due times of these jobs, and update their partitions."""
     for number, state, _ in found:
         db.execute(
-            f"UPDATE jobs SET due_at = min(due_at, {LATEST[state]}),"
+            f"UPDATE jobs SET due_at = min(due_at, {LATEST}),"
             " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
             {**_limits(now), "number": number, "state": state},
         )

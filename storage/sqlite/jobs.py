@@ -19,6 +19,7 @@ from mailprobe.storage.commands import (
     JobVerified,
     ListAttempts,
     ListJobs,
+    PostponeJob,
     ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX
@@ -75,7 +76,7 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     idempotency_records.keep(db, command.first)
     number = db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " due_at, payload, ended_at, recheck) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             order.id,
             owner.account_number,
@@ -89,6 +90,7 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
             job.due_at and micros(job.due_at),
             order.payload,
             job.ended_at and micros(job.ended_at),
+            job.recheck,
         ),
     ).lastrowid
     assert number is not None
@@ -158,7 +160,16 @@ def verified(db: DB, now: datetime, command: JobVerified) -> bool:
     metering.use(db, now, command.claim.caller, [command.row], command.emit_meter_event)
     state = state_with_result(command.claim.job.webhook)
     due_at, ended_at = (None, micros(now)) if state == "done" else (now, None)
-    _change(db, kept, state, due_at, payload=command.payload, ended_at=ended_at)
+    _change(db, kept, state, due_at, tries=0, payload=command.payload, ended_at=ended_at)
+    return True
+
+
+def postpone(db: DB, _: datetime, command: PostponeJob) -> bool:
+    """Make a pending job due later; False if the claim does not count."""
+    kept = _held(db, command.claim, "pending")
+    if kept is None:
+        return False
+    _change(db, kept, "pending", command.due_at, tries=kept.tries + 1)
     return True
 
 

@@ -154,6 +154,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ExtendClaim.run_by(jobs.extend),
         commands.JobVerified.run_by(jobs.verified),
         commands.JobAttempted.run_by(jobs.attempted),
+        commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
         commands.EnqueueMessage.run_by(outbox.enqueue),

@@ -121,6 +121,10 @@ class Queues(TwoStores):
     def abandon_job(self) -> Any:
         return self.of_claim(lambda store, one: store.abandon_job(one))
 
+    def postpone_job(self) -> Any:
+        due_at = self.soon()
+        return self.of_claim(lambda store, one: store.postpone_job(one, due_at))
+
     def of_claim(self, write: Any) -> Any:
         return self.both(write, self.a_claim())[0] if self.claims else None
 
@@ -177,6 +181,7 @@ WRITES: list[Any] = RARE + 3 * [
     Queues.extend_claim,
     Queues.job_verified,
     Queues.job_verified,
+    Queues.postpone_job,
     Queues.job_attempted,
     Queues.job_attempted,
     Queues.resend_job,

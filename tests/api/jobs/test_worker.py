@@ -18,6 +18,7 @@ from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
+from mailprobe.engine.testing.host_profiles import new_host
 from tests.api.service_fixture import VERIFY, Shop, open_shop
 from tests.api.stores import KIND
 
@@ -110,6 +111,49 @@ async def test_a_job_is_one_unit_from_its_promise_to_its_count(autojump_clock):
         assert (ledger.reserved, ledger.month_units, ledger.month_billable) == (0, 1, 1)
         (row,) = await shop.rows()
         assert (row.operation, row.status, row.billable) == ("verify", "deliverable", True)
+
+
+@pytest.mark.parametrize("seen_after", [0, 1, 2, 3])
+async def test_what_time_may_cure_is_verified_again_and_billed_once(
+    autojump_clock: trio.testing.MockClock, seen_after: int
+) -> None:
+    """After 5 and 15 minutes; then the result is final, whatever it is."""
+    async with open_working_shop() as (shop, receiver):
+        greylist_s = (0.0, 200.0, 800.0, 9_999.0)[seen_after]
+        shop.world.add("grey.test", new_host("friendly", greylist_s=greylist_s))
+        await shop.verify("known@friendly.test")  # the service is warm
+        began, before = trio.current_time(), await shop.store.ledger(await shop.caller())
+        got = await promise(shop, "known@grey.test", body={"recheck": True})
+        await trio.sleep(60)
+        job = (await shop.request("GET", f"/v1/jobs/{got.body['job_id']}")).body
+        assert (job["status"] == "pending") == (seen_after > 0)
+        assert job["attempts"] == [] or seen_after == 0
+        await trio.sleep(2_000)
+        (body,) = receiver.bodies()
+        assert body["status"] == ("unknown" if seen_after == 3 else "deliverable")
+        at = receiver.calls[0][0] - began
+        assert at == pytest.approx((0, 300, 900, 900)[seen_after], abs=10)
+        ledger = await shop.store.ledger(await shop.caller())
+        assert ledger.month_units == before.month_units + 1
+        assert ledger.reserved == 0
+
+
+async def test_a_final_result_is_not_verified_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_working_shop() as (shop, receiver):
+        for email in ("nobody@friendly.test", "known@friendly.test", "no address"):
+            await promise(shop, email, body={"recheck": True})
+        await trio.sleep(10)
+        assert len(receiver.calls) == 3
+
+
+async def test_without_recheck_a_first_result_is_final(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_working_shop() as (shop, receiver):
+        shop.world.add("grey.test", new_host("friendly", greylist_s=200.0))
+        await promise(shop, "known@grey.test")
+        await trio.sleep(10)
+        assert [body["status"] for body in receiver.bodies()] == ["unknown"]
 
 
 async def test_the_limits_hold_for_jobs_too(autojump_clock):

@@ -27,6 +27,10 @@ async def abandon(store: Store, claim: Claim) -> bool:
     return await store.abandon_job(claim)
 
 
+async def postpone(store: Store, claim: Claim) -> bool:
+    return await store.postpone_job(claim, SOON)
+
+
 async def extend(store: Store, claim: Claim) -> bool:
     return await store.extend_claim(claim, lease_s=LEASE_S)
 

@@ -23,6 +23,7 @@ from tests.storage.contract.job_calls import (
     finish,
     ids,
     observe,
+    postpone,
     put_off,
     verify,
 )
@@ -44,7 +45,7 @@ from tests.storage.fixed_clock import (
 # stale and spent
 
 
-@pytest.mark.parametrize("write", [verify, abandon, extend])
+@pytest.mark.parametrize("write", [verify, postpone, abandon, extend])
 async def test_a_stale_claim_of_a_pending_job_changes_nothing(
     store: Store, clock: Clock, write: Write
 ):
@@ -75,11 +76,11 @@ async def test_a_stale_claim_of_a_delivering_job_changes_nothing(
     assert await write(store, claim)
 
 
-@pytest.mark.parametrize("write", [verify, abandon, put_off, finish])
+@pytest.mark.parametrize("write", [verify, postpone, abandon, put_off, finish])
 async def test_a_claim_is_spent_by_its_outcome(store: Store, write: Write):
     """One told twice, for the first answer was lost, is told once."""
     caller = await make_caller(store)
-    if write in (verify, abandon):
+    if write in (verify, postpone, abandon):
         await promise(store, caller, order())
         [claim] = await claimed(store)
     else:
@@ -87,12 +88,12 @@ async def test_a_claim_is_spent_by_its_outcome(store: Store, write: Write):
         [claim] = await claimed(store, "deliver")
     assert await write(store, claim)
     before = await observe(store, caller)
-    for again in (verify, abandon, put_off, finish, extend):
+    for again in (verify, postpone, abandon, put_off, finish, extend):
         assert not await again(store, claim)
     assert await observe(store, caller) == before
 
 
-@pytest.mark.parametrize("write", [verify, abandon, put_off, finish])
+@pytest.mark.parametrize("write", [verify, postpone, abandon, put_off, finish])
 async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
     store: Store, write: Write
 ):
@@ -106,7 +107,13 @@ async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
 
 @pytest.mark.parametrize(
     ("work", "write"),
-    [("verify", put_off), ("verify", finish), ("deliver", verify), ("deliver", abandon)],
+    [
+        ("verify", put_off),
+        ("verify", finish),
+        ("deliver", verify),
+        ("deliver", postpone),
+        ("deliver", abandon),
+    ],
 )
 async def test_what_does_not_fit_the_jobs_state_changes_nothing(
     store: Store, work: Any, write: Write
@@ -234,6 +241,44 @@ async def test_the_last_attempts_are_shown(
             await store.job_attempted(claim, attempt(number), state="delivering", due_at=NOON)
     for id in ("1", "2"):
         assert await store.attempts(id) == [attempt(number) for number in range(4, 9)]
+
+
+# postponed
+
+
+async def test_a_postponed_job_is_not_counted_and_is_due_again(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    [job] = await promise(store, caller, replace(order(), recheck=True))
+    assert job.recheck
+    for tries in (1, 2):
+        [claim] = await claimed(store)
+        assert claim.job.recheck
+        due_at = clock() + timedelta(minutes=5)
+        assert await store.postpone_job(claim, due_at)
+        assert await store.job("1") == replace(job, tries=tries, due_at=due_at)
+        ledger = await store.ledger(caller)
+        assert (ledger.month_units, ledger.reserved) == (1, 1)
+        assert await claimed(store) == []
+        assert not await verify(store, claim)
+        clock.pass_(300)
+    [claim] = await claimed(store)
+    assert await verify(store, claim)
+    kept = await store.job("1")
+    assert kept is not None
+    assert (kept.state, kept.tries) == ("delivering", 0)
+    assert (await store.ledger(caller)).month_units == 1
+
+
+async def test_a_postponed_job_keeps_its_time_when_a_clock_is_corrected(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    [job] = await promise(store, caller, replace(order(), recheck=True))
+    [claim] = await claimed(store)
+    due_at = clock() + timedelta(minutes=5)
+    await store.postpone_job(claim, due_at)
+    await store.apply_retention(RETENTION)
+    kept = await store.job(job.id)
+    assert kept is not None
+    assert kept.due_at == due_at
 
 
 # abandoned
@@ -390,7 +435,7 @@ async def test_a_job_is_kept_however_old_until_it_has_ended(store: Store, clock:
     assert ids(await claimed(store, "deliver")) == ["1"]
     [claim] = await claimed(store)
     await abandon(store, claim)
-    await store.apply_retention({})
+    await store.apply_retention(RETENTION)
     await store.apply_retention(RETENTION)
     assert [job.id for job in await store.jobs(limit=10)] == ["2", "1"]
 
