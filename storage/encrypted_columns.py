@@ -16,6 +16,11 @@ def job_context(job_id: str) -> str:
     return f"job {job_id}"
 
 
+def list_context(list_id: str) -> str:
+    """The context of a list's secret."""
+    return f"list {list_id}"
+
+
 def idempotency_context(account_id: str, key: str) -> str:
     """The context of an answer: it cannot be moved to another account or key."""
     return f"{account_id}\n{key}"

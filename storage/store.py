@@ -27,7 +27,6 @@ from mailprobe.storage.checks import (
     check_units,
 )
 from mailprobe.storage.commands import Executor
-from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX, StoreBroken
 from mailprobe.storage.encrypted_columns import (
     encrypted_answer,
@@ -36,6 +35,8 @@ from mailprobe.storage.encrypted_columns import (
     job_context,
     unpacked,
 )
+from mailprobe.storage.list_records import ChunkPart
+from mailprobe.storage.list_store import ListStore
 from mailprobe.storage.records import (
     Account,
     Answered,
@@ -66,12 +67,11 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store(ConnectionLeases):
+class Store(ListStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
-        super().__init__(executor)
-        self._cipher = cipher
+        super().__init__(executor, cipher)
 
     # accounts and keys
 
@@ -192,6 +192,7 @@ class Store(ConnectionLeases):
         ends: bool = True,
         emit_meter_event: bool = False,
         first: FirstAnswer | None = None,
+        chunk: ChunkPart | None = None,
     ) -> None:
         """Log what was used, whole or in parts; the part with `ends` gives back the unused units.
 
@@ -206,6 +207,9 @@ class Store(ConnectionLeases):
         transaction. Raises IdempotencyInProgress, and changes nothing, if the lease of its
         idempotency record has ended and another request has begun since.
 
+        `chunk` has results of a list, stored in the same transaction. If another claim has
+        followed that of its chunk, neither they nor the rows are stored or counted.
+
         A meter's message is named after the slot that it counts: the Unix time in seconds
         at which the slot of METER_SLOT_S begins that contains the instant of settlement. It
         is due METER_REST_S after the end of its slot. A claimed message is closed: what a
@@ -213,7 +217,7 @@ class Store(ConnectionLeases):
         """
         answer = self._encrypted(first)
         await self._execute(
-            commands.Settle(reservation, rows, part, ends, emit_meter_event, answer)
+            commands.Settle(reservation, rows, part, ends, emit_meter_event, answer, chunk)
         )
 
     async def spend(

@@ -212,7 +212,7 @@ class MemoryJobs(MemoryUsage):
         self._jobs.raise_fence(command.job_id)
         return job
 
-    def _keys_of_jobs(self) -> set[str]:
+    def _keys_in_use(self) -> set[str]:
         return {entry.thing.reservation.caller.key.id for entry in self._jobs.entries.values()}
 
     def _drop_receivers(self, now: datetime) -> None:

@@ -3,7 +3,7 @@
 It works in virtual time: nothing here waits, and the clock is injected. A method runs
 one command, and is a transaction because it is no coroutine. The store is built
 from layers, each of which knows those below it: accounts, idempotency records, the
-outbox, usage, jobs, and here what needs all of them.
+outbox, usage, jobs, lists, and here what needs all of them.
 """
 
 import secrets
@@ -18,19 +18,19 @@ from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.memory.jobs import MemoryJobs
 from mailprobe.storage.memory.leases import MemoryLeases
+from mailprobe.storage.memory.lists import MemoryLists
 from mailprobe.storage.periods import FOREVER, kept_since
 from mailprobe.storage.store import Store
 
 R = TypeVar("R")
 
 
-class MemoryExecutor(MemoryJobs, MemoryLeases):
+class MemoryExecutor(MemoryLists, MemoryLeases):
     """Runs the commands of a store that lasts until the process ends."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        MemoryJobs.__init__(self, now)
+        MemoryLists.__init__(self, now)
         MemoryLeases.__init__(self, now)
 
     async def execute(self, command: StoreCommand[R]) -> R:
@@ -48,11 +48,13 @@ class MemoryExecutor(MemoryJobs, MemoryLeases):
                 since = kept_since(now, command.retention_days[account.tier])
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
-                self._drop_keys(account.id, since, self._keys_of_jobs())
+                self._drop_lists(account.id, since)
+                self._drop_keys(account.id, since, self._keys_in_use())
         self._correct_instants(now)
         self._drop_ended(now)
         self._drop_messages(now)
         self._drop_receivers(now)
+        self._drop_unloaded(now)
         self._drop_leases(now)
         self._drop_idempotency(now)
 
@@ -64,6 +66,7 @@ class MemoryExecutor(MemoryJobs, MemoryLeases):
                 self._leases[id] = replace(lease, until=lease_max)
         self._messages.reclaim(lambda message: wait_max, lease_max)
         self._jobs.reclaim(lambda kept: wait_max if kept.job.tries else now, lease_max)
+        self._reclaim_chunks(lease_max, wait_max)
         self._reclaim_leases(lease_max)
         self._reclaim_records(now + IDEMPOTENCY_KEPT_MAX)
         for key in list(self._keys.values()):
@@ -115,6 +118,16 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         commands.ListJobs.run_by(MemoryExecutor.jobs),
         commands.ListAttempts.run_by(MemoryExecutor.attempts),
         commands.ResendJob.run_by(MemoryExecutor.resend_job),
+        commands.CreateList.run_by(MemoryExecutor.create_list),
+        commands.AddChunks.run_by(MemoryExecutor.add_chunks),
+        commands.ChangeList.run_by(MemoryExecutor.change_list),
+        commands.FindList.run_by(MemoryExecutor.stored_list),
+        commands.ListLists.run_by(MemoryExecutor.lists),
+        commands.ClaimChunks.run_by(MemoryExecutor.claim_chunks),
+        commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
+        commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
+        commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        commands.DeleteList.run_by(MemoryExecutor.delete_list),
         commands.EnqueueMessage.run_by(MemoryExecutor.enqueue_message),
         commands.ClaimMessages.run_by(MemoryExecutor.claim_messages),
         commands.ExtendMessage.run_by(MemoryExecutor.extend_message),

@@ -17,6 +17,7 @@ from mailprobe.storage.commands import (
     Spend,
 )
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.memory.outbox import MemoryOutbox
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
@@ -86,8 +87,11 @@ class MemoryUsage(MemoryOutbox):
         if (command.reservation.id, command.part) in self._settled:
             return
         self._check_runs(command.first)
+        rows = command.rows
+        if command.chunk is not None and not self._record_chunk(command.chunk):
+            rows = ()
         self._settle(
-            command.reservation, command.rows, command.part, command.ends, command.emit_meter_event
+            command.reservation, rows, command.part, command.ends, command.emit_meter_event
         )
         self._answer(command.first)
 
@@ -189,6 +193,9 @@ class MemoryUsage(MemoryOutbox):
         window = self._windows.get(key.id, Counter())
         for at in [at for at in window if at > now]:
             window[now] += window.pop(at)
+
+    def _record_chunk(self, part: ChunkPart) -> bool:
+        return False  # overridden in the layer of lists
 
     def _undelivered(self, account_id: str) -> int:
         return 0  # overridden in the layer of jobs

@@ -45,6 +45,8 @@ TABLES = (
     TableMap("settlements", ("reservation", "part")),
     TableMap("idempotency_records", ("number",), left_out=frozenset({"number"})),
     TableMap("jobs", ("number",)),
+    TableMap("lists", ("number",)),
+    TableMap("list_chunks", ("list", "place")),
     TableMap("job_attempts", ("job", "place")),
     TableMap(
         "job_backlogs",

@@ -22,7 +22,7 @@ from mailprobe.storage.contract import (
     WINDOW,
 )
 from mailprobe.storage.periods import day_of, kept_since
-from mailprobe.storage.postgres import rate_window
+from mailprobe.storage.postgres import lists, rate_window
 from mailprobe.storage.postgres.driver.partitions import Partitions, listed, table_of
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
 from mailprobe.storage.records import Tier
@@ -51,7 +51,8 @@ OUTBOX_RETENTION = _some("outbox", "kind = %(kind)s AND due_at IS NULL AND made_
 KEYS = _some(
     "keys",
     "tier = %(tier)s AND revoked_at < %(at)s"
-    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)",
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND NOT EXISTS (SELECT 1 FROM lists WHERE lists.key = keys.number)",
     OF_TIER,
 )
 RECEIVERS = _some("receivers", "tried_at <= %(at)s")
@@ -62,12 +63,14 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
+    acts.append(lists.drop_unloaded)
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
     acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=since))
+        acts.append(partial(lists.drop_ended, tier=tier, since=since))
         acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
     for kind, kept in MESSAGES_KEPT_MAX.items():
         acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
@@ -96,6 +99,8 @@ RECLAIMED = (
     "UPDATE outbox SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
     "UPDATE outbox SET due_at = %(wait)s WHERE due_at > %(wait)s",
     "UPDATE connection_leases SET until = %(lease)s WHERE until > %(lease)s",
+    "UPDATE list_chunks SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
+    "UPDATE list_chunks SET due_at = %(wait)s WHERE due_at > %(wait)s",
     "UPDATE jobs SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
     "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s AND tries = 0",
     "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s",

@@ -34,7 +34,7 @@ from mailprobe.storage.commands import (
     Spend,
 )
 from mailprobe.storage.contract import IdempotencyInProgress
-from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
+from mailprobe.storage.postgres import accounts, jobs, ledgers, lists, refusals, reservations
 from mailprobe.storage.postgres import idempotency as idempotency_records
 from mailprobe.storage.postgres import job_outcomes as outcomes
 from mailprobe.storage.postgres import outbox as messages
@@ -132,7 +132,7 @@ class _MeteringBatch:
             return marker.outcomes
         self._check_known()
         self._refuse_late()
-        self._settle({part: parts[part] for part in fresh})
+        self._settle({part: parts[part] for part in fresh}, now)
         self._complete(now)
         self._answer_accounts(now)
         refusals.log(db, now, [(command, who) for _, command, who in self._those(LogRefusal)])
@@ -286,11 +286,12 @@ class _MeteringBatch:
 
     # what was used
 
-    def _settle(self, fresh: dict[reservations.Part, Settle]) -> None:
+    def _settle(self, fresh: dict[reservations.Part, Settle], now: datetime) -> None:
         for part, command in fresh.items():
             self._marks["settlement"] = part
             who = self._caller[command.caller.key.id]
-            self._use(who, command.rows, command.emit_meter_event)
+            if command.chunk is None or lists.record(self._db, now, command.chunk):
+                self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 
     def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], emit_meter_event: bool) -> None:

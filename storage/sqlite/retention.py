@@ -17,7 +17,7 @@ from mailprobe.storage.contract import (
 )
 from mailprobe.storage.periods import kept_since
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sqlite import rate_window
+from mailprobe.storage.sqlite import lists, rate_window
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
@@ -61,6 +61,7 @@ KEYS = (  # SQLite would reuse the highest number: that key stays
     "DELETE FROM keys WHERE number IN (SELECT keys.number FROM accounts"
     " JOIN keys ON account = accounts.number WHERE tier = :tier AND revoked_at < :at"
     " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND NOT EXISTS (SELECT 1 FROM lists WHERE lists.key = keys.number)"
     " AND keys.number < (SELECT max(number) FROM keys) LIMIT :most)"
 )
 
@@ -69,6 +70,7 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
+    acts.append(lists.drop_unloaded)
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
     acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
@@ -76,6 +78,7 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
         for statement in LOGGED:
             acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
+        acts.append(partial(lists.drop_ended, tier=tier, since=micros(since)))
         acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
     for kind, kept in MESSAGES_KEPT_MAX.items():
         acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
@@ -101,6 +104,8 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
 RECLAIMED = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE connection_leases SET until = :lease WHERE until > :lease",
+    "UPDATE list_chunks SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait",
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
 )

@@ -21,7 +21,16 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT
 from mailprobe.storage.encryption import Cipher, key_beside
 from mailprobe.storage.records import Caller, OutboxMessage
-from mailprobe.storage.sqlite import accounts, idempotency, jobs, leases, outbox, retention, usage
+from mailprobe.storage.sqlite import (
+    accounts,
+    idempotency,
+    jobs,
+    leases,
+    lists,
+    outbox,
+    retention,
+    usage,
+)
 from mailprobe.storage.sqlite import job_partitions as partitions
 from mailprobe.storage.sqlite.database_thread import Reader, Writer
 from mailprobe.storage.sqlite.file import explain_error, prepare
@@ -107,6 +116,17 @@ class SqliteExecutor:
         )
         return claimed
 
+    async def claim_chunks(
+        self, command: commands.ClaimChunks
+    ) -> list[commands.EncryptedListClaim]:
+        """Look before the write: an idle worker must not take the lock."""
+        if not await self._reader.call(lists.is_due):
+            return []
+        claimed: list[commands.EncryptedListClaim] = await self._writer.call(
+            lambda db, now: lists.claim(db, now, command)
+        )
+        return claimed
+
     async def claim_messages(self, command: commands.ClaimMessages) -> list[OutboxMessage]:
         """Look before the write: an idle worker must not take the lock."""
         if not await self._reader.call(lambda db, now: outbox.due(db, now, command.kind, 1)):
@@ -157,6 +177,12 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
+        commands.CreateList.run_by(lists.create),
+        commands.AddChunks.run_by(lists.add_chunks),
+        commands.ChangeList.run_by(lists.change),
+        commands.ExtendChunk.run_by(lists.extend),
+        commands.ReleaseChunk.run_by(lists.release),
+        commands.DeleteList.run_by(lists.delete),
         commands.EnqueueMessage.run_by(outbox.enqueue),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
@@ -177,6 +203,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
+        commands.FindList.run_by(lists.find),
+        commands.ListLists.run_by(lists.list_lists),
+        commands.ReadChunks.run_by(lists.read_chunks),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
@@ -184,6 +213,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
 STEPS: dict[type[StoreCommand[Any]], Callable[[SqliteExecutor, Any], Any]] = {
     commands.FindCaller: SqliteExecutor.find_caller,
     commands.ClaimJobs: SqliteExecutor.claim_jobs,
+    commands.ClaimChunks: SqliteExecutor.claim_chunks,
     commands.ClaimMessages: SqliteExecutor.claim_messages,
     commands.ApplyRetention: SqliteExecutor.apply_retention,
 }

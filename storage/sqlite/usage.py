@@ -30,7 +30,7 @@ from mailprobe.storage.records import (
     units_of,
 )
 from mailprobe.storage.sqlite import idempotency as idempotency_records
-from mailprobe.storage.sqlite import rate_window
+from mailprobe.storage.sqlite import lists, rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
 from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
 
@@ -220,6 +220,9 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
         return
     idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
     idempotency_records.keep(db, command.first)
+    rows = command.rows
+    if command.chunk is not None and not lists.record(db, now, command.chunk):
+        rows = ()
     if command.ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:
@@ -227,8 +230,8 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
             "UPDATE reservations SET units = max(0, units - ?) WHERE number = ?",
             (units_of(command.rows), number),
         )
-    if command.rows:
-        use(db, now, command.reservation.caller, command.rows, command.emit_meter_event)
+    if rows:
+        use(db, now, command.reservation.caller, rows, command.emit_meter_event)
 
 
 def use(

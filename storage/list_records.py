@@ -1,0 +1,90 @@
+"""What the store keeps of lists: a list, its rows in chunks, and the claims of chunks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from mailprobe.storage.records import Caller
+
+# loading: its rows are being stored. running: its chunks can be claimed. paused: by the user, or
+# because a limit is reached. The others have ended.
+ListState = Literal["loading", "running", "paused", "done", "failed", "cancelled"]
+ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class ListOrder:
+    """A list to verify. The secret signs the callback."""
+
+    id: str  # uuid
+    name: str  # shown, such as the file's
+    webhook: str | None
+    host: str  # as in JobOrder
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredList:
+    """A list and its progress. `counts` has its answered addresses by status."""
+
+    id: str
+    account_id: str
+    name: str
+    state: ListState
+    cause: str | None  # the code of the error that paused or failed it
+    columns: tuple[str, ...]  # of its rows
+    rows: int
+    addresses: int  # different ones
+    answered: int
+    counts: Mapping[str, int]
+    created_at: datetime
+    ended_at: datetime | None
+    webhook: str | None
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListChunk:
+    """Some rows of a list: `units` different addresses that no chunk before has.
+
+    The chunk after the last has none: it is claimed when all others are answered, to
+    finish the list.
+    """
+
+    place: int
+    units: int
+    rows: str  # lines of JSON, the format is the caller's
+    results: str = ""  # lines of JSON as they were recorded
+
+
+@dataclass(frozen=True, slots=True)
+class ListClaim:
+    """A chunk that one worker holds under a lease. A later claim of it has a higher fence."""
+
+    list: StoredList
+    caller: Caller  # the key may have been revoked since
+    chunk: ListChunk
+    fence: int
+    secret: str | None = None
+    undecryptable: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.list.id} {self.chunk.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """Results of a claimed chunk, to be stored in the transaction that counts them."""
+
+    list_id: str
+    place: int
+    fence: int
+    results: str  # lines of JSON
+    counts: Mapping[str, int]  # by status
+    ends: bool  # the chunk is answered
+
+    @property
+    def answered(self) -> int:
+        return sum(self.counts.values())

@@ -1,0 +1,101 @@
+"""The part of the store that keeps lists."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mailprobe.storage import commands
+from mailprobe.storage.checks import at_most
+from mailprobe.storage.commands import Executor, LoadedList
+from mailprobe.storage.connection_leases import ConnectionLeases
+from mailprobe.storage.contract import LISTED_MAX, StoreBroken
+from mailprobe.storage.encrypted_columns import list_context
+from mailprobe.storage.list_records import ListChunk, ListClaim, ListOrder, ListState, StoredList
+from mailprobe.storage.records import Caller
+
+if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
+    from mailprobe.storage.encryption import Cipher
+
+CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
+
+
+class ListStore(ConnectionLeases):
+    """Lists and their chunks; a part of `Store`."""
+
+    def __init__(self, executor: Executor, cipher: "Cipher") -> None:
+        super().__init__(executor)
+        self._cipher = cipher
+
+    async def create_list(
+        self, caller: Caller, order: ListOrder, *, active_max: int
+    ) -> StoredList | None:
+        """Store a list that is loading; None if the account has `active_max` that have not ended."""
+        secret = order.secret and self._cipher.close(order.secret.encode(), list_context(order.id))
+        return await self._execute(
+            commands.CreateList(caller, replace(order, secret=None), secret or None, active_max)
+        )
+
+    async def add_chunks(self, list_id: str, chunks: Sequence[ListChunk]) -> bool:
+        """Store chunks of a list that is loading; False if it is not, for instance deleted."""
+        return await self._execute(commands.AddChunks(list_id, chunks))
+
+    async def change_list(
+        self,
+        list_id: str,
+        state: ListState,
+        *,
+        before: Sequence[ListState],
+        cause: str | None = None,
+        loaded: LoadedList | None = None,
+    ) -> StoredList | None:
+        """Change a list's state; None, and nothing is changed, if it is not in one of `before`.
+
+        With `loaded` its chunks are due.
+        """
+        return await self._execute(
+            commands.ChangeList(list_id, state, before, cause=cause, loaded=loaded)
+        )
+
+    async def stored_list(self, list_id: str) -> StoredList | None:
+        """Return the list, or None if there is none with this id."""
+        return await self._execute(commands.FindList(list_id))
+
+    async def lists(self, account_id: str, *, limit: int) -> list[StoredList]:
+        """Return the account's lists, newest first, at most LISTED_MAX."""
+        return await self._execute(commands.ListLists(account_id, at_most(LISTED_MAX, limit)))
+
+    async def claim_chunks(self, *, limit: int, each_max: int, lease_s: float) -> list[ListClaim]:
+        """Claim due chunks of running lists, accounts in turn; at most `each_max` of an account.
+
+        A claim whose lease has ended still counts if no other claim followed it.
+        """
+        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s))
+        return [self._list_claim(claim, secret) for claim, secret in claimed]
+
+    async def extend_chunk(self, claim: ListClaim, *, lease_s: float) -> bool:
+        """Let the claim end `lease_s` from now; False if it has ended, or the list does not run."""
+        return await self._execute(commands.ExtendChunk(claim, lease_s))
+
+    async def release_chunk(self, claim: ListClaim, due_at: datetime) -> bool:
+        """End the claim, so that the chunk is due at `due_at`; False if another claim followed."""
+        return await self._execute(commands.ReleaseChunk(claim, due_at))
+
+    async def chunks(self, list_id: str, *, first: int, limit: int) -> list[ListChunk]:
+        """Return chunks with addresses in order, from the place `first`, with their results."""
+        most = min(limit, CHUNKS_READ_MAX)
+        return await self._execute(commands.ReadChunks(list_id, first, most))
+
+    async def delete_list(self, list_id: str) -> None:
+        """Delete a list with all its rows, in small transactions."""
+        while not await self._execute(commands.DeleteList(list_id)):
+            pass
+
+    def _list_claim(self, claim: ListClaim, encrypted: bytes | None) -> ListClaim:
+        if encrypted is None:
+            return claim
+        try:
+            secret = self._cipher.open(encrypted, list_context(claim.list.id))
+        except StoreBroken:  # only this list's secret; the others are readable
+            return replace(claim, undecryptable=True)
+        return replace(claim, secret=secret.decode())

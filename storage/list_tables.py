@@ -1,0 +1,368 @@
+"""Transactions of lists, in the SQL that SQLite and PostgreSQL share.
+
+An executor passes its connection as a `ListDatabase`. Statements name their values `:name`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.commands import (
+    AddChunks,
+    ChangeList,
+    ClaimChunks,
+    CreateList,
+    DeleteList,
+    EncryptedListClaim,
+    ExtendChunk,
+    FindList,
+    ListLists,
+    ReadChunks,
+    ReleaseChunk,
+)
+from mailprobe.storage.list_records import (
+    ENDED,
+    ChunkPart,
+    ListChunk,
+    ListClaim,
+    StoredList,
+)
+from mailprobe.storage.records import Caller
+
+Row = tuple[Any, ...]
+Values = Mapping[str, Any]
+
+COLUMNS = (
+    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.columns, lists.rows,"
+    " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
+    " lists.webhook, lists.host"
+)
+OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
+LOADING_MAX = timedelta(hours=1)  # an upload that takes longer has died
+DELETED_MAX = 20  # chunks in one transaction
+FREE = "(lease_until IS NULL OR lease_until <= :now)"
+
+
+class ListDatabase(Protocol):
+    """A transaction of either database."""
+
+    FOR_UPDATE: str  # the ending of a SELECT that locks its rows
+
+    def all(self, statement: str, values: Values) -> list[Row]: ...
+    def change(self, statement: str, values: Values) -> int:
+        """Run a statement; return the number of rows that it changed."""
+
+    def lock_claims(self) -> None:
+        """Let no other transaction claim chunks until this one has ended."""
+
+    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...
+
+
+def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList | None:
+    """Insert a list without rows; None if the account has too many that have not ended."""
+    order, caller = command.order, command.caller
+    values = {"account": caller.account.id, "key": caller.key.id}
+    ((account,),) = db.all(
+        f"SELECT number FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
+    )
+    ((active,),) = db.all(
+        "SELECT count(*) FROM lists WHERE account = :account AND ended_at IS NULL",
+        {"account": account},
+    )
+    if active >= command.active_max:
+        return None
+    db.change(
+        "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
+        " counts, created_at, webhook, host, secret) VALUES (:id, :account,"
+        " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
+        " :webhook, :host, :secret)",
+        {
+            "id": order.id,
+            "account": account,
+            "key": caller.key.id,
+            "name": order.name,
+            "now": micros(now),
+            "webhook": order.webhook,
+            "host": order.host,
+            "secret": command.secret,
+        },
+    )
+    return find(db, FindList(order.id))
+
+
+def add_chunks(db: ListDatabase, command: AddChunks) -> bool:
+    """Add chunks to a list that is loading; False if it is not."""
+    found = db.all(
+        f"SELECT number FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
+        {"id": command.list_id},
+    )
+    if not found:
+        return False
+    ((number,),) = found
+    for chunk in command.chunks:
+        db.change(
+            "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
+            " VALUES (:list, :place, :units, :rows, '', NULL, 0)",
+            {"list": number, "place": chunk.place, "units": chunk.units, "rows": chunk.rows},
+        )
+    return True
+
+
+def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList | None:
+    """Change the state of a list, and what else is given; None if its state is another."""
+    states = ", ".join(f"'{state}'" for state in command.before)
+    ended_at = micros(now) if command.state in ENDED else None
+    values = {
+        "id": command.list_id, "state": command.state, "cause": command.cause,
+        "ended_at": ended_at, "now": micros(now),
+    }  # fmt: skip
+    changed = db.change(
+        "UPDATE lists SET state = :state, cause = :cause, ended_at = :ended_at"
+        f" WHERE id = :id AND state IN ({states})",
+        values,
+    )
+    if not changed:
+        return None
+    loaded = command.loaded
+    if loaded is not None:
+        db.change(
+            "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses"
+            " WHERE id = :id",
+            {
+                "id": command.list_id, "columns": json.dumps(loaded.columns),
+                "rows": loaded.rows, "addresses": loaded.addresses,
+            },
+        )  # fmt: skip
+        # The chunk without addresses comes last: it is due when all others are answered.
+        db.change(
+            "UPDATE list_chunks SET due_at = :now"
+            " WHERE list = (SELECT number FROM lists WHERE id = :id) AND units > 0",
+            values,
+        )
+        if not loaded.addresses:
+            _make_last_due(db, now, command.list_id)
+    return find(db, FindList(command.list_id))
+
+
+def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
+    db.change(
+        "UPDATE list_chunks SET due_at = :now"
+        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND units = 0",
+        {"id": list_id, "now": micros(now)},
+    )
+
+
+def find(db: ListDatabase, command: FindList) -> StoredList | None:
+    rows = db.all(
+        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
+    )
+    return _list_of(rows[0]) if rows else None
+
+
+def list_lists(db: ListDatabase, command: ListLists) -> list[StoredList]:
+    rows = db.all(
+        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
+        " ORDER BY lists.number DESC LIMIT :limit",
+        {"account": command.account_id, "limit": command.limit},
+    )
+    return [_list_of(row) for row in rows]
+
+
+def _list_of(row: Row) -> StoredList:
+    id, account, name, state, cause, columns, rows, addresses, answered, counts, *rest = row
+    created_at, ended_at, webhook, host = rest
+    return StoredList(
+        id, account, name, state, cause, tuple(json.loads(columns)), rows, addresses, answered,
+        json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
+    )  # fmt: skip
+
+
+# claims
+
+
+def is_due(db: ListDatabase, now: datetime) -> bool:
+    """Whether a chunk is due; the limits are checked by the claim."""
+    rows = db.all(
+        "SELECT 1 FROM lists WHERE state = 'running' AND EXISTS (SELECT 1 FROM list_chunks"
+        f" WHERE list = lists.number AND due_at <= :now AND {FREE}) LIMIT 1",
+        {"now": micros(now)},
+    )
+    return bool(rows)
+
+
+def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[EncryptedListClaim]:
+    """Claim due chunks, accounts in turn."""
+    db.lock_claims()
+    at = {"now": micros(now)}
+    held: Counter[int] = Counter(
+        dict(
+            db.all(
+                "SELECT lists.account, count(*) FROM list_chunks JOIN lists"
+                " ON lists.number = list_chunks.list WHERE lease_until > :now GROUP BY 1",
+                at,
+            )
+        )
+    )
+    waiting: dict[int, list[Row]] = {}
+    for account, number in db.all(
+        "SELECT account, number FROM lists WHERE state = 'running' ORDER BY number", at
+    ):
+        free = min(command.limit, command.each_max - held[account])
+        rows = db.all(
+            "SELECT list, place FROM list_chunks WHERE list = :list AND due_at <= :now"
+            f" AND {FREE} ORDER BY place LIMIT :free",
+            {**at, "list": number, "free": max(0, free)},
+        )
+        if rows:
+            waiting.setdefault(account, []).extend(rows)
+    for account, rows in waiting.items():
+        del rows[max(0, command.each_max - held[account]) :]
+    taken: list[Row] = []
+    while len(taken) < command.limit and any(waiting.values()):
+        for rows in waiting.values():
+            if rows and len(taken) < command.limit:
+                taken.append(rows.pop(0))
+    until = micros(now + timedelta(seconds=command.lease_s))
+    return [claimed for row in taken for claimed in _claim(db, until, *row)]
+
+
+def _claim(db: ListDatabase, until: int, number: int, place: int) -> list[EncryptedListClaim]:
+    which = {"list": number, "place": place, "until": until}
+    db.change(
+        "UPDATE list_chunks SET lease_until = :until, fence = fence + 1"
+        " WHERE list = :list AND place = :place",
+        which,
+    )
+    ((key, secret, fence, units, rows, results, *columns),) = db.all(
+        f"SELECT lists.key, lists.secret, fence, units, list_chunks.rows, results, {COLUMNS}"
+        f" FROM list_chunks JOIN lists ON lists.number = list"
+        " JOIN accounts ON accounts.number = lists.account"
+        " WHERE list = :list AND place = :place",
+        which,
+    )
+    caller = db.callers_of_keys([key])[key]
+    chunk = ListChunk(place, units, rows, results)
+    return [(ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret)]
+
+
+def extend(db: ListDatabase, now: datetime, command: ExtendChunk) -> bool:
+    """Let the claim end later; False if it has ended, or the list is not running any more."""
+    values = {
+        **_claimed(command.claim), "now": micros(now),
+        "until": micros(now + timedelta(seconds=command.lease_s)),
+    }  # fmt: skip
+    return bool(
+        db.change(
+            f"UPDATE list_chunks SET lease_until = :until WHERE {HELD} AND lease_until > :now"
+            " AND EXISTS (SELECT 1 FROM lists WHERE id = :id AND state = 'running')",
+            values,
+        )
+    )
+
+
+HELD = (
+    "list = (SELECT number FROM lists WHERE id = :id) AND place = :place AND fence = :fence"
+    " AND lease_until IS NOT NULL"
+)
+
+
+def _claimed(claim: ListClaim) -> dict[str, Any]:
+    return {"id": claim.list.id, "place": claim.chunk.place, "fence": claim.fence}
+
+
+def release(db: ListDatabase, command: ReleaseChunk) -> bool:
+    """End a claim; the chunk is due again. False if another claim followed."""
+    values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+    return bool(
+        db.change(
+            f"UPDATE list_chunks SET lease_until = NULL, due_at = :due_at WHERE {HELD}", values
+        )
+    )
+
+
+def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
+    """Store results of a claimed chunk; False, and nothing is stored, if another claim followed.
+
+    The row of the list is locked first, as by all that change both.
+    """
+    which = {"id": part.list_id, "place": part.place, "fence": part.fence}
+    found = db.all(
+        f"SELECT counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}", which
+    )
+    if not found:
+        return False
+    ((counts, answered, addresses),) = found
+    stored = db.change(
+        "UPDATE list_chunks SET results = results || :results,"
+        " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
+        f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}",
+        {**which, "results": part.results, "ends": int(part.ends)},
+    )
+    if not stored:
+        return False
+    total = Counter(json.loads(counts))
+    total.update(part.counts)
+    answered += part.answered
+    db.change(
+        "UPDATE lists SET counts = :counts, answered = :answered WHERE id = :id",
+        {**which, "counts": json.dumps(total), "answered": answered},
+    )
+    if part.answered and answered == addresses:
+        _make_last_due(db, now, part.list_id)
+    return True
+
+
+# reading and deleting
+
+
+def read_chunks(db: ListDatabase, command: ReadChunks) -> list[ListChunk]:
+    rows = db.all(
+        "SELECT place, units, list_chunks.rows, results FROM list_chunks"
+        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place >= :first AND units > 0"
+        " ORDER BY place LIMIT :limit",
+        {"id": command.list_id, "first": command.first, "limit": command.limit},
+    )
+    return [ListChunk(*row) for row in rows]
+
+
+def delete(db: ListDatabase, command: DeleteList) -> bool:
+    """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
+    found = db.all("SELECT number FROM lists WHERE id = :id", {"id": command.list_id})
+    return not found or _delete(db, found[0][0])
+
+
+def _delete(db: ListDatabase, number: int) -> bool:
+    which = {"list": number, "most": DELETED_MAX}
+    places = "SELECT place FROM list_chunks WHERE list = :list LIMIT :most"
+    changed = db.change(
+        f"DELETE FROM list_chunks WHERE list = :list AND place IN ({places})", which
+    )
+    if changed == DELETED_MAX:
+        return False
+    db.change("DELETE FROM lists WHERE number = :list", which)
+    return True
+
+
+def drop_ended(db: ListDatabase, tier: str, since: int) -> bool:
+    """Delete some chunks of a list of this tier that ended before; whether there may be more."""
+    rows = db.all(
+        f"SELECT lists.number FROM {OF_ACCOUNTS} WHERE tier = :tier AND ended_at < :since LIMIT 1",
+        {"tier": tier, "since": since},
+    )
+    for (number,) in rows:
+        _delete(db, number)
+    return bool(rows)
+
+
+def drop_unloaded(db: ListDatabase, now: datetime) -> bool:
+    """Delete some chunks of a list whose upload has died; whether there may be more."""
+    rows = db.all(
+        "SELECT number FROM lists WHERE state = 'loading' AND created_at < :since LIMIT 1",
+        {"since": micros(now - LOADING_MAX)},
+    )
+    for (number,) in rows:
+        _delete(db, number)
+    return bool(rows)

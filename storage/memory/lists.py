@@ -1,0 +1,212 @@
+"""Lists and their chunks."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from mailprobe.storage.commands import (
+    AddChunks,
+    ChangeList,
+    ClaimChunks,
+    CreateList,
+    DeleteList,
+    EncryptedListClaim,
+    ExtendChunk,
+    FindList,
+    ListLists,
+    ReadChunks,
+    ReleaseChunk,
+)
+from mailprobe.storage.list_records import (
+    ENDED,
+    ChunkPart,
+    ListChunk,
+    ListClaim,
+    StoredList,
+)
+from mailprobe.storage.list_tables import LOADING_MAX
+from mailprobe.storage.memory.jobs import MemoryJobs
+from mailprobe.storage.records import Caller
+
+
+@dataclass(slots=True)
+class _Chunk:
+    chunk: ListChunk
+    due_at: datetime | None = None
+    lease_until: datetime | None = None
+    fence: int = 0
+
+    def is_due(self, now: datetime) -> bool:
+        is_free = self.lease_until is None or self.lease_until <= now
+        return self.due_at is not None and self.due_at <= now and is_free
+
+
+@dataclass(slots=True)
+class _List:
+    list: StoredList
+    key_id: str
+    secret: bytes | None
+    chunks: dict[int, _Chunk] = field(default_factory=dict)
+
+
+class MemoryLists(MemoryJobs):
+    """The layer of lists."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(now)
+        self._lists: dict[str, _List] = {}
+
+    def create_list(self, command: CreateList) -> StoredList | None:
+        order, account = command.order, command.caller.account
+        active = [each for each in self._of_account(account.id) if each.list.ended_at is None]
+        if len(active) >= command.active_max:
+            return None
+        made = StoredList(
+            order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, self._now(), None,
+            order.webhook, order.host,
+        )  # fmt: skip
+        self._lists[order.id] = _List(made, command.caller.key.id, command.secret)
+        return made
+
+    def add_chunks(self, command: AddChunks) -> bool:
+        entry = self._lists.get(command.list_id)
+        if entry is None or entry.list.state != "loading":
+            return False
+        entry.chunks |= {chunk.place: _Chunk(chunk) for chunk in command.chunks}
+        return True
+
+    def change_list(self, command: ChangeList) -> StoredList | None:
+        entry, now = self._lists.get(command.list_id), self._now()
+        if entry is None or entry.list.state not in command.before:
+            return None
+        ended_at = now if command.state in ENDED else None
+        entry.list = replace(
+            entry.list, state=command.state, cause=command.cause, ended_at=ended_at
+        )
+        if (loaded := command.loaded) is not None:
+            entry.list = replace(
+                entry.list,
+                columns=tuple(loaded.columns),
+                rows=loaded.rows,
+                addresses=loaded.addresses,
+            )
+            for chunk in entry.chunks.values():
+                if chunk.chunk.units or not loaded.addresses:
+                    chunk.due_at = now
+        return entry.list
+
+    def stored_list(self, command: FindList) -> StoredList | None:
+        entry = self._lists.get(command.list_id)
+        return entry.list if entry else None
+
+    def lists(self, command: ListLists) -> list[StoredList]:
+        found = [entry.list for entry in self._of_account(command.account_id)]
+        return found[::-1][: command.limit]
+
+    def _of_account(self, account_id: str) -> "Iterator[_List]":
+        return (entry for entry in self._lists.values() if entry.list.account_id == account_id)
+
+    def claim_chunks(self, command: ClaimChunks) -> list[EncryptedListClaim]:
+        now = self._now()
+        held: Counter[str] = Counter()
+        waiting: dict[str, list[tuple[_List, _Chunk]]] = {}
+        for entry in self._lists.values():
+            chunks = sorted(entry.chunks.values(), key=lambda each: each.chunk.place)
+            account_id = entry.list.account_id
+            held[account_id] += sum(
+                each.lease_until is not None and each.lease_until > now for each in chunks
+            )
+            if entry.list.state == "running":
+                due = [(entry, each) for each in chunks if each.is_due(now)]
+                waiting.setdefault(account_id, []).extend(due)
+        for account_id, due in waiting.items():
+            del due[max(0, command.each_max - held[account_id]) :]
+        claimed: list[EncryptedListClaim] = []
+        while len(claimed) < command.limit and any(waiting.values()):
+            for due in waiting.values():
+                if due and len(claimed) < command.limit:
+                    claimed.append(self._claim_chunk(*due.pop(0), now, command.lease_s))
+        return claimed
+
+    def _claim_chunk(
+        self, entry: _List, chunk: _Chunk, now: datetime, lease_s: float
+    ) -> EncryptedListClaim:
+        chunk.lease_until = now + timedelta(seconds=lease_s)
+        chunk.fence += 1
+        caller = Caller(self._accounts[entry.list.account_id], self._keys[entry.key_id])
+        return ListClaim(entry.list, caller, chunk.chunk, chunk.fence), entry.secret
+
+    def extend_chunk(self, command: ExtendChunk) -> bool:
+        now, chunk = self._now(), self._claimed_chunk(command.claim)
+        if chunk is None or chunk.lease_until is None or chunk.lease_until <= now:
+            return False
+        if self._lists[command.claim.list.id].list.state != "running":
+            return False
+        chunk.lease_until = now + timedelta(seconds=command.lease_s)
+        return True
+
+    def release_chunk(self, command: ReleaseChunk) -> bool:
+        chunk = self._claimed_chunk(command.claim)
+        if chunk is None:
+            return False
+        chunk.lease_until, chunk.due_at = None, command.due_at
+        return True
+
+    def _claimed_chunk(self, claim: ListClaim) -> _Chunk | None:
+        return self._held_chunk(claim.list.id, claim.chunk.place, claim.fence)
+
+    def _held_chunk(self, list_id: str, place: int, fence: int) -> _Chunk | None:
+        """Return the chunk if the claim with this fence is its last and has not ended."""
+        entry = self._lists.get(list_id)
+        chunk = entry.chunks.get(place) if entry else None
+        if chunk is None or chunk.fence != fence or chunk.lease_until is None:
+            return None
+        return chunk
+
+    def _record_chunk(self, part: ChunkPart) -> bool:
+        chunk = self._held_chunk(part.list_id, part.place, part.fence)
+        if chunk is None:
+            return False
+        chunk.chunk = replace(chunk.chunk, results=chunk.chunk.results + part.results)
+        if part.ends:
+            chunk.lease_until = chunk.due_at = None
+        entry = self._lists[part.list_id]
+        counts = Counter(entry.list.counts)
+        counts.update(part.counts)
+        answered = entry.list.answered + part.answered
+        entry.list = replace(entry.list, counts=dict(counts), answered=answered)
+        if part.answered and answered == entry.list.addresses:
+            for each in entry.chunks.values():
+                if not each.chunk.units:
+                    each.due_at = self._now()
+        return True
+
+    def chunks(self, command: ReadChunks) -> list[ListChunk]:
+        entry = self._lists.get(command.list_id)
+        found = [each.chunk for each in entry.chunks.values()] if entry else []
+        found = [chunk for chunk in found if chunk.units and chunk.place >= command.first]
+        return sorted(found, key=lambda chunk: chunk.place)[: command.limit]
+
+    def delete_list(self, command: DeleteList) -> bool:
+        self._lists.pop(command.list_id, None)
+        return True
+
+    def _keys_in_use(self) -> set[str]:
+        return super()._keys_in_use() | {entry.key_id for entry in self._lists.values()}
+
+    def _drop_lists(self, account_id: str, since: datetime) -> None:
+        for entry in list(self._of_account(account_id)):
+            if entry.list.ended_at is not None and entry.list.ended_at < since:
+                del self._lists[entry.list.id]
+
+    def _drop_unloaded(self, now: datetime) -> None:
+        for entry in list(self._lists.values()):
+            if entry.list.state == "loading" and entry.list.created_at < now - LOADING_MAX:
+                del self._lists[entry.list.id]
+
+    def _reclaim_chunks(self, lease_max: datetime, wait_max: datetime) -> None:
+        for entry in self._lists.values():
+            for chunk in entry.chunks.values():
+                chunk.lease_until = chunk.lease_until and min(chunk.lease_until, lease_max)
+                chunk.due_at = chunk.due_at and min(chunk.due_at, wait_max)

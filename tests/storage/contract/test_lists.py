@@ -1,0 +1,286 @@
+"""Lists: their chunks are claimed, answered and counted once, whatever dies meanwhile."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mailprobe.storage.commands import LoadedList
+from mailprobe.storage.list_records import ChunkPart, ListChunk, ListClaim, ListOrder, StoredList
+from mailprobe.storage.list_tables import LOADING_MAX
+from mailprobe.storage.records import Caller
+from mailprobe.storage.store import Store
+from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, make_caller, row
+
+SECRET = "whsec_c2VjcmV0"
+
+
+def order(id: str = "list-1", **more: Any) -> ListOrder:
+    return ListOrder(id, "list.csv", "https://hooks.test/", "a hooks.test", **more)
+
+
+def chunks(*units: int) -> list[ListChunk]:
+    """Chunks with so many addresses, and the one that finishes the list."""
+    found = [ListChunk(place, count, f'["rows {place}"]\n') for place, count in enumerate(units)]
+    return [*found, ListChunk(len(units), 0, "")]
+
+
+async def running(
+    store: Store, caller: Caller, *units: int, id: str = "list-1", **more: Any
+) -> StoredList:
+    assert await store.create_list(caller, order(id, **more), active_max=10)
+    assert await store.add_chunks(id, chunks(*units))
+    loaded = LoadedList(["name", "email"], sum(units) + 1, sum(units))
+    made = await store.change_list(id, "running", before=["loading"], loaded=loaded)
+    assert made is not None
+    return made
+
+
+async def claimed(store: Store, limit: int = 9, each_max: int = 9) -> list[ListClaim]:
+    return await store.claim_chunks(limit=limit, each_max=each_max, lease_s=LEASE_S)
+
+
+def places(claims: list[ListClaim]) -> list[int]:
+    return [claim.chunk.place for claim in claims]
+
+
+def part_of(claim: ListClaim, *statuses: str, ends: bool = True) -> ChunkPart:
+    lines = "".join(f'["{status}"]\n' for status in statuses)
+    counts = {status: statuses.count(status) for status in statuses}
+    return ChunkPart(claim.list.id, claim.chunk.place, claim.fence, lines, counts, ends)
+
+
+async def answer(store: Store, claim: ListClaim, *statuses: str, ends: bool = True) -> None:
+    reserved: Any = await store.reserve(claim.caller, len(statuses), lambda _: None, lease_s=30)
+    rows = [row(NOON) for _ in statuses]
+    await store.settle(reserved, rows, chunk=part_of(claim, *statuses, ends=ends))
+
+
+async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    made = await store.create_list(caller, order(), active_max=10)
+    assert made == StoredList(
+        "list-1", caller.account.id, "list.csv", "loading", None, (), 0, 0, 0, {}, clock(), None,
+        "https://hooks.test/", "a hooks.test",
+    )  # fmt: skip
+    assert await store.add_chunks("list-1", chunks(2, 1))
+    assert await claimed(store) == []
+    loaded = LoadedList(["name", "email"], 5, 3)
+    runs = await store.change_list("list-1", "running", before=["loading"], loaded=loaded)
+    assert (
+        runs
+        == replace(made, state="running", columns=("name", "email"), rows=5, addresses=3)
+        == await store.stored_list("list-1")
+    )
+    assert not await store.add_chunks("list-1", chunks(1))
+    assert await store.change_list("list-1", "running", before=["loading"]) is None
+    assert not await store.add_chunks("list-2", [])
+    assert await store.stored_list("list-2") is None
+    assert await store.change_list("list-2", "paused", before=["running"]) is None
+
+
+async def test_an_account_has_a_limited_number_of_lists_under_way(store: Store) -> None:
+    caller, other = await make_caller(store), await make_caller(store, sha256="other")
+    for number in range(3):
+        made = await store.create_list(caller, order(f"{number}"), active_max=2)
+        assert (made is not None) == (number < 2)
+    assert await store.create_list(other, order("other"), active_max=2)
+    await store.change_list("0", "cancelled", before=["loading"])
+    assert await store.create_list(caller, order("3"), active_max=2)
+    assert [each.id for each in await store.lists(caller.account.id, limit=10)] == ["3", "1", "0"]
+    assert [each.id for each in await store.lists(caller.account.id, limit=1)] == ["3"]
+
+
+async def test_chunks_are_claimed_in_order_by_one_worker_each(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2, 1, 3, secret=SECRET)
+    [first] = await claimed(store, limit=1)
+    assert first.chunk == ListChunk(0, 2, '["rows 0"]\n')
+    assert (first.secret, first.undecryptable) == (SECRET, False)
+    assert first.caller == caller
+    assert first.list == await store.stored_list("list-1")
+    assert places(await claimed(store)) == [1, 2]
+    assert await claimed(store) == []
+    clock.pass_(LEASE_S + 1)
+    again = await claimed(store)
+    assert places(again) == [0, 1, 2]
+    assert [claim.fence for claim in again] == [2, 2, 2]
+
+
+async def test_accounts_take_turns_and_have_limits(store: Store) -> None:
+    one, two = await make_caller(store), await make_caller(store, sha256="other")
+    await running(store, one, 1, 1, 1, id="a")
+    await running(store, one, 1, 1, id="b")
+    await running(store, two, 1, id="c")
+    taken = await claimed(store, limit=3, each_max=4)
+    assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 0), ("c", 0), ("a", 1)]
+    taken = await claimed(store, limit=9, each_max=4)
+    assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 2), ("b", 0)]
+    assert await claimed(store, limit=9, each_max=4) == []
+    assert places(await claimed(store, limit=9, each_max=5)) == [1]
+
+
+async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
+    store: Store, clock: Clock
+) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 3, 1)
+    one, two = await claimed(store)
+    await answer(store, one, "deliverable", "unknown", ends=False)
+    await answer(store, one, "deliverable")
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert (found.answered, found.counts) == (3, {"deliverable": 2, "unknown": 1})
+    assert await claimed(store) == []
+    await answer(store, two, "invalid")
+    assert (await store.ledger(caller)).month_units == 4
+    assert await store.chunks("list-1", first=0, limit=9) == [
+        ListChunk(0, 3, '["rows 0"]\n', '["deliverable"]\n["unknown"]\n["deliverable"]\n'),
+        ListChunk(1, 1, '["rows 1"]\n', '["invalid"]\n'),
+    ]
+    assert [chunk.place for chunk in await store.chunks("list-1", first=1, limit=9)] == [1]
+    assert [chunk.place for chunk in await store.chunks("list-1", first=0, limit=1)] == [0]
+    [last] = await claimed(store)
+    assert (last.chunk.place, last.chunk.units, last.list.answered) == (2, 0, 4)
+    done = await store.change_list("list-1", "done", before=["running"])
+    assert done is not None
+    assert done.ended_at == clock()
+    clock.pass_(LEASE_S + 1)
+    assert await claimed(store) == []
+
+
+async def test_a_list_without_addresses_ends_at_once(store: Store) -> None:
+    caller = await make_caller(store)
+    await running(store, caller)
+    assert places(await claimed(store)) == [0]
+
+
+async def test_a_later_claim_takes_the_chunk_and_nothing_counts_twice(
+    store: Store, clock: Clock
+) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2)
+    [slow] = await claimed(store)
+    await answer(store, slow, "deliverable", ends=False)
+    clock.pass_(LEASE_S + 1)
+    assert not await store.extend_chunk(slow, lease_s=LEASE_S)
+    [next_one] = await claimed(store)
+    assert next_one.chunk.results == '["deliverable"]\n'
+    await answer(store, slow, "unknown")
+    assert not await store.release_chunk(slow, clock())
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert (found.answered, found.counts) == (1, {"deliverable": 1})
+    assert (await store.ledger(caller)).month_units == 1
+    assert (await store.ledger(caller)).reserved == 0
+    await answer(store, next_one, "unknown")
+    assert (await store.ledger(caller)).month_units == 2
+
+
+async def test_a_claim_whose_lease_has_ended_counts_if_no_other_followed(
+    store: Store, clock: Clock
+) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 1)
+    [claim] = await claimed(store)
+    clock.pass_(LEASE_S + 1)
+    await answer(store, claim, "deliverable")
+    assert (await store.ledger(caller)).month_units == 1
+    assert [each.chunk.place for each in await claimed(store)] == [1]
+
+
+async def test_a_part_that_is_settled_twice_counts_once(store: Store) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2)
+    [claim] = await claimed(store)
+    reserved: Any = await store.reserve(caller, 2, lambda _: None, lease_s=30)
+    for _ in range(2):
+        part = part_of(claim, "deliverable", ends=False)
+        await store.settle(reserved, [row(NOON)], part=0, ends=False, chunk=part)
+    assert (await store.ledger(caller)).reserved == 1
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert found.answered == 1
+
+
+async def test_a_released_chunk_is_due_later(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2)
+    [claim] = await claimed(store)
+    assert await store.extend_chunk(claim, lease_s=2 * LEASE_S)
+    assert await store.release_chunk(claim, clock() + timedelta(seconds=40))
+    assert not await store.extend_chunk(claim, lease_s=LEASE_S)
+    clock.pass_(39)
+    assert await claimed(store) == []
+    clock.pass_(1)
+    assert places(await claimed(store)) == [0]
+
+
+async def test_a_paused_list_is_not_claimed_and_goes_on(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2, 1)
+    [claim] = await claimed(store, limit=1)
+    paused = await store.change_list("list-1", "paused", before=["running"], cause="quota_exceeded")
+    assert paused is not None
+    assert (paused.state, paused.cause) == ("paused", "quota_exceeded")
+    assert not await store.extend_chunk(claim, lease_s=LEASE_S)
+    await answer(store, claim, "deliverable", ends=False)  # what was under way counts
+    assert await claimed(store) == []
+    resumed = await store.change_list("list-1", "running", before=["paused"])
+    assert resumed is not None
+    assert (resumed.cause, resumed.answered) == (None, 1)
+    assert places(await claimed(store)) == [1]
+    clock.pass_(LEASE_S + 1)
+    assert places(await claimed(store)) == [0, 1]
+
+
+async def test_a_deleted_list_leaves_nothing(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, *[1] * 50)
+    [claim] = await claimed(store, limit=1)
+    await store.delete_list("list-1")
+    await store.delete_list("list-1")
+    assert await store.stored_list("list-1") is None
+    assert await store.chunks("list-1", first=0, limit=9) == []
+    await answer(store, claim, "deliverable")
+    ledger = await store.ledger(caller)
+    assert (ledger.month_units, ledger.reserved) == (0, 0)
+
+
+@pytest.mark.parametrize(("age_days", "there"), [(89, True), (91, False)])
+async def test_an_ended_list_is_kept_as_long_as_usage_is(
+    store: Store, clock: Clock, age_days: int, there: bool
+) -> None:
+    caller = await make_caller(store, "builder")
+    await running(store, caller, *[1] * 30)
+    await running(store, caller, 1, id="goes on")
+    await store.change_list("list-1", "cancelled", before=["running"])
+    clock.pass_(age_days * 86_400)
+    await store.apply_retention(RETENTION)
+    assert (await store.stored_list("list-1") is not None) == there
+    assert await store.stored_list("goes on") is not None
+
+
+async def test_an_upload_that_died_is_deleted(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await store.create_list(caller, order(), active_max=1)
+    await store.add_chunks("list-1", chunks(*[1] * 30))
+    clock.pass_(LOADING_MAX.total_seconds() - 1)
+    await store.apply_retention(RETENTION)
+    assert await store.stored_list("list-1") is not None
+    clock.pass_(2)
+    await store.apply_retention(RETENTION)
+    assert await store.stored_list("list-1") is None
+    assert await store.create_list(caller, order("2"), active_max=1)
+
+
+async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    clock.pass_(400 * 86_400)
+    await running(store, caller, 1, 1)
+    await claimed(store, limit=1)
+    clock.pass_(-400 * 86_400)
+    await store.apply_retention(RETENTION)
+    clock.pass_(31 * 3_600)
+    assert places(await claimed(store)) == [0, 1]
