@@ -21,9 +21,11 @@ from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
-from mailprobe.api.http.server import drain_on_signals, serve_app
+from mailprobe.api.http.server import Limits, drain_on_signals, serve_app
 from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
+from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
+from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
 from mailprobe.api.observability import request_context
@@ -37,7 +39,7 @@ from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.errors import Links, octets_of_code
-from mailprobe.api.rest.operations import HEALTH
+from mailprobe.api.rest.operations import HEALTH, LISTS
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
@@ -151,15 +153,20 @@ async def open_service(
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
         )
-        async with open_jobs(
-            service.store,
-            service.quota,
-            webhook_sender,
-            retry_s=settings.webhook_retry_s,
-            now=utc_now,
-            rng=rng,
-        ) as jobs:
-            yield replace(service, jobs=jobs)
+        async with (
+            open_jobs(
+                service.store,
+                service.quota,
+                webhook_sender,
+                retry_s=settings.webhook_retry_s,
+                now=utc_now,
+                rng=rng,
+            ) as jobs,
+            open_lists(
+                service.store, service.quota, now=utc_now, rng=rng, wake_jobs=jobs.wake
+            ) as lists,
+        ):
+            yield replace(service, jobs=jobs, lists=lists)
 
 
 def _open_leases(
@@ -214,6 +221,7 @@ async def serve_service(
             admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
+            limits=Limits(uploads={LISTS.encode(): UPLOAD_OCTETS_MAX}),
             task_status=task_status,
         )
         background.cancel_scope.cancel()
@@ -269,8 +277,9 @@ def url_of(sockets: Sequence[socket.socket]) -> str:
 async def _stop_jobs(service: Service, drain: trio.Event) -> None:
     """Stop jobs together with the listeners, not after them: a stop has 10 s in all."""
     await drain.wait()
-    if service.jobs is not None:
-        service.jobs.stop()
+    for background in (service.jobs, service.lists):
+        if background is not None:
+            background.stop()
 
 
 async def _apply_retention(service: Service) -> None:

@@ -76,6 +76,7 @@ class Service:
     store_check: StoreCheck
     payments: Payments | None = None  # None: no billing provider
     jobs: JobService | None = None  # None: no jobs
+    lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners

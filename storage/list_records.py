@@ -10,6 +10,7 @@ from mailprobe.storage.records import Caller
 # loading: its rows are being stored. running: its chunks can be claimed. paused: by the user, or
 # because a limit is reached. The others have ended.
 ListState = Literal["loading", "running", "paused", "done", "failed", "cancelled"]
+LAST_PLACE = -1  # of the chunk that finishes a list
 ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
 
 
@@ -48,7 +49,7 @@ class StoredList:
 class ListChunk:
     """Some rows of a list: `units` different addresses that no chunk before has.
 
-    The chunk after the last has none: it is claimed when all others are answered, to
+    The chunk at LAST_PLACE has no rows: it is claimed when all addresses are answered, to
     finish the list.
     """
 
@@ -68,6 +69,11 @@ class ListClaim:
     fence: int
     secret: str | None = None
     undecryptable: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is to finish the list."""
+        return self.chunk.place == LAST_PLACE
 
     @property
     def name(self) -> str:

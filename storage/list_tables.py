@@ -25,6 +25,7 @@ from mailprobe.storage.commands import (
 )
 from mailprobe.storage.list_records import (
     ENDED,
+    LAST_PLACE,
     ChunkPart,
     ListChunk,
     ListClaim,
@@ -90,6 +91,11 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList |
             "secret": command.secret,
         },
     )
+    db.change(
+        "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
+        " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, '', '', NULL, 0)",
+        {"id": order.id, "place": LAST_PLACE},
+    )
     return find(db, FindList(order.id))
 
 
@@ -136,7 +142,6 @@ def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList |
                 "rows": loaded.rows, "addresses": loaded.addresses,
             },
         )  # fmt: skip
-        # The chunk without addresses comes last: it is due when all others are answered.
         db.change(
             "UPDATE list_chunks SET due_at = :now"
             " WHERE list = (SELECT number FROM lists WHERE id = :id) AND units > 0",
@@ -150,8 +155,8 @@ def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList |
 def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
     db.change(
         "UPDATE list_chunks SET due_at = :now"
-        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND units = 0",
-        {"id": list_id, "now": micros(now)},
+        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place = :place",
+        {"id": list_id, "now": micros(now), "place": LAST_PLACE},
     )
 
 
@@ -321,9 +326,9 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
 def read_chunks(db: ListDatabase, command: ReadChunks) -> list[ListChunk]:
     rows = db.all(
         "SELECT place, units, list_chunks.rows, results FROM list_chunks"
-        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place >= :first AND units > 0"
+        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place >= :first"
         " ORDER BY place LIMIT :limit",
-        {"id": command.list_id, "first": command.first, "limit": command.limit},
+        {"id": command.list_id, "first": max(0, command.first), "limit": command.limit},
     )
     return [ListChunk(*row) for row in rows]
 

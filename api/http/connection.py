@@ -307,8 +307,7 @@ class HttpConnection:
             server.error_body,
         )
         if head.body is None:
-            deadline = trio.current_time() + self._limits.body_s
-            self._body = IncomingBody(head.octets, self._limits.body_octets_max, deadline)
+            self._body = self._body_of(head)
             if self._body.is_expected:
                 address = self._client[0] if self._client else ""
                 turn.arrival = ArrivingBody(server.intake, address, self._reject)
@@ -316,6 +315,14 @@ class HttpConnection:
             self._body.whole.set()
         self._request = turn
         self._nursery.start_soon(self._work, turn)
+
+    def _body_of(self, head: RequestHead) -> IncomingBody:
+        limits, now = self._limits, trio.current_time()
+        upload_max = limits.uploads.get(head.path) if head.method == "POST" else None
+        if upload_max is None:
+            return IncomingBody(head.octets, limits.body_octets_max, now + limits.body_s)
+        silence_s = limits.upload_silence_s
+        return IncomingBody(head.octets, upload_max, now + silence_s, silence_s=silence_s)
 
     async def _reject_unread(self, began_s: float) -> None:
         """Reject a request before anything is done for it, at the lowest possible cost."""
@@ -340,6 +347,9 @@ class HttpConnection:
             turn.arrival.acquire(len(octets))
             if not turn.arrival.is_refused:
                 turn.exchange.push(octets, more=True)
+            if self._body.silence_s is not None:
+                self._deadline.set(inf)  # the application is slow, not the client
+                await turn.exchange.wait_until_taken(self._limits.upload_unread_max)
         if not is_allowed:
             await self._stop_at_large_body()
 

@@ -83,6 +83,7 @@ class Exchange:
         self._start: Message | None = None  # held until the body's first message
         self._messages: deque[Message] = deque()  # bounded: the connection counts octets
         self._has_message = trio.Event()
+        self._taken = trio.Event()  # a part of the body
 
     # called by the connection
 
@@ -91,11 +92,18 @@ class Exchange:
         self._messages.append({"type": "http.request", "body": octets, "more_body": more})
         self._has_message.set()
 
+    async def wait_until_taken(self, unread_max: int) -> None:
+        """Wait until the application has taken all but so many octets of the body."""
+        while sum(len(m["body"]) for m in self._messages) > unread_max:
+            self._taken = trio.Event()
+            await self._taken.wait()
+
     def hang_up(self) -> None:
         """The client is gone: cancel the application."""
         self.disconnected = True
         self._work.cancel()
         self._has_message.set()
+        self._taken.set()
 
     def refuse(self, code: str) -> None:
         """Cancel the application; answer with this code, or cut off an answer that has begun."""
@@ -113,6 +121,7 @@ class Exchange:
                 return {"type": "http.disconnect"}
             self._has_message = trio.Event()
             await self._has_message.wait()
+        self._taken.set()
         return self._messages.popleft()
 
     async def send(self, message: Message) -> None:
@@ -165,6 +174,8 @@ class Exchange:
             if not (self._delivered or self.disconnected or self._refusal):
                 logger.error("request %s got no whole answer", self.request_id)
         self.needed.set()
+        self._messages.clear()
+        self._taken.set()
         if self._delivered or self.disconnected:
             return
         if self.begun:

@@ -5,6 +5,7 @@ from math import inf
 import trio
 
 HALF_CLOSED_S = 0.1  # for an answer that waits for nothing, to a client that sends no more
+UPLOAD_PIECE_OCTETS_MIN = 1024  # of an upload, on average; smaller ones are an attack
 PIECES_MAX = 4096  # of a body: a chunk costs some 20 us to parse, however small it is
 
 
@@ -45,7 +46,10 @@ class ReadDeadline:
 
 
 class IncomingBody:
-    """One request's body as it arrives. `declared` is its length; None: it comes in chunks."""
+    """One request's body as it arrives. `declared` is its length; None: it comes in chunks.
+
+    With `silence_s` it is an upload: it may take as long as it takes, but not be silent longer.
+    """
 
     __slots__ = (
         "_octets",
@@ -56,11 +60,20 @@ class IncomingBody:
         "is_expected",
         "is_over_declared",
         "is_too_large",
+        "silence_s",
         "whole",
     )
 
-    def __init__(self, declared: int | None, octets_max: int, deadline: float) -> None:
+    def __init__(
+        self,
+        declared: int | None,
+        octets_max: int,
+        deadline: float,
+        *,
+        silence_s: float | None = None,
+    ) -> None:
         self.deadline = deadline
+        self.silence_s = silence_s
         self.whole = trio.Event()
         self.is_expected = declared is None or 0 < declared <= octets_max
         self.is_over_declared = declared is not None and declared > octets_max
@@ -74,4 +87,8 @@ class IncomingBody:
         """Count a piece of so many octets; False if the body is too large now."""
         self._octets += octets
         self._pieces += 1
-        return self._octets <= self._octets_max and self._pieces <= PIECES_MAX
+        if self.silence_s is None:
+            return self._octets <= self._octets_max and self._pieces <= PIECES_MAX
+        self.deadline = trio.current_time() + self.silence_s
+        pieces_max = PIECES_MAX + self._octets // UPLOAD_PIECE_OCTETS_MIN
+        return self._octets <= self._octets_max and self._pieces <= pieces_max

@@ -81,6 +81,11 @@ class BodyBudget:
     def _is_exceeded(self) -> bool:
         return self.octets > self._octets_max or self._in_pieces > self._in_pieces_max
 
+    def free(self, octets: int) -> None:
+        """Free octets of a body that is still arriving."""
+        self.octets -= octets
+        self._in_pieces -= octets
+
     def refund(self, arrival: "ArrivingBody") -> None:
         """Free all that the body holds."""
         if self._holding.pop(arrival, self) is None:
@@ -128,6 +133,12 @@ class ArrivingBody:
             self.octets += octets
             self._intake.acquire(self, octets)
 
+    def free(self, octets: int) -> None:
+        """So many of its octets are on disk, and hold no memory any more."""
+        octets = min(octets, self.octets)
+        self._intake.free(octets)
+        self.octets -= octets
+
     def refuse(self) -> None:
         """Free what the body holds, and refuse the request."""
         self.is_refused = True
@@ -153,6 +164,13 @@ _present: ContextVar[ArrivingBody | None] = ContextVar("arrival", default=None)
 def set_arrival(arrival: ArrivingBody) -> None:
     """The running task works on the request of this body."""
     _present.set(arrival)
+
+
+def stored(octets: int) -> None:
+    """So many octets of the running task's body are on disk."""
+    arrival = _present.get()
+    if arrival is not None:
+        arrival.free(octets)
 
 
 def identified(key: str) -> None:

@@ -16,8 +16,8 @@ one that has been waited for longest. So a client that sends nothing delays no o
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import trio
 from hypercorn.config import Config
@@ -58,6 +58,9 @@ class Limits:
     body_octets_max: int = 2 * 1024 * 1024
     head_s: float = 10.0  # from accepting, or from the head's first byte, to its last
     body_s: float = 10.0  # from the head to the body's last byte
+    uploads: Mapping[bytes, int] = field(default_factory=dict)  # by path: octets of a POST's body
+    upload_silence_s: float = 30.0  # between two pieces of an upload
+    upload_unread_max: int = 1 << 20  # octets of an upload that the application has not taken
     refuse_s: float = 1.0  # for the application to refuse a request whose body is too large
     keep_alive_s: float = 75.0
     send_s: float = 15.0  # for each SEND_OCTETS

@@ -1,6 +1,7 @@
 """The operations on jobs: a verification that runs in the background, and its state."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
@@ -95,10 +96,11 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
 
 def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:
     result = None
-    if job.payload is not None:
-        verdict = msgspec.structs.asdict(_payload.decode(job.payload))
-        del verdict["job_id"]
-        result = VerifyEmailResult(**verdict)
+    with suppress(msgspec.ValidationError):  # the payload of a list's callback
+        if job.payload is not None:
+            verdict = msgspec.structs.asdict(_payload.decode(job.payload))
+            del verdict["job_id"]
+            result = VerifyEmailResult(**verdict)
     return JobResponse(
         job_id=job.id,
         status=job.state,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import trio
 from quart import Response, request
 from quart.utils import encode_headers
-from quart.wrappers.response import DataBody
+from quart.wrappers.response import DataBody, IterableBody, ResponseBody
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest, TrioResponse
@@ -43,9 +43,15 @@ from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.rest.decoding import read_body
+from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, refuse
-from mailprobe.api.rest.messages import Inbound, Operation, OperationReply, StreamedLines
+from mailprobe.api.rest.messages import (
+    Inbound,
+    Operation,
+    OperationReply,
+    StreamedLines,
+    StreamedParts,
+)
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -90,7 +96,8 @@ def _inbound(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
     scope, query = incoming.scope, NO_QUERY
     if scope["query_string"]:
         query = {name: incoming.args.getlist(name) for name in incoming.args}
-    return Inbound(request_id_of(scope), headers_of_scope(scope), query, path, incoming.read)
+    headers = headers_of_scope(scope)
+    return Inbound(request_id_of(scope), headers, query, path, incoming.read, incoming.next_part)
 
 
 def _response(reply: OperationReply, request_id: str) -> Response:
@@ -102,10 +109,19 @@ def _response(reply: OperationReply, request_id: str) -> Response:
     headers += [("x-request-id", request_id), ("cache-control", "no-store")]
     if reply.closes:
         headers.append(("connection", "close"))
-    body = NdjsonBody(reply.body) if isinstance(reply.body, StreamedLines) else DataBody(reply.body)
-    response = ApiResponse(body, reply.status, Headers(headers))
+    response = ApiResponse(_body_of(reply), reply.status, Headers(headers))
     response.timeout = None  # the connection has its own limits, and a stream may take long
     return response
+
+
+def _body_of(reply: OperationReply) -> ResponseBody:
+    match reply.body:
+        case StreamedLines():
+            return NdjsonBody(reply.body)
+        case StreamedParts(parts=parts):
+            return IterableBody(parts())
+        case octets:
+            return DataBody(octets)
 
 
 class ApiResponse(TrioResponse):
@@ -223,6 +239,7 @@ class ApiRequest(TrioRequest):
         self.path = scope["path"]
         self._receive = receive
         self._arrived_at = trio.current_time()
+        self._has_more = True  # of an upload
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "headers" in vars(self):
@@ -254,6 +271,13 @@ class ApiRequest(TrioRequest):
         )
         assert isinstance(self.body, ApiBody)
         self.body.receive = self._receive
+
+    async def next_part(self) -> bytes:
+        """Return the next part of an upload, at most a MiB or so; empty at its end."""
+        octets = b""
+        while self._has_more and not octets:
+            octets, self._has_more = await next_part(self._receive)
+        return octets
 
     async def read(self, octets_max: int) -> bytes:
         """Return the body. Raises PayloadTooLarge, SlowBody."""

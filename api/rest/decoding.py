@@ -55,6 +55,14 @@ async def read_body(scope: Scope, receive: Receive, arrived_at: float, octets_ma
     raise SlowBody(BODY_S_MAX)
 
 
+async def next_part(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next part of an ASGI request's body, and whether more follows."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        await trio.sleep_forever()  # the request is being cancelled
+    return message.get("body", b""), message.get("more_body", False)
+
+
 class _ParsePace:
     """Limits the CPU time spent on large bodies, over all requests."""
 

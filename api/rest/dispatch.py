@@ -50,6 +50,7 @@ async def answer(service: Service, operation: Operation, inbound: Inbound) -> Op
     with request_scope(service.request_log, inbound.request_id) as request_context:
         request_context.operation = operation.name
         call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
+        call.receive = inbound.receive
         try:
             reply = await _answer_or_refuse(service, operation, inbound, call)
         finally:
@@ -132,6 +133,9 @@ async def _answer(
 
 async def _read(operation: Operation, inbound: Inbound) -> bytes:
     """Read the body if the operation takes one. Raises Refusal, by the headers alone if possible."""
+    if operation.uploads:
+        check_head(inbound.headers, operation.octets_max)
+        return b""
     if operation.takes is None and not operation.raw:
         return b""
     check_head(inbound.headers, operation.octets_max)

@@ -22,6 +22,7 @@ from mailprobe.api.rest.refusals import (
     JobNotFound,
     KeyNotFound,
     KeysTooFast,
+    ListNotFound,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -38,9 +39,11 @@ from mailprobe.api.rest.refusals import (
     SlowBody,
     TooManyJobs,
     TooManyKeys,
+    TooManyLists,
     UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
+    WrongListState,
 )
 from mailprobe.api.rest.schema import (
     ApiError,
@@ -140,6 +143,19 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     JobNotFound: ErrorRow(
         404, "job_not_found", "The account has no job with this id.",
         "Use the job_id of a 202. A job is kept as long as the usage rows of the tier.", "jobs",
+    ),
+    ListNotFound: ErrorRow(
+        404, "list_not_found", "The account has no list with this id.",
+        "GET {base_url}/v1/lists has the lists that are kept.", "lists",
+    ),
+    WrongListState: ErrorRow(
+        409, "wrong_list_state", "The list is {state}.",
+        "Only a running list can be paused, only a paused one resumed, and one that has ended is "
+        "not cancelled.", "lists",
+    ),
+    TooManyLists: ErrorRow(
+        429, "list_limit_reached", "The account has {lists_max} lists that have not ended.",
+        "Wait until one has ended, or cancel one.", "lists", retry_s=60,
     ),
     KeyNotFound: ErrorRow(
         404, "key_not_found", "The account has no active standard key with this id.",

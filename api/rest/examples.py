@@ -21,6 +21,8 @@ from mailprobe.api.rest.schema import (
     HealthResponse,
     JobAttempt,
     JobResponse,
+    ListResponse,
+    ListsResponse,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -52,6 +54,19 @@ MISTYPED = Verdict(
     True, False, False, False, False, False, None, "gmail.com", 0,
 )  # fmt: skip
 
+LIST = ListResponse(
+    list_id=str(_ID),
+    name="customers.csv",
+    status="running",
+    created_at=_AT,
+    rows=1_200,
+    addresses=1_150,
+    answered=400,
+    counts={"deliverable": 350, "undeliverable": 30, "unknown": 20},
+    per_minute=800.0,
+    left_s=56.3,
+)
+
 BODIES: tuple[msgspec.Struct, ...] = (
     VerifyRequest("ann@example.org"),
     BatchRequest(["ann@example.org", "bob@gmial.com"]),
@@ -67,6 +82,8 @@ BODIES: tuple[msgspec.Struct, ...] = (
         result=VerifyEmailResult(**msgspec.structs.asdict(DELIVERABLE)),
         attempts=[JobAttempt(1, _SOON, 84, 204)],
     ),
+    LIST,
+    ListsResponse([LIST]),
     VerifyEmailCallback(**msgspec.structs.asdict(DELIVERABLE), job_id=str(_ID)),
     BatchVerifyResponse([DELIVERABLE, MISTYPED], 2, 214),
     HealthResponse(True, 1_773_480_413_000),
@@ -98,6 +115,9 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.NeverFits(10, _AT, _SOON, 50),
     refusals.QuotaExhausted(500, 497, _AT, _NEXT_MONTH, 5),
     refusals.JobNotFound(),
+    refusals.ListNotFound(),
+    refusals.WrongListState("done"),
+    refusals.TooManyLists(10),
     refusals.KeyNotFound(),
     refusals.TooManyKeys(10),
     refusals.NoBillingAccount(),

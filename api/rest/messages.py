@@ -6,7 +6,7 @@ server. `Call` is what a handler receives after every check has passed, and
 from which `openapi` makes the description.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ class Inbound:
     """A request whose route is known and whose body is not read yet.
 
     `headers` has lower-case names. `read` returns the body, of at most the given number
-    of bytes; it raises PayloadTooLarge and SlowBody.
+    of bytes; it raises PayloadTooLarge and SlowBody. `receive` returns the next part of the
+    body of an upload, empty at its end.
     """
 
     request_id: str
@@ -47,6 +48,7 @@ class Inbound:
     query: Mapping[str, Sequence[str]]
     path: Mapping[str, str]  # the variable parts of the path, by name
     read: Callable[[int], Awaitable[bytes]]
+    receive: Callable[[], Awaitable[bytes]] | None = None
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Call:
     path: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
+    receive: Callable[[], Awaitable[bytes]] | None = None  # of an upload, as in Inbound
     charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
@@ -98,11 +101,18 @@ class StreamedLines:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamedParts:
+    """A streamed body that is made part by part."""
+
+    parts: Callable[[], AsyncIterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationReply:
     """A reply; `body` is empty, whole, or streamed."""
 
     status: int
-    body: bytes | StreamedLines = b""
+    body: bytes | StreamedLines | StreamedParts = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = JSON
     closes: bool = False  # the connection must not be used again
@@ -153,10 +163,15 @@ class Operation:
     section: Section = "management"
     may: Refusals = ()
     media_type: str = "application/json"
+    media_types: tuple[str, ...] = ()  # of a download, whose query chooses one
     tool: bool = True
     raw: bool = False  # the handler reads the body's bytes: they are signed
+    uploads: bool = False  # the handler receives the body in parts, to put it on disk
     octets_max: int = BODY_OCTETS_MAX
     is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
+    parameters: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # of the query and the headers, in OpenAPI's form
 
     @property
     def spends_units(self) -> bool:
@@ -182,7 +197,7 @@ class Operation:
 
     @property
     def takes_idempotency_key(self) -> bool:
-        return self.method == "POST" and self.key is not None
+        return self.method == "POST" and self.key is not None and not self.uploads
 
     @property
     def refusals(self) -> Refusals:

@@ -19,6 +19,7 @@ from mailprobe.api.rest.openapi_text import (
     KEY_ID,
     NOTES,
     SECURITY_SCHEMES,
+    UPLOAD,
     WEBHOOK,
 )
 from mailprobe.api.rest.refusals import Refusal
@@ -31,6 +32,8 @@ from mailprobe.api.rest.schema import (
     CreateKeyRequest,
     HealthResponse,
     JobResponse,
+    ListResponse,
+    ListsResponse,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -52,7 +55,7 @@ JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
     VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
-    AsyncVerifyResponse, JobResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
+    AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
     ManagementBillingPortalResponse,
@@ -131,6 +134,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
         *([KEY_ID] if "{id}" in operation.path else []),
         *([EVIDENCE] if operation.spends_units else []),
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
+        *operation.parameters,
     ]
     if parameters:
         reported["parameters"] = parameters
@@ -143,6 +147,8 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
         }
     if operation.raw:
         reported["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
+    if operation.uploads:
+        reported["requestBody"] = {"required": True, "content": UPLOAD}
     if operation.promises is not None:
         reported["responses"]["202"] = _promise(operation.promises)
         reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
@@ -186,7 +192,11 @@ def _success(operation: Operation) -> dict[str, Any]:
         "description": operation.summary,
         "headers": _headers("X-Request-Id", *extra),
     }
-    if operation.media_type == NDJSON:
+    if operation.media_types:
+        answer["content"] = {
+            media_type: {"schema": {"type": "string"}} for media_type in operation.media_types
+        }
+    elif operation.media_type == NDJSON:
         answer["content"] = {
             NDJSON: {
                 "schema": {

@@ -39,6 +39,16 @@ FIELDS: dict[str, str] = {
     "blame": "Who is to blame, if anything went wrong: us is the machine that asked.",
     "cached": "What came from a cache.",
     "truncated": "Something was left out, as the evidence would be too large.",
+    "list_id": "The id of the list: /v1/lists/{id} has its state.",
+    "lists": "The lists, newest first.",
+    "name": "Its name.",
+    "rows": "How many rows it has.",
+    "addresses": "How many different addresses it has: a unit each.",
+    "answered": "How many of them are answered.",
+    "counts": "How many of the answered addresses have each status.",
+    "per_minute": "Answers a minute since the list was sent.",
+    "left_s": "Seconds that are left at this rate, if it runs.",
+    "cause": "The code of the error that paused it or made it fail.",
     "results": "One for each address, in the order of the request.",
     "count": "How many there are.",
     "ok": "The usage store can be written.",
@@ -119,6 +129,12 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
         "description": "With webhook or async: what time may cure (greylisting, a time-out) is verified again"
         " 5 and 15 minutes later before the result is final. It counts once. Without them it has no effect."
     },
+    ("ListResponse", "status"): {
+        "description": "`loading`: its rows are being read. `running`. `paused`: by you, or by a limit that"
+        " `cause` names. `done`. `failed`: see `cause`. `cancelled`."
+    },
+    ("ListResponse", "ended_at"): {"description": "When it ended."},
+    ("ListResponse", "name"): {"description": "The name of the file, for people."},
     ("AsyncVerifyResponse", "status"): {"description": "Always pending."},
     ("JobResponse", "status"): {
         "description": "`pending`: not verified yet. `delivering`: verified, and the callback is not "
@@ -149,6 +165,17 @@ IDEMPOTENCY_KEY = {
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }  # fmt: skip
+UPLOAD: dict[str, Any] = {
+    media_type: {"schema": {"type": "string", "contentMediaType": media_type}}
+    for media_type in (
+        "text/csv",
+        "text/tab-separated-values",
+        "text/plain",
+        "application/x-ndjson",
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "application/octet-stream",
+    )
+}
 WEBHOOK = "{$request.body#/webhook}"  # a runtime expression: where the callback goes
 CALLBACK = (
     "Posted until an answer of 2xx, ten times over three days, always the same bytes. Redirects "
@@ -172,7 +199,7 @@ BILLING_EVENT = {
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }  # fmt: skip
 KEY_ID = {
-    "name": "id", "in": "path", "required": True, "description": "The id of the key, or of the job.",
+    "name": "id", "in": "path", "required": True, "description": "The id of the key, the job or the list.",
     "schema": {"type": "string", "format": "uuid"},
 }  # fmt: skip
 

@@ -5,6 +5,8 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.jobs import operations as jobs
+from mailprobe.api.lists import operations as lists
+from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.quota.capacity import EVENT_OCTETS_MAX
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.errors import Links
@@ -20,6 +22,7 @@ from mailprobe.api.rest.refusals import (
     JobNotFound,
     KeyNotFound,
     KeysTooFast,
+    ListNotFound,
     MissingKey,
     NeverFits,
     NoBillingAccount,
@@ -30,9 +33,11 @@ from mailprobe.api.rest.refusals import (
     SlowBody,
     TooManyJobs,
     TooManyKeys,
+    TooManyLists,
     UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
+    WrongListState,
 )
 from mailprobe.api.rest.schema import (
     AsyncVerifyResponse,
@@ -42,6 +47,8 @@ from mailprobe.api.rest.schema import (
     CreateKeyRequest,
     HealthResponse,
     JobResponse,
+    ListResponse,
+    ListsResponse,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -54,6 +61,7 @@ from mailprobe.api.rest.schema import (
 from mailprobe.api.service import Service
 
 HEALTH = "/health"
+LISTS = "/v1/lists"
 
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
@@ -99,6 +107,42 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",
         jobs.get_job, "standard", JobResponse, section="jobs", may=(*KEYED, JobNotFound), tool=False,
+    ),
+    Operation(
+        "create_list", "POST", LISTS, "Send a list",
+        lists.create_list, "standard", ListResponse, 202, section="lists",
+        may=(*KEYED, InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding, TooManyLists),
+        tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=lists.CREATE_PARAMETERS,
+    ),
+    Operation(
+        "list_lists", "GET", LISTS, "The lists, newest first",
+        lists.list_lists, "standard", ListsResponse, section="lists", may=KEYED, tool=False,
+    ),
+    Operation(
+        "get_list", "GET", LISTS + "/{id}", "A list: its state and its counts",
+        lists.get_list, "standard", ListResponse, section="lists", may=(*KEYED, ListNotFound), tool=False,
+    ),
+    Operation(
+        "get_list_results", "GET", LISTS + "/{id}/results", "The rows of a list with their results",
+        lists.get_list_results, "standard", None, section="lists",
+        may=(*KEYED, ListNotFound, InvalidRequest), tool=False, parameters=lists.RESULT_PARAMETERS,
+        media_types=tuple(media_type for media_type, _ in lists.FORMATS.values()),
+    ),
+    *(
+        Operation(
+            f"{word}_list", "POST", f"{LISTS}/{{id}}/{word}", summary,
+            handler, "standard", ListResponse, section="lists",
+            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound, WrongListState), tool=False,
+        )
+        for word, handler, summary in (
+            ("pause", lists.pause_list, "Pause a list"),
+            ("resume", lists.resume_list, "Resume a paused list"),
+            ("cancel", lists.cancel_list, "End a list"),
+        )
+    ),
+    Operation(
+        "delete_list", "DELETE", LISTS + "/{id}", "Delete a list with its results",
+        lists.delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
     ),
     Operation(
         "create_api_key", "POST", "/v1/management/keys", "Create a standard key",

@@ -9,7 +9,7 @@ from typing import Literal
 
 # Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
-    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "management",
+    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "lists", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
 ]  # fmt: skip
 
@@ -125,6 +125,25 @@ class KeyNotFound(Refusal):
 @dataclass(eq=False)
 class JobNotFound(Refusal):
     """The account has no such job, or it is no longer kept."""
+
+
+@dataclass(eq=False)
+class ListNotFound(Refusal):
+    """The account has no such list, or it is no longer kept."""
+
+
+@dataclass(eq=False)
+class WrongListState(Refusal):
+    """The list is in a state from which it cannot be changed so."""
+
+    state: str
+
+
+@dataclass(eq=False)
+class TooManyLists(Refusal):
+    """The account has as many lists as it may have that have not ended."""
+
+    lists_max: int
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
+from mailprobe.storage.list_records import ListState
 from mailprobe.storage.records import JobState, Tier
 
 EMAILS_MAX = 50
@@ -111,6 +112,41 @@ class JobResponse(Struct, frozen=True, kw_only=True):
     result: VerifyEmailResult | None = None
     next_attempt_at: Instant | None = None
     ended_at: Instant | None = None
+
+
+class ListResponse(Struct, frozen=True, kw_only=True):
+    """A list. `counts` has its answered addresses by status; `cause` says why it waits or failed."""
+
+    list_id: str
+    name: str
+    status: ListState
+    created_at: Instant
+    rows: int
+    addresses: int
+    answered: int
+    counts: dict[str, int]
+    per_minute: float
+    left_s: float | None = None
+    cause: str | None = None
+    ended_at: Instant | None = None
+
+
+class ListsResponse(Struct, frozen=True):
+    """The account's lists, newest first, at most a hundred."""
+
+    lists: list[ListResponse]
+
+
+class ListCallback(Struct, frozen=True):
+    """The body of a list's callback."""
+
+    list_id: str
+    status: Literal["done"]
+    rows: int
+    addresses: int
+    counts: dict[str, int]
+    created_at: Instant
+    ended_at: Instant
 
 
 class HealthResponse(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from mailprobe.storage.commands import (
@@ -20,6 +20,7 @@ from mailprobe.storage.commands import (
 )
 from mailprobe.storage.list_records import (
     ENDED,
+    LAST_PLACE,
     ChunkPart,
     ListChunk,
     ListClaim,
@@ -47,7 +48,7 @@ class _List:
     list: StoredList
     key_id: str
     secret: bytes | None
-    chunks: dict[int, _Chunk] = field(default_factory=dict)
+    chunks: dict[int, _Chunk]
 
 
 class MemoryLists(MemoryJobs):
@@ -66,7 +67,8 @@ class MemoryLists(MemoryJobs):
             order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, self._now(), None,
             order.webhook, order.host,
         )  # fmt: skip
-        self._lists[order.id] = _List(made, command.caller.key.id, command.secret)
+        last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
+        self._lists[order.id] = _List(made, command.caller.key.id, command.secret, last)
         return made
 
     def add_chunks(self, command: AddChunks) -> bool:
@@ -92,8 +94,10 @@ class MemoryLists(MemoryJobs):
                 addresses=loaded.addresses,
             )
             for chunk in entry.chunks.values():
-                if chunk.chunk.units or not loaded.addresses:
+                if chunk.chunk.units:
                     chunk.due_at = now
+            if not loaded.addresses:
+                entry.chunks[LAST_PLACE].due_at = now
         return entry.list
 
     def stored_list(self, command: FindList) -> StoredList | None:
@@ -177,15 +181,13 @@ class MemoryLists(MemoryJobs):
         answered = entry.list.answered + part.answered
         entry.list = replace(entry.list, counts=dict(counts), answered=answered)
         if part.answered and answered == entry.list.addresses:
-            for each in entry.chunks.values():
-                if not each.chunk.units:
-                    each.due_at = self._now()
+            entry.chunks[LAST_PLACE].due_at = self._now()
         return True
 
     def chunks(self, command: ReadChunks) -> list[ListChunk]:
         entry = self._lists.get(command.list_id)
         found = [each.chunk for each in entry.chunks.values()] if entry else []
-        found = [chunk for chunk in found if chunk.units and chunk.place >= command.first]
+        found = [chunk for chunk in found if chunk.place >= max(0, command.first)]
         return sorted(found, key=lambda chunk: chunk.place)[: command.limit]
 
     def delete_list(self, command: DeleteList) -> bool:

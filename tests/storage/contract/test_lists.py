@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from mailprobe.storage.commands import LoadedList
-from mailprobe.storage.list_records import ChunkPart, ListChunk, ListClaim, ListOrder, StoredList
+from mailprobe.storage.list_records import (
+    LAST_PLACE,
+    ChunkPart,
+    ListChunk,
+    ListClaim,
+    ListOrder,
+    StoredList,
+)
 from mailprobe.storage.list_tables import LOADING_MAX
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -21,9 +28,8 @@ def order(id: str = "list-1", **more: Any) -> ListOrder:
 
 
 def chunks(*units: int) -> list[ListChunk]:
-    """Chunks with so many addresses, and the one that finishes the list."""
-    found = [ListChunk(place, count, f'["rows {place}"]\n') for place, count in enumerate(units)]
-    return [*found, ListChunk(len(units), 0, "")]
+    """Chunks with so many addresses."""
+    return [ListChunk(place, count, f'["rows {place}"]\n') for place, count in enumerate(units)]
 
 
 async def running(
@@ -142,7 +148,7 @@ async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
     assert [chunk.place for chunk in await store.chunks("list-1", first=1, limit=9)] == [1]
     assert [chunk.place for chunk in await store.chunks("list-1", first=0, limit=1)] == [0]
     [last] = await claimed(store)
-    assert (last.chunk.place, last.chunk.units, last.list.answered) == (2, 0, 4)
+    assert (last.is_last, last.chunk.units, last.list.answered) == (True, 0, 4)
     done = await store.change_list("list-1", "done", before=["running"])
     assert done is not None
     assert done.ended_at == clock()
@@ -152,8 +158,9 @@ async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
 
 async def test_a_list_without_addresses_ends_at_once(store: Store) -> None:
     caller = await make_caller(store)
-    await running(store, caller)
-    assert places(await claimed(store)) == [0]
+    await running(store, caller, 0, 0)
+    assert places(await claimed(store)) == [LAST_PLACE]
+    assert [chunk.place for chunk in await store.chunks("list-1", first=-9, limit=9)] == [0, 1]
 
 
 async def test_a_later_claim_takes_the_chunk_and_nothing_counts_twice(
@@ -187,7 +194,7 @@ async def test_a_claim_whose_lease_has_ended_counts_if_no_other_followed(
     clock.pass_(LEASE_S + 1)
     await answer(store, claim, "deliverable")
     assert (await store.ledger(caller)).month_units == 1
-    assert [each.chunk.place for each in await claimed(store)] == [1]
+    assert places(await claimed(store)) == [LAST_PLACE]
 
 
 async def test_a_part_that_is_settled_twice_counts_once(store: Store) -> None:

@@ -31,14 +31,19 @@ def column_types(rows: Iterable[Sequence[str]]) -> list[CellType]:
     """The type of each column of these rows."""
     types: list[CellType] = []
     for cells in rows:
-        if len(cells) > len(types):
-            types += ["blank"] * (len(cells) - len(types))
-        for position, cell in enumerate(cells):
-            known = types[position]
-            if cell and known != "text":
-                found = _type_of(cell) if known == "blank" else known
-                types[position] = found if _fits(cell, found) else "text"
+        add_types(types, cells)
     return types
+
+
+def add_types(types: list[CellType], cells: Sequence[str]) -> None:
+    """Narrow the types of the columns to those that a further row fits."""
+    if len(cells) > len(types):
+        types += ["blank"] * (len(cells) - len(types))
+    for position, cell in enumerate(cells):
+        known = types[position]
+        if cell and known != "text":
+            found = _type_of(cell) if known == "blank" else known
+            types[position] = found if _fits(cell, found) else "text"
 
 
 def _type_of(cell: str) -> CellType:

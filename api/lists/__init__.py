@@ -1,0 +1,1 @@
+"""Lists as jobs: uploaded whole, verified in the background, fetched when and as one likes."""

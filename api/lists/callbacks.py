@@ -1,0 +1,21 @@
+"""The callback at the end of a list: a job whose result is known. Pure."""
+
+from datetime import datetime
+
+import msgspec
+
+from mailprobe.api.rest.schema import ListCallback
+from mailprobe.storage.list_records import StoredList
+from mailprobe.storage.records import JobOrder
+
+_encode = msgspec.json.Encoder().encode
+
+
+def callback_of(ended: StoredList, secret: str | None, now: datetime) -> JobOrder | None:
+    """The job that calls back; None without a webhook. Its id is the list's."""
+    if ended.webhook is None:
+        return None
+    body = ListCallback(
+        ended.id, "done", ended.rows, ended.addresses, dict(ended.counts), ended.created_at, now
+    )
+    return JobOrder(ended.id, "", ended.webhook, ended.host, secret, payload=_encode(body))

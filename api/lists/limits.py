@@ -1,0 +1,12 @@
+"""What a list may be."""
+
+from collections.abc import Mapping
+
+from mailprobe.storage.records import Tier
+
+UPLOAD_OCTETS_MAX = 256 * 1024 * 1024
+ROWS_MAX: Mapping[Tier, int] = {"free": 1_000, "builder": 100_000, "scale": 1_000_000}
+ACTIVE_MAX = 10  # lists of an account that have not ended
+NAME_CHARACTERS_MAX = 200
+CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
+CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address

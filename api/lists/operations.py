@@ -1,0 +1,216 @@
+"""The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from mailprobe.api.cli.clean import lights_of
+from mailprobe.api.cli.errors import Misuse
+from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.lists.limits import ACTIVE_MAX, NAME_CHARACTERS_MAX, ROWS_MAX, UPLOAD_OCTETS_MAX
+from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader, spooled
+from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
+from mailprobe.api.rest.refusals import (
+    InvalidRequest,
+    ListNotFound,
+    TooManyLists,
+    WrongListState,
+)
+from mailprobe.api.rest.schema import (
+    SECRET_CHARACTERS_MAX,
+    SECRET_CHARACTERS_MIN,
+    ListResponse,
+    ListsResponse,
+)
+from mailprobe.api.service import Service
+from mailprobe.storage.list_records import ListOrder, ListState, StoredList
+
+LISTED_MAX = 100
+UNNAMED = "list"
+XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+CSV = "text/csv; charset=utf-8"
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
+
+FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncIterator[bytes]]]] = {
+    "ndjson": (NDJSON, ndjson_parts),
+    "csv": (CSV, csv_parts),
+    "xlsx": (XLSX, workbook_parts),
+}
+
+
+def _parameter(name: str, text: str, where: str = "query", **schema: Any) -> dict[str, Any]:
+    schema = {"type": "string", **schema}
+    return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
+
+
+CREATE_PARAMETERS = (
+    _parameter("column", "The column of the addresses: its name, or its number from 1."),
+    _parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
+    _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
+    _parameter("webhook", "A public https URL, called when the list is done."),
+    _parameter("Webhook-Secret", "Signs the callback.", "header"),
+)
+RESULT_PARAMETERS = (
+    _parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
+    _parameter("only", "Only the rows of these lights, such as green,yellow."),
+)
+
+
+async def create_list(service: Service, call: Call) -> OperationReply:
+    """Send a list: CSV, TSV, NDJSON, XLSX or lines. It is verified in the background."""
+    queue = service.lists
+    if queue is None or call.receive is None:
+        raise _malformed("This service runs no background jobs, so it takes no lists.")
+    extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
+    order = _order(call)
+    reading = ReadOptions(column=_only_value(call, "column"), sheet=_only_value(call, "sheet"))
+    store = service.store
+    if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:
+        raise TooManyLists(ACTIVE_MAX)
+    try:
+        async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
+            rows_max = ROWS_MAX[call.caller.account.tier]
+            reader = ListReader(path, order.name, reading, rows_max)
+            while (chunk := await reader.next_chunk()) is not None:
+                await store.add_chunks(order.id, [chunk])
+    except BaseException:
+        service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
+        raise
+    made = await store.change_list(order.id, "running", before=["loading"], loaded=reader.loaded)
+    if made is None:
+        raise ListNotFound
+    queue.wake()
+    return reply(202, _response(made, service))
+
+
+async def list_lists(service: Service, call: Call) -> OperationReply:
+    """The account's lists, newest first."""
+    found = await service.store.lists(call.caller.account.id, limit=LISTED_MAX)
+    return reply(200, ListsResponse([_response(each, service) for each in found]))
+
+
+async def get_list(service: Service, call: Call) -> OperationReply:
+    """A list: how far it is, and what was found."""
+    return reply(200, _response(await _found(service, call), service))
+
+
+async def get_list_results(service: Service, call: Call) -> OperationReply:
+    """The rows of a list with their results, as far as they are known."""
+    found = await _found(service, call)
+    name = _only_value(call, "format") or "ndjson"
+    if name not in FORMATS:
+        raise _malformed("The query parameter format must be ndjson, csv or xlsx.")
+    only = _only_value(call, "only")
+    try:
+        lights = None if only is None else lights_of(only, "The query parameter only")
+    except Misuse as error:
+        raise _malformed(f"{error.message}.") from None
+    media_type, make = FORMATS[name]
+    parts = StreamedParts(lambda: make(ListResults(service.store, found, lights)))
+    headers = {"Content-Disposition": f'attachment; filename="{found.id}.{name}"'}
+    return OperationReply(200, parts, headers, media_type)
+
+
+async def pause_list(service: Service, call: Call) -> OperationReply:
+    """Pause a list: nothing more is asked until it is resumed."""
+    return await _changed(service, call, "paused", "running")
+
+
+async def resume_list(service: Service, call: Call) -> OperationReply:
+    """Resume a paused list."""
+    done = await _changed(service, call, "running", "paused")
+    if service.lists is not None:
+        service.lists.wake()
+    return done
+
+
+async def cancel_list(service: Service, call: Call) -> OperationReply:
+    """End a list. What is answered stays; nothing more is asked or counted."""
+    return await _changed(service, call, "cancelled", "running", "paused")
+
+
+async def delete_list(service: Service, call: Call) -> OperationReply:
+    """Delete a list with its rows and results; what is under way is not asked any more."""
+    found = await _found(service, call)
+    await service.store.change_list(found.id, "cancelled", before=["loading", "running", "paused"])
+    await service.store.delete_list(found.id)
+    return OperationReply(204)
+
+
+async def _changed(
+    service: Service, call: Call, state: ListState, *before: ListState
+) -> OperationReply:
+    found = await _found(service, call)
+    changed = await service.store.change_list(found.id, state, before=before)
+    if changed is None:
+        raise WrongListState((await _found(service, call)).state)
+    return reply(200, _response(changed, service))
+
+
+async def _found(service: Service, call: Call) -> StoredList:
+    list_id = call.path["id"].lower()
+    found = await service.store.stored_list(list_id) if _UUID.fullmatch(list_id) else None
+    if found is None or found.account_id != call.caller.account.id:
+        raise ListNotFound
+    return found
+
+
+def _order(call: Call) -> ListOrder:
+    name = (_only_value(call, "name") or UNNAMED)[:NAME_CHARACTERS_MAX]
+    list_id, webhook = str(uuid4()), _only_value(call, "webhook")
+    if webhook is None:
+        return ListOrder(list_id, name, None, "")
+    secret = call.sent.get("webhook-secret")
+    if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
+        raise _malformed(
+            f"The header Webhook-Secret must have {SECRET_CHARACTERS_MIN} to "
+            f"{SECRET_CHARACTERS_MAX} characters."
+        )
+    try:
+        target = check_webhook(webhook)
+    except NotAWebhook as error:
+        raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
+    receiver = f"{call.caller.account.id} {target.authority}"
+    return ListOrder(list_id, name, target.url, receiver, secret)
+
+
+def _only_value(call: Call, name: str) -> str | None:
+    values = call.query.get(name, [])
+    if len(values) > 1:
+        raise _malformed(f"The query parameter {name} is there twice.")
+    return values[0] if values and values[0] else None
+
+
+def _extension_of(media_type: str) -> str:
+    name = media_type.partition(";")[0].strip().lower()
+    if name not in EXTENSIONS:
+        known = ", ".join(EXTENSIONS)
+        raise _malformed(f"The body's Content-Type is {name[:80]!r}; it takes {known}.")
+    return EXTENSIONS[name]
+
+
+def _response(found: StoredList, service: Service) -> ListResponse:
+    took_s = ((found.ended_at or service.now()) - found.created_at).total_seconds()
+    per_s = found.answered / took_s if took_s > 0 else 0.0
+    left = found.addresses - found.answered
+    return ListResponse(
+        list_id=found.id,
+        name=found.name,
+        status=found.state,
+        created_at=found.created_at,
+        rows=found.rows,
+        addresses=found.addresses,
+        answered=found.answered,
+        counts=dict(found.counts),
+        per_minute=round(per_s * 60, 1),
+        left_s=round(left / per_s, 1) if per_s and found.state == "running" else None,
+        cause=found.cause,
+        ended_at=found.ended_at,
+    )
+
+
+def _malformed(why: str) -> InvalidRequest:
+    return InvalidRequest(why, "lists")

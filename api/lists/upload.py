@@ -1,0 +1,150 @@
+"""Takes a list from a request to the store: to disk, then read, then stored in chunks.
+
+The file is read as `mailprobe clean` reads it. Reading runs in a thread, a chunk at a time,
+with a pause as long as the work, so that a large list leaves the process to other requests.
+"""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from time import thread_time
+
+import trio
+
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.listfile import List, ReadOptions, open_list
+from mailprobe.api.http.request_bodies import stored
+from mailprobe.api.lists.limits import CHUNK_ROWS_MAX, CHUNK_UNITS
+from mailprobe.api.lists.rows import ListRow, encode_row
+from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge
+from mailprobe.storage.commands import LoadedList
+from mailprobe.storage.list_records import ListChunk
+
+UPLOADS_MAX = 2  # read at a time, by a process
+SEEN_CACHE_KIB = 16 * 1024
+
+_threads = trio.CapacityLimiter(UPLOADS_MAX)
+
+# The types of the API's uploads, and the extension that the reader knows them by.
+EXTENSIONS = {
+    "text/csv": ".csv",
+    "text/tab-separated-values": ".tsv",
+    "application/x-ndjson": ".ndjson",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+    "text/plain": ".txt",
+    "application/octet-stream": "",
+}
+
+
+@asynccontextmanager
+async def spooled(
+    receive: Callable[[], Awaitable[bytes]], extension: str, octets_max: int
+) -> AsyncIterator[Path]:
+    """Put the body of a request into a temporary file. Raises PayloadTooLarge."""
+    with tempfile.TemporaryDirectory(prefix="mailprobe-list-") as folder:
+        path, octets = Path(folder) / f"list{extension}", 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            while part := await receive():
+                octets += len(part)
+                if octets > octets_max:
+                    raise PayloadTooLarge(octets_max)
+                await trio.to_thread.run_sync(file.write, part)
+                stored(len(part))
+        yield path
+
+
+@dataclass(slots=True)
+class ListReader:
+    """Reads a list into chunks. `loaded` is complete once all chunks were read."""
+
+    path: Path
+    name: str
+    reading: ReadOptions
+    rows_max: int
+    loaded: LoadedList | None = None
+    _chunks: Iterator[ListChunk] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chunks = self._read()
+
+    async def next_chunk(self) -> ListChunk | None:
+        """The next chunk, and None at the end. Raises InvalidRequest."""
+        chunk, took_s = await trio.to_thread.run_sync(self._next, limiter=_threads)
+        await trio.sleep(took_s)
+        return chunk
+
+    def _next(self) -> tuple[ListChunk | None, float]:
+        began_s = thread_time()
+        try:
+            return next(self._chunks, None), thread_time() - began_s
+        except CommandError as error:
+            words = error.message.replace(str(self.path), self.name)
+            raise InvalidRequest(f"The list cannot be read: {words}.", "lists") from None
+
+    def _read(self) -> Iterator[ListChunk]:
+        with open_list(self.path, self.reading) as source, _seen_addresses() as seen:
+            rows = addresses = place = 0
+            lines: list[str] = []
+            units = 0
+            for row in source.rows():
+                rows += 1
+                if rows > self.rows_max:
+                    raise InvalidRequest(
+                        f"The list has more than {self.rows_max:,} rows, the limit of your tier.",
+                        "lists",
+                        fix="Split the list, or ask for a higher tier.",
+                    )
+                cells = row.cells() or [row.address]
+                if not row.address:
+                    lines.append(encode_row(ListRow(None, None, None, cells)))
+                else:
+                    at = seen.place_of(row.address, (place, units))
+                    is_new = at == (place, units)
+                    units += is_new
+                    lines.append(encode_row(ListRow(*at, row.address if is_new else None, cells)))
+                if units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX:
+                    addresses += units
+                    yield ListChunk(place, units, "".join(lines))
+                    place, units = place + 1, 0
+                    lines.clear()
+            if lines:
+                addresses += units
+                yield ListChunk(place, units, "".join(lines))
+            self.loaded = LoadedList(_columns_of(source), rows, addresses)
+
+
+def _columns_of(source: List) -> list[str]:
+    return source.named_members or ["email"]
+
+
+class SeenAddresses:
+    """Where each address of a list was first, on disk: a list has more than fit in memory."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        db.execute(f"PRAGMA cache_size = -{SEEN_CACHE_KIB}")
+        db.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY, place INT, number INT) WITHOUT ROWID")
+
+    def place_of(self, address: str, here: tuple[int, int]) -> tuple[int, int]:
+        """Where the address was first: here, if it is new."""
+        digest = blake2b(address.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (digest, *here))
+        if new.rowcount:
+            return here
+        (place, number) = self._db.execute(
+            "SELECT place, number FROM seen WHERE hash = ?", (digest,)
+        ).fetchone()
+        return place, number
+
+
+@contextmanager
+def _seen_addresses() -> Iterator[SeenAddresses]:
+    with closing(sqlite3.connect("", isolation_level=None, check_same_thread=False)) as db:
+        db.execute("BEGIN")
+        yield SeenAddresses(db)

@@ -1,0 +1,168 @@
+"""Verifies lists: claims their chunks, and finishes a list when all are answered.
+
+Every process takes chunks by lease, so the machines of one database share a list. The
+limits of the key pace it: what they refuse for a while is claimed again later, and what
+they refuse for good pauses the list with the error's code.
+"""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from mailprobe.api.lists.callbacks import callback_of
+from mailprobe.api.lists.rows import addresses_of
+from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from mailprobe.api.quota.list_charge import ListCharge, units_for_list
+from mailprobe.api.quota.service import QuotaService
+from mailprobe.api.rest.errors import row_of
+from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.storage.list_records import ListClaim
+from mailprobe.storage.store import Store
+
+log = logging.getLogger("mailprobe.lists")
+
+CHUNKS_AT_ONCE = 16  # of a process
+CHUNKS_EACH_MAX = 16  # of an account, over all processes
+LEASE_S = 15.0  # after a crash, another process may claim the chunk
+EXTEND_EVERY_S = 4.0
+POLL_S = 5.0
+PAUSE_S = 1.0  # while the store is unavailable
+DRAIN_S = 4.0
+OVERLOADED_S = 1.0  # until a chunk that found no capacity is claimed again
+WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
+
+
+class ListQueue:
+    """Verifies lists; made by `open_lists()`."""
+
+    def __init__(
+        self,
+        store: Store,
+        quota: QuotaService,
+        *,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        wake_jobs: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._quota = quota
+        self._now = now
+        self._wake_jobs = wake_jobs
+        pace = Pace(
+            CHUNKS_AT_ONCE, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
+            store_pause_s=PAUSE_S, drain_s=DRAIN_S,
+        )  # fmt: skip
+        queue = WorkQueue(
+            "chunks of lists",
+            pace,
+            claim=self._claim,
+            extend=partial(self._store.extend_chunk, lease_s=LEASE_S),
+            attempt=self._work,
+            name_of=lambda claim: claim.name,
+        )
+        self.worker: Worker[ListClaim] = Worker(queue, chance=rng.random)
+
+    def wake(self) -> None:
+        """A list was stored or resumed."""
+        self.worker.wake()
+
+    def stop(self) -> None:
+        """Claim no more chunks, and finish those in progress within DRAIN_S."""
+        self.worker.stop()
+
+    async def _claim(self, limit: int) -> list[ListClaim]:
+        return await self._store.claim_chunks(
+            limit=limit, each_max=CHUNKS_EACH_MAX, lease_s=LEASE_S
+        )
+
+    async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
+        if claim.is_last:
+            return AttemptResult(partial(self._finish, claim))
+        try:
+            wait_s = await self._verify(claim)
+        except Refusal as refusal:
+            wait_s = self._wait_s(refusal)
+            if wait_s is None:
+                code = row_of(refusal).code
+                log.info("paused: %s", code, extra={"list": claim.list.id})
+                return AttemptResult(partial(self._pause, claim, code))
+        if wait_s is None:
+            return AttemptResult(self._nothing)
+        return self._again(claim, wait_s)
+
+    def _again(self, claim: ListClaim, wait_s: float) -> AttemptResult:
+        due_at = self._now() + timedelta(seconds=wait_s)
+        return AttemptResult(partial(self._store.release_chunk, claim, due_at), wait_s)
+
+    async def _nothing(self) -> None:
+        """The chunk's last results have ended its claim."""
+        self.worker.wake()
+
+    async def _verify(self, claim: ListClaim) -> float | None:
+        """Verify what the limits allow; return after how many seconds the rest is due, if any.
+
+        Raises Refusal, StoreUnavailable.
+        """
+        addresses = addresses_of(claim.chunk)
+        if not addresses:  # a process was killed after its last results
+            return None
+        limits = await self._quota.limits_of(claim.caller)
+        units = len(addresses) if limits is None else units_for_list(limits)
+        if limits is not None and limits.month is not None:
+            units = min(units, max(1, limits.month_left))  # its refusal says why
+        if units <= 0:
+            assert limits is not None
+            return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
+        taken = dict(list(addresses.items())[:units])
+        is_rest = len(taken) == len(addresses)
+        async with ListCharge(self._quota, claim, taken, is_rest=is_rest) as charged:
+            while answers := await charged.next_answers():
+                await charged.store(answers)
+        return None if is_rest else 0.0
+
+    @staticmethod
+    def _wait_s(refusal: Refusal) -> float | None:
+        """How long to wait after a refusal; None if waiting does not help."""
+        match refusal:
+            case NeverFits():
+                return WAIT_S_MIN
+            case RateLimited():
+                wait_s = (refusal.reset_at - refusal.asked_at).total_seconds()
+                return min(max(wait_s, WAIT_S_MIN), WAIT_S_MAX)
+            case Overloaded():
+                return OVERLOADED_S
+        return None
+
+    async def _pause(self, claim: ListClaim, code: str) -> None:
+        await self._store.change_list(claim.list.id, "paused", before=["running"], cause=code)
+        await self._store.release_chunk(claim, self._now())
+
+    async def _finish(self, claim: ListClaim) -> None:
+        """Store the callback, then end the list: a repetition finds the callback there."""
+        found = await self._store.stored_list(claim.list.id)
+        if found is None or found.state != "running":
+            return
+        order = callback_of(found, claim.secret, self._now())
+        if order is not None:
+            with suppress(ValueError):  # a process was killed after it had stored it
+                await self._store.create_job(claim.caller, order, lambda ledger: None)
+            self._wake_jobs()
+        await self._store.change_list(found.id, "done", before=["running"])
+
+
+@asynccontextmanager
+async def open_lists(
+    store: Store,
+    quota: QuotaService,
+    *,
+    now: Callable[[], datetime],
+    rng: random.Random,
+    wake_jobs: Callable[[], None],
+) -> AsyncIterator[ListQueue]:
+    """Verify lists for the duration of the block; leaving it waits up to DRAIN_S for chunks."""
+    queue = ListQueue(store, quota, now=now, rng=rng, wake_jobs=wake_jobs)
+    async with open_workers(queue.worker):
+        yield queue

@@ -1,0 +1,156 @@
+"""Spends the units of a list: those of one chunk, as its answers come.
+
+    async with ListCharge(quota, claim, addresses) as charged:
+        while ready := await charged.next_answers():
+            await charged.store(ready)
+
+Each call of `store` counts answers and stores them in one transaction, so that what a killed
+process has stored is counted, and nothing else. A limit is no failure of a list but a wait:
+the refusal is raised and not logged.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+
+import trio
+
+from mailprobe.api.lists.rows import encode_results
+from mailprobe.api.quota.limits import LimitsLeft
+from mailprobe.api.quota.policy import check_limits
+from mailprobe.api.quota.service import LEASE_S, QuotaService
+from mailprobe.api.quota.settlement import row_of
+from mailprobe.api.rest.refusals import Overloaded, Refusal
+from mailprobe.api.sandbox.addresses import refusal_for
+from mailprobe.api.sandbox.stream import open_sandbox_answers
+from mailprobe.engine import Answer, Answers, open_answers
+from mailprobe.storage.list_records import ChunkPart, ListClaim
+from mailprobe.storage.records import Ledger, Reservation
+
+GATHER_S = 0.25  # answers of so long are stored together
+FREE_SHARE = 0.1  # of the key's minute: left to its other requests
+
+USAGE_NAME = "list"  # of the operation in the usage log
+
+
+def units_for_list(limits: LimitsLeft) -> int:
+    """The units that a list may take of the key's minute now."""
+    return limits.minute_left - int(limits.minute * FREE_SHARE)
+
+
+class ListCharge:
+    """The units and the answers of some addresses of a claimed chunk, by their numbers there."""
+
+    def __init__(
+        self, quota: QuotaService, claim: ListClaim, addresses: Mapping[int, str], *, is_rest: bool
+    ) -> None:
+        """`is_rest`: the chunk is answered with these addresses."""
+        self._quota = quota
+        self._claim = claim
+        self._caller = claim.caller
+        self._numbers = list(addresses)
+        self._texts = list(addresses.values())
+        self._is_rest = is_rest
+        self._left = len(addresses)
+        self._parts = 0
+        self._block: AbstractAsyncContextManager[Answers]
+        self._answers: Answers
+        self._reservation: Reservation
+
+    async def __aenter__(self) -> "ListCharge":
+        """Reserve. Raises a Refusal, StoreUnavailable."""
+        self._block = self._open()
+        self._answers = await self._block.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._block.__aexit__(kind, error, trace)
+
+    async def next_answers(self) -> list[Answer]:
+        """Answers of up to GATHER_S; none at the end."""
+        ready = await self._answers.next_ready()
+        with trio.move_on_after(GATHER_S):
+            while ready and len(ready) < self._left:
+                ready += await self._answers.next_ready()
+        return ready
+
+    async def store(self, answers: Sequence[Answer]) -> None:
+        """Store answers and count them, in one transaction. Durable on return."""
+        self._left -= len(answers)
+        quota, now = self._quota, self._quota.now()
+        is_test = self._caller.key.is_test
+        rows = [] if is_test else [row_of(now, USAGE_NAME, answer.verdict) for answer in answers]
+        part = ChunkPart(
+            self._claim.list.id,
+            self._claim.chunk.place,
+            self._claim.fence,
+            encode_results((self._numbers[answer.position], answer) for answer in answers),
+            Counter(answer.verdict.status for answer in answers),
+            ends=self._is_rest and not self._left,
+        )
+        number = self._parts
+        self._parts += 1
+        await quota.background_writes.write_shielded(
+            lambda: quota.store.settle(
+                self._reservation, rows, part=number, ends=not self._left,
+                emit_meter_event=not is_test and quota.reports_usage_of(self._caller), chunk=part,
+            )
+        )  # fmt: skip
+        if not is_test:
+            quota.watch(self._caller, False)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Answers]:
+        quota, account = self._quota, self._caller.account.id
+        if self._caller.key.is_test:
+            self._reservation = await self._reserve(lease_s=0)
+            async with open_sandbox_answers(quota.engine.lists, self._texts) as answers:
+                yield answers
+            return
+        with quota.capacity.requesting(account, len(self._texts)) as ticket:
+            if not ticket.is_free:
+                raise Overloaded
+            self._reservation = await self._reserve(lease_s=LEASE_S)
+            ticket.is_used = True
+        quota.capacity.enter(len(self._texts), account)
+        try:
+            with quota.holding(self._reservation):
+                async with open_answers(
+                    quota.engine, self._texts, account=account, deferred_start=True
+                ) as answers:
+                    yield answers
+        finally:
+            quota.capacity.release(len(self._texts), account)
+            await self._give_back()
+
+    async def _reserve(self, *, lease_s: float) -> Reservation:
+        plan, caller = self._quota.plan(self._caller), self._caller
+        units, cap = len(self._texts), caller.account.hard_cap_micros
+
+        def check(ledger: Ledger) -> Refusal | None:
+            billable = not caller.key.is_test
+            refusal: Refusal | None = check_limits(
+                plan, ledger, units, hard_cap_micros=cap, billable=billable
+            )
+            if refusal is None and caller.key.is_test:
+                refusal = refusal_for(self._texts, ledger.asked_at)
+            return refusal
+
+        reserved = await self._quota.store.reserve(caller, units, check, lease_s=lease_s)
+        if isinstance(reserved, Refusal):
+            raise reserved
+        return reserved
+
+    async def _give_back(self) -> None:
+        """Give back the units of addresses without an answer."""
+        if self._left:
+            part, reservation, store = self._parts, self._reservation, self._quota.store
+            self._quota.background_writes.write_until_durable(
+                lambda: store.settle(reservation, [], part=part, ends=True)
+            )

@@ -1,0 +1,399 @@
+"""Lists as jobs: sent, verified in the background, paced, paused, fetched and called back."""
+
+import csv
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+import xlsxwriter
+from python_calamine import CalamineWorkbook
+
+from mailprobe.api.lists import limits, upload
+from mailprobe.api.lists.worker import LEASE_S, open_lists
+from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.rest.app import create_app
+from tests.api.jobs.test_worker import Receiver, working
+from tests.api.service_fixture import Shop, open_shop
+
+LISTS = "/v1/lists"
+HOOK = "https://hooks.shop.test/lists"
+CSV = {"content-type": "text/csv"}
+PEOPLE = "name,email\nAnn,known@friendly.test\nBob,nobody@friendly.test\n,\nAnn again,known@friendly.test\n"
+
+
+@asynccontextmanager
+async def working_lists(shop: Shop, seed: int = 0) -> AsyncIterator[Any]:
+    async with open_lists(
+        shop.store, shop.service.quota, now=shop.clock, rng=random.Random(seed),
+        wake_jobs=lambda: None,
+    ) as queue:  # fmt: skip
+        shop.service = replace(shop.service, lists=queue)
+        shop.app = create_app(shop.service)
+        yield queue
+
+
+@asynccontextmanager
+async def open_list_shop(tier: Any = "scale", **more: Any) -> AsyncIterator[Shop]:
+    async with open_shop(tier, **more) as shop, working_lists(shop):
+        yield shop
+
+
+async def send(shop: Shop, text: str | bytes = PEOPLE, query: str = "", **more: Any) -> Any:
+    octets = text.encode() if isinstance(text, str) else text
+    headers = {**CSV, **more.pop("headers", {})}
+    return await shop.request("POST", LISTS + query, octets=octets, headers=headers, **more)
+
+
+async def ended(shop: Shop, list_id: str, within_s: float = 600, **more: Any) -> Any:
+    with trio.fail_after(within_s):
+        while True:
+            got = await shop.request("GET", f"{LISTS}/{list_id}", **more)
+            if got.body["status"] not in ("running", "loading"):
+                return got.body
+            await trio.sleep(1)
+
+
+async def rows_of(shop: Shop, list_id: str, query: str = "", **more: Any) -> list[Any]:
+    got = await shop.request("GET", f"{LISTS}/{list_id}/results{query}", **more)
+    assert got.status == 200
+    return [json.loads(line) for line in got.octets.splitlines()]
+
+
+def many(count: int, domain: str = "friendly.test") -> str:
+    return "email\n" + "".join(f"known{number}@{domain}\n" for number in range(count))
+
+
+async def test_a_list_is_verified_in_the_background(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_list_shop() as shop:
+        got = await send(shop, query="?name=people.csv")
+        assert (got.status, got.body["status"], got.body["name"]) == (202, "running", "people.csv")
+        assert (got.body["rows"], got.body["addresses"], got.body["answered"]) == (4, 2, 0)
+        done = await ended(shop, got.body["list_id"])
+        assert done["status"] == "done"
+        assert done["counts"] == {"deliverable": 1, "undeliverable": 1}
+        assert done["answered"] == 2
+        assert done["ended_at"] > done["created_at"]
+        rows = await rows_of(shop, got.body["list_id"])
+        assert [(row["name"], row["email"], row["status"], row["light"]) for row in rows] == [
+            ("Ann", "known@friendly.test", "deliverable", "GREEN_LIGHT"),
+            ("Bob", "nobody@friendly.test", "undeliverable", "RED_LIGHT"),
+            ("", "", None, None),
+            ("Ann again", "known@friendly.test", "deliverable", "GREEN_LIGHT"),
+        ]
+        assert (rows[1]["reason"], rows[1]["blame"]) == ("no_mailbox", "address")
+        ledger = await shop.store.ledger(await shop.caller())
+        assert (ledger.month_units, ledger.month_billable, ledger.reserved) == (2, 2, 0)
+        assert [row.operation for row in await shop.rows()] == ["list", "list"]
+        listed = (await shop.request("GET", LISTS)).body["lists"]
+        assert [each["list_id"] for each in listed] == [got.body["list_id"]]
+
+
+async def test_results_come_in_each_format(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_list_shop() as shop:
+        list_id = (await send(shop)).body["list_id"]
+        await ended(shop, list_id)
+        got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
+        assert got.headers["content-type"].startswith("text/csv")
+        table = list(csv.DictReader(io.StringIO(got.octets.decode(), newline="")))
+        assert [row["status"] for row in table] == [
+            "deliverable",
+            "undeliverable",
+            "",
+            "deliverable",
+        ]
+        got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=xlsx&only=green")
+        sheet = CalamineWorkbook.from_filelike(io.BytesIO(got.octets)).get_sheet_by_index(0)
+        assert [row[:2] for row in sheet.to_python()] == [
+            ["name", "email"], ["Ann", "known@friendly.test"], ["Ann again", "known@friendly.test"],
+        ]  # fmt: skip
+        assert len(await rows_of(shop, list_id, "?only=red")) == 1
+        for query in ("?format=pdf", "?only=blue", "?format=csv&format=xlsx"):
+            got = await shop.request("GET", f"{LISTS}/{list_id}/results{query}")
+            assert (got.status, got.error) == (400, "invalid_request")
+
+
+def workbook(rows: list[list[Any]]) -> bytes:
+    file = io.BytesIO()
+    with xlsxwriter.Workbook(file) as book:
+        page = book.add_worksheet("people")
+        for number, row in enumerate(rows):
+            page.write_row(number, 0, row)
+    return file.getvalue()
+
+
+SENT: dict[str, tuple[str, str | bytes]] = {
+    "lines": ("text/plain", "known@friendly.test\nnobody@friendly.test\n"),
+    "objects": ("application/x-ndjson", '{"email":"known@friendly.test"}\n"nobody@friendly.test"\n'),
+    "a workbook": (
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        workbook([["email"], ["known@friendly.test"], ["nobody@friendly.test"]]),
+    ),
+    "tabs": ("text/tab-separated-values", "n\temail\n1\tknown@friendly.test\n2\tnobody@friendly.test\n"),
+    "unnamed": ("application/octet-stream", "email;n\nknown@friendly.test;1\nnobody@friendly.test;2\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SENT)
+async def test_each_format_is_read(autojump_clock: trio.testing.MockClock, case: str) -> None:
+    media_type, text = SENT[case]
+    async with open_list_shop() as shop:
+        got = await send(shop, text, headers={"content-type": media_type})
+        assert got.status == 202, got.octets
+        done = await ended(shop, got.body["list_id"])
+        assert done["counts"] == {"deliverable": 1, "undeliverable": 1}
+        rows = await rows_of(shop, got.body["list_id"])
+        assert [row["status"] for row in rows] == ["deliverable", "undeliverable"]
+
+
+BAD: dict[str, tuple[str, str | bytes, str]] = {
+    "nothing": ("text/csv", b"", "is empty"),
+    "no addresses": ("text/csv", "name\nAnn\nBob\n", "no column of addresses"),
+    "a PDF": ("application/octet-stream", b"%PDF-1.4", "is a PDF"),
+    "no workbook": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", b"x", "no XLSX"),
+    "a type that is none": ("image/png", "x", "Content-Type is 'image/png'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_what_is_no_list_is_400_and_leaves_nothing(
+    autojump_clock: trio.testing.MockClock, case: str
+) -> None:
+    media_type, text, words = BAD[case]
+    async with open_list_shop() as shop:
+        got = await send(shop, text, headers={"content-type": media_type})
+        assert (got.status, got.error) == (400, "invalid_request")
+        assert words in got.body["message"]
+        assert "/tmp" not in got.body["message"]
+        await trio.sleep(1)
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_a_list_that_is_too_long_or_too_large_is_refused(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_list_shop("free") as shop:
+        got = await send(shop, many(limits.ROWS_MAX["free"] + 1))
+        assert got.status == 400
+        assert "more than 1,000 rows" in got.body["message"]
+        monkeypatch.setattr("mailprobe.api.lists.operations.UPLOAD_OCTETS_MAX", 100)
+        got = await send(shop, many(50))
+        assert (got.status, got.error) == (413, "payload_too_large")
+        await trio.sleep(1)
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_a_client_that_hangs_up_leaves_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        pieces = [(0.0, b"email\n"), (1.0, b"known@friendly.test\n"), (100.0, b"x@friendly.test\n")]
+        await send(shop, b"", pieces=pieces, hang_up_at=5)
+        await trio.sleep(1)
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_the_minute_paces_a_list_and_leaves_room_for_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop("builder") as shop:
+        list_id = (await send(shop, many(250))).body["list_id"]
+        await trio.sleep(30)
+        assert (await shop.verify()).status == 200
+        found = (await shop.request("GET", f"{LISTS}/{list_id}")).body
+        assert found["status"] == "running"
+        assert 50 <= found["answered"] <= 90
+        began = trio.current_time()
+        done = await ended(shop, list_id)
+        assert done["status"] == "done"
+        assert trio.current_time() - began < 240
+        refused = [row for row in await shop.rows() if row.failed_check == "rate_limit_exceeded"]
+        assert refused == []
+        assert (await shop.store.ledger(await shop.caller())).month_units == 251
+
+
+async def test_a_used_up_quota_pauses_a_list_and_it_goes_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    plans = {**PLANS, "free": replace(PLANS["free"], rate_limit_per_min=1_000, monthly_calls=30)}
+    async with open_list_shop("free", plans=plans) as shop:
+        list_id = (await send(shop, many(40))).body["list_id"]
+        found = await ended(shop, list_id)
+        assert (found["status"], found["cause"]) == ("paused", "monthly_quota_exceeded")
+        assert found["answered"] == 30
+        await shop.change(tier="scale")
+        got = await shop.request("POST", f"{LISTS}/{list_id}/resume")
+        assert (got.status, got.body["status"], got.body["cause"]) == (200, "running", None)
+        assert (await ended(shop, list_id))["answered"] == 40
+        assert (await shop.store.ledger(await shop.caller())).month_units == 40
+
+
+async def test_a_list_is_paused_resumed_cancelled_and_deleted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop("builder") as shop:
+        list_id = (await send(shop, many(300))).body["list_id"]
+        await trio.sleep(5)
+        got = await shop.request("POST", f"{LISTS}/{list_id}/pause")
+        assert (got.status, got.body["status"]) == (200, "paused")
+        await trio.sleep(10)
+        answered = (await shop.request("GET", f"{LISTS}/{list_id}")).body["answered"]
+        await trio.sleep(200)
+        assert (await shop.request("GET", f"{LISTS}/{list_id}")).body["answered"] == answered
+        got = await shop.request("POST", f"{LISTS}/{list_id}/pause")
+        assert (got.status, got.error) == (409, "wrong_list_state")
+        await shop.request("POST", f"{LISTS}/{list_id}/resume")
+        await trio.sleep(90)
+        got = await shop.request("POST", f"{LISTS}/{list_id}/cancel")
+        assert got.body["status"] == "cancelled"
+        more = got.body["answered"]
+        assert more > answered
+        assert (await shop.request("POST", f"{LISTS}/{list_id}/resume")).status == 409
+        assert len(await rows_of(shop, list_id)) == 300
+        assert (await shop.request("DELETE", f"{LISTS}/{list_id}")).status == 204
+        for method, path in (("GET", ""), ("GET", "/results"), ("DELETE", ""), ("POST", "/pause")):
+            got = await shop.request(method, f"{LISTS}/{list_id}{path}")
+            assert (got.status, got.error) == (404, "list_not_found")
+
+
+async def test_a_list_of_another_account_is_not_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        list_id = (await send(shop)).body["list_id"]
+        other = await shop.store.create_account("eve@shop.test", "scale")
+        key = await shop.new_key("sk_live_", other.id)
+        assert (await shop.request("GET", LISTS, key=key)).body["lists"] == []
+        for method, path in (
+            *(("GET", ""), ("GET", "/results"), ("DELETE", "")),
+            *(("POST", "/pause"), ("POST", "/resume"), ("POST", "/cancel")),
+        ):
+            got = await shop.request(method, f"{LISTS}/{list_id}{path}", key=key)
+            assert (got.status, got.error) == (404, "list_not_found")
+        assert (await shop.request("GET", f"{LISTS}/nothing")).status == 404
+        assert (await send(shop, key=None)).status == 401
+
+
+async def test_an_account_has_a_limited_number_of_lists(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailprobe.api.lists.operations.ACTIVE_MAX", 1)
+    async with open_list_shop("builder") as shop:
+        list_id = (await send(shop, many(300))).body["list_id"]
+        got = await send(shop)
+        assert (got.status, got.error) == (429, "list_limit_reached")
+        await shop.request("POST", f"{LISTS}/{list_id}/cancel")
+        assert (await send(shop)).status == 202
+
+
+async def test_the_end_is_called_back_and_signed(autojump_clock: trio.testing.MockClock) -> None:
+    receiver = Receiver()
+    async with open_shop("scale") as shop, working(shop, receiver), working_lists(shop):
+        headers = {"webhook-secret": "whsec_c2VjcmV0c2VjcmV0"}
+        list_id = (await send(shop, query=f"?webhook={HOOK}", headers=headers)).body["list_id"]
+        done = await ended(shop, list_id)
+        await trio.sleep(20)
+        ((_, host, sent, body),) = receiver.calls
+        assert host == "hooks.shop.test"
+        assert json.loads(body) == {
+            "list_id": list_id, "status": "done", "rows": 4, "addresses": 2,
+            "counts": {"deliverable": 1, "undeliverable": 1},
+            "created_at": done["created_at"], "ended_at": json.loads(body)["ended_at"],
+        }  # fmt: skip
+        assert "webhook-signature" in sent
+        job = (await shop.request("GET", f"/v1/jobs/{list_id}")).body
+        assert (job["status"], job["result"], len(job["attempts"])) == ("done", None, 1)
+        assert (await shop.store.ledger(await shop.caller())).month_units == 2
+
+
+@pytest.mark.parametrize("query", ["?webhook=http://x.test/", "?webhook=https://127.0.0.1/"])
+async def test_a_wrong_webhook_is_400(autojump_clock: trio.testing.MockClock, query: str) -> None:
+    async with open_list_shop() as shop:
+        assert (await send(shop, query=query)).status == 400
+        got = await send(shop, query=f"?webhook={HOOK}", headers={"webhook-secret": "x"})
+        assert got.status == 400
+
+
+async def test_a_test_key_has_its_answers_and_costs_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        key = await shop.new_key("sk_test_")
+        text = "email\nok@sandbox.test\nfull@sandbox.test\n"
+        list_id = (await send(shop, text, key=key)).body["list_id"]
+        done = await ended(shop, list_id, key=key)
+        assert done["status"] == "done"
+        assert done["answered"] == 2
+        assert (await shop.store.ledger(await shop.caller())).month_units == 0
+        assert await shop.rows() == []
+        rows = await rows_of(shop, list_id, key=key)
+        assert rows[0]["status"] == "deliverable"
+
+
+async def test_duplicates_across_chunks_have_the_result_of_the_first(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "CHUNK_UNITS", 3)
+    monkeypatch.setattr(upload, "CHUNK_ROWS_MAX", 5)
+    emails = [f"{('known', 'gone')[n % 2]}{n % 7}@friendly.test" for n in range(40)]
+    emails[10:22] = [""] * 12
+    async with open_list_shop() as shop:
+        text = "n,email\n" + "".join(f"{n},{email}\n" for n, email in enumerate(emails))
+        list_id = (await send(shop, text)).body["list_id"]
+        done = await ended(shop, list_id)
+        different = {email for email in emails if email}
+        assert (done["rows"], done["addresses"]) == (40, len(different))
+        rows = await rows_of(shop, list_id)
+        assert [row["n"] for row in rows] == [str(n) for n in range(40)]
+        for row, email in zip(rows, emails, strict=True):
+            assert row["mailprobe_email"] == (email or None)
+            expected = "deliverable" if email.startswith("known") else "undeliverable"
+            assert row["status"] == (expected if email else None)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_killed_processes_answer_and_count_each_row_once(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Five kills each, so fifty in all; the last process finishes the list."""
+    monkeypatch.setattr(upload, "CHUNK_UNITS", 20)
+    rng = random.Random(seed)
+    async with open_shop("scale") as shop:
+        async with working_lists(shop):
+            await trio.lowlevel.checkpoint()
+            list_id = (await send(shop, many(400, "slow.test"))).body["list_id"]
+        for kill in range(5):
+            with trio.move_on_after(rng.uniform(0.2, 4)):
+                async with working_lists(shop, kill) as queue:
+                    queue.worker._pace = replace(queue.worker._pace, drain_s=0)
+                    await trio.sleep_forever()
+            await trio.sleep(rng.choice([0, LEASE_S + 1]))
+        async with working_lists(shop):
+            done = await ended(shop, list_id)
+        assert (done["status"], done["answered"]) == ("done", 400)
+        rows = await rows_of(shop, list_id)
+        assert len({row["email"] for row in rows}) == len(rows) == 400
+        assert Counter(row["status"] for row in rows)["deliverable"] >= 1
+        assert all(row["status"] for row in rows)
+        await trio.sleep(30)
+        ledger = await shop.store.ledger(await shop.caller())
+        assert (ledger.month_units, ledger.reserved) == (400, 0)
+
+
+async def test_an_unavailable_store_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_list_shop() as shop:
+        list_id = (await send(shop, many(60, "slow.test"))).body["list_id"]
+        await trio.sleep(1)
+        shop.store.away = True
+        await trio.sleep(40)
+        shop.store.away = False
+        done = await ended(shop, list_id)
+        assert (done["status"], done["answered"]) == ("done", 60)
+        assert (await shop.store.ledger(await shop.caller())).month_units == 60
