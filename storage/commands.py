@@ -15,14 +15,7 @@ from datetime import date, datetime
 from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
 
 from mailprobe.storage.lease_allocation import LeaseRequest
-from mailprobe.storage.list_records import (
-    ChunkPart,
-    ListChunk,
-    ListClaim,
-    ListOrder,
-    ListState,
-    StoredList,
-)
+from mailprobe.storage.lists.records import ChunkPart
 from mailprobe.storage.records import (
     Account,
     Attempt,
@@ -341,87 +334,6 @@ class ListAttempts(StoreCommand[list[Attempt]]):
 @dataclass(frozen=True, slots=True)
 class ResendJob(StoreCommand[Job | None]):
     job_id: str
-
-
-# lists
-
-EncryptedListClaim = tuple[ListClaim, bytes | None]  # as EncryptedClaim
-
-
-@dataclass(frozen=True, slots=True)
-class CreateList(StoreCommand[StoredList | None]):
-    """A list to store, with its secret encrypted."""
-
-    caller: Caller
-    order: ListOrder
-    secret: bytes | None
-    active_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddChunks(StoreCommand[bool]):
-    list_id: str
-    chunks: Sequence[ListChunk]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedList:
-    """What is known of a list once its rows are stored."""
-
-    columns: Sequence[str]
-    rows: int
-    addresses: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeList(StoreCommand[StoredList | None]):
-    list_id: str
-    state: ListState
-    before: Sequence[ListState]  # its state must be one of these
-    cause: str | None = None
-    loaded: LoadedList | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FindList(StoreCommand[StoredList | None]):
-    list_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListLists(StoreCommand[list[StoredList]]):
-    account_id: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
-    limit: int
-    each_max: int  # of an account
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ExtendChunk(StoreCommand[bool]):
-    claim: ListClaim
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseChunk(StoreCommand[bool]):
-    claim: ListClaim
-    due_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class ReadChunks(StoreCommand[list[ListChunk]]):
-    list_id: str
-    first: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteList(StoreCommand[bool]):
-    list_id: str
 
 
 # the outbox

@@ -35,8 +35,8 @@ from mailprobe.storage.encrypted_columns import (
     job_context,
     unpacked,
 )
-from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.list_store import ListStore
+from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.lists.store import ListStore
 from mailprobe.storage.records import (
     Account,
     Answered,

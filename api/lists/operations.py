@@ -26,7 +26,7 @@ from mailprobe.api.rest.schema import (
     ListsResponse,
 )
 from mailprobe.api.service import Service
-from mailprobe.storage.list_records import ListOrder, ListState, StoredList
+from mailprobe.storage.lists.records import ListOrder, ListState, StoredList
 
 LISTED_MAX = 100
 UNNAMED = "list"

@@ -20,8 +20,8 @@ from mailprobe.api.cli.listfile.workbook.new_workbook import (
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.lists.rows import ListRow, results_of, rows_of
-from mailprobe.storage.list_records import ListChunk, StoredList
+from mailprobe.api.lists.rows import StoredRow, results_of, rows_of
+from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
 CHUNKS_READ = 5  # at a time
@@ -58,7 +58,7 @@ class ListResults:
             if self.lights is None or (result is not None and light_of(result) in self.lights):
                 yield row.cells, result
 
-    async def _result_of(self, row: ListRow) -> RowResult | None:
+    async def _result_of(self, row: StoredRow) -> RowResult | None:
         if row.place is None or row.number is None:
             return None
         if row.place not in self._earlier:

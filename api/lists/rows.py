@@ -14,10 +14,10 @@ import msgspec
 from mailprobe.api.cli.output.results import RowResult, row_result
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
-from mailprobe.storage.list_records import ListChunk
+from mailprobe.storage.lists.records import ListChunk
 
 
-class ListRow(msgspec.Struct, frozen=True, array_like=True):
+class StoredRow(msgspec.Struct, frozen=True, array_like=True):
     """A row of a list: where its address is, and its own cells."""
 
     place: int | None  # of the chunk
@@ -53,15 +53,15 @@ class StoredResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.json.Encoder()
-_rows = msgspec.json.Decoder(ListRow)
+_rows = msgspec.json.Decoder(StoredRow)
 _results = msgspec.json.Decoder(StoredResult)
 
 
-def encode_row(row: ListRow) -> str:
+def encode_row(row: StoredRow) -> str:
     return _encoder.encode(row).decode() + "\n"
 
 
-def rows_of(chunk: ListChunk) -> Iterator[ListRow]:
+def rows_of(chunk: ListChunk) -> Iterator[StoredRow]:
     return (_rows.decode(line) for line in chunk.rows.splitlines())
 
 

@@ -20,10 +20,12 @@ from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import List, ReadOptions, open_list
 from mailprobe.api.http.request_bodies import stored
 from mailprobe.api.lists.limits import CHUNK_ROWS_MAX, CHUNK_UNITS
-from mailprobe.api.lists.rows import ListRow, encode_row
+from mailprobe.api.lists.rows import StoredRow, encode_row
 from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge
-from mailprobe.storage.commands import LoadedList
-from mailprobe.storage.list_records import ListChunk
+from mailprobe.storage.lists.commands import (
+    LoadedList,
+)
+from mailprobe.storage.lists.records import ListChunk
 
 UPLOADS_MAX = 2  # read at a time, by a process
 SEEN_CACHE_KIB = 16 * 1024
@@ -102,12 +104,12 @@ class ListReader:
                     )
                 cells = row.cells() or [row.address]
                 if not row.address:
-                    lines.append(encode_row(ListRow(None, None, None, cells)))
+                    lines.append(encode_row(StoredRow(None, None, None, cells)))
                 else:
                     at = seen.place_of(row.address, (place, units))
                     is_new = at == (place, units)
                     units += is_new
-                    lines.append(encode_row(ListRow(*at, row.address if is_new else None, cells)))
+                    lines.append(encode_row(StoredRow(*at, row.address if is_new else None, cells)))
                 if units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX:
                     addresses += units
                     yield ListChunk(place, units, "".join(lines))

@@ -19,7 +19,7 @@ from mailprobe.api.quota.list_charge import ListCharge, units_for_list
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.rest.errors import row_of
 from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
-from mailprobe.storage.list_records import ListClaim
+from mailprobe.storage.lists.records import ListClaim
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")

@@ -25,7 +25,7 @@ from mailprobe.api.rest.refusals import Overloaded, Refusal
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
-from mailprobe.storage.list_records import ChunkPart, ListClaim
+from mailprobe.storage.lists.records import ChunkPart, ListClaim
 from mailprobe.storage.records import Ledger, Reservation
 
 GATHER_S = 0.25  # answers of so long are stored together
@@ -127,7 +127,7 @@ class ListCharge:
                     yield answers
         finally:
             quota.capacity.release(len(self._texts), account)
-            await self._give_back()
+            await self._release_rest()
 
     async def _reserve(self, *, lease_s: float) -> Reservation:
         plan, caller = self._quota.plan(self._caller), self._caller
@@ -147,7 +147,7 @@ class ListCharge:
             raise reserved
         return reserved
 
-    async def _give_back(self) -> None:
+    async def _release_rest(self) -> None:
         """Give back the units of addresses without an answer."""
         if self._left:
             part, reservation, store = self._parts, self._reservation, self._quota.store

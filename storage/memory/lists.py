@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from mailprobe.storage.commands import (
+from mailprobe.storage.lists.commands import (
     AddChunks,
     ChangeList,
     ClaimChunks,
@@ -18,7 +18,7 @@ from mailprobe.storage.commands import (
     ReadChunks,
     ReleaseChunk,
 )
-from mailprobe.storage.list_records import (
+from mailprobe.storage.lists.records import (
     ENDED,
     LAST_PLACE,
     ChunkPart,
@@ -26,7 +26,7 @@ from mailprobe.storage.list_records import (
     ListClaim,
     StoredList,
 )
-from mailprobe.storage.list_tables import LOADING_MAX
+from mailprobe.storage.lists.tables import LOADING_MAX
 from mailprobe.storage.memory.jobs import MemoryJobs
 from mailprobe.storage.records import Caller
 

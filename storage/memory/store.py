@@ -18,6 +18,7 @@ from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
+from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.memory.leases import MemoryLeases
 from mailprobe.storage.memory.lists import MemoryLists
 from mailprobe.storage.periods import FOREVER, kept_since
@@ -118,16 +119,16 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         commands.ListJobs.run_by(MemoryExecutor.jobs),
         commands.ListAttempts.run_by(MemoryExecutor.attempts),
         commands.ResendJob.run_by(MemoryExecutor.resend_job),
-        commands.CreateList.run_by(MemoryExecutor.create_list),
-        commands.AddChunks.run_by(MemoryExecutor.add_chunks),
-        commands.ChangeList.run_by(MemoryExecutor.change_list),
-        commands.FindList.run_by(MemoryExecutor.stored_list),
-        commands.ListLists.run_by(MemoryExecutor.lists),
-        commands.ClaimChunks.run_by(MemoryExecutor.claim_chunks),
-        commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
-        commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
-        commands.ReadChunks.run_by(MemoryExecutor.chunks),
-        commands.DeleteList.run_by(MemoryExecutor.delete_list),
+        list_commands.CreateList.run_by(MemoryExecutor.create_list),
+        list_commands.AddChunks.run_by(MemoryExecutor.add_chunks),
+        list_commands.ChangeList.run_by(MemoryExecutor.change_list),
+        list_commands.FindList.run_by(MemoryExecutor.stored_list),
+        list_commands.ListLists.run_by(MemoryExecutor.lists),
+        list_commands.ClaimChunks.run_by(MemoryExecutor.claim_chunks),
+        list_commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
+        list_commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
+        list_commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        list_commands.DeleteList.run_by(MemoryExecutor.delete_list),
         commands.EnqueueMessage.run_by(MemoryExecutor.enqueue_message),
         commands.ClaimMessages.run_by(MemoryExecutor.claim_messages),
         commands.ExtendMessage.run_by(MemoryExecutor.extend_message),

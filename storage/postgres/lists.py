@@ -1,12 +1,12 @@
-"""Lists in PostgreSQL: runs the shared transactions of `list_tables` in a session."""
+"""Lists in PostgreSQL: runs the shared transactions of `mailprobe.storage.lists.tables` in a session."""
 
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 
-from mailprobe.storage import list_tables
-from mailprobe.storage.commands import (
+from mailprobe.storage.lists import tables
+from mailprobe.storage.lists.commands import (
     AddChunks,
     ChangeList,
     ClaimChunks,
@@ -19,8 +19,8 @@ from mailprobe.storage.commands import (
     ReadChunks,
     ReleaseChunk,
 )
-from mailprobe.storage.list_records import ChunkPart, ListChunk, StoredList
-from mailprobe.storage.list_tables import Row, Values
+from mailprobe.storage.lists.records import ChunkPart, ListChunk, StoredList
+from mailprobe.storage.lists.tables import Row, Values
 from mailprobe.storage.postgres.accounts import callers_of_keys
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.job_claims import CLAIMING_LOCK
@@ -35,7 +35,7 @@ def _with_psycopg_names(statement: str) -> str:
 
 
 class PostgresLists:
-    """A session as `list_tables` uses it."""
+    """A session as `mailprobe.storage.lists.tables` uses it."""
 
     FOR_UPDATE = " FOR UPDATE"
 
@@ -56,56 +56,56 @@ class PostgresLists:
 
 
 def create(db: TransactionSession, command: CreateList) -> StoredList | None:
-    return list_tables.create(PostgresLists(db), db.now(), command)
+    return tables.create(PostgresLists(db), db.now(), command)
 
 
 def add_chunks(db: TransactionSession, command: AddChunks) -> bool:
-    return list_tables.add_chunks(PostgresLists(db), command)
+    return tables.add_chunks(PostgresLists(db), command)
 
 
 def change(db: TransactionSession, command: ChangeList) -> StoredList | None:
-    return list_tables.change(PostgresLists(db), db.now(), command)
+    return tables.change(PostgresLists(db), db.now(), command)
 
 
 def find(db: TransactionSession, command: FindList) -> StoredList | None:
-    return list_tables.find(PostgresLists(db), command)
+    return tables.find(PostgresLists(db), command)
 
 
 def list_lists(db: TransactionSession, command: ListLists) -> list[StoredList]:
-    return list_tables.list_lists(PostgresLists(db), command)
+    return tables.list_lists(PostgresLists(db), command)
 
 
 def is_due(db: TransactionSession) -> bool:
-    return list_tables.is_due(PostgresLists(db), db.now())
+    return tables.is_due(PostgresLists(db), db.now())
 
 
 def claim(db: TransactionSession, command: ClaimChunks) -> list[EncryptedListClaim]:
-    return list_tables.claim(PostgresLists(db), db.now(), command)
+    return tables.claim(PostgresLists(db), db.now(), command)
 
 
 def extend(db: TransactionSession, command: ExtendChunk) -> bool:
-    return list_tables.extend(PostgresLists(db), db.now(), command)
+    return tables.extend(PostgresLists(db), db.now(), command)
 
 
 def release(db: TransactionSession, command: ReleaseChunk) -> bool:
-    return list_tables.release(PostgresLists(db), command)
+    return tables.release(PostgresLists(db), command)
 
 
 def record(db: TransactionSession, now: datetime, part: ChunkPart) -> bool:
-    return list_tables.record(PostgresLists(db), now, part)
+    return tables.record(PostgresLists(db), now, part)
 
 
 def read_chunks(db: TransactionSession, command: ReadChunks) -> list[ListChunk]:
-    return list_tables.read_chunks(PostgresLists(db), command)
+    return tables.read_chunks(PostgresLists(db), command)
 
 
 def delete(db: TransactionSession, command: DeleteList) -> bool:
-    return list_tables.delete(PostgresLists(db), command)
+    return tables.delete(PostgresLists(db), command)
 
 
 def drop_ended(db: TransactionSession, *, tier: str, since: int) -> bool:
-    return list_tables.drop_ended(PostgresLists(db), tier, since)
+    return tables.drop_ended(PostgresLists(db), tier, since)
 
 
 def drop_unloaded(db: TransactionSession) -> bool:
-    return list_tables.drop_unloaded(PostgresLists(db), db.now())
+    return tables.drop_unloaded(PostgresLists(db), db.now())

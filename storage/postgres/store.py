@@ -20,6 +20,7 @@ from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
 from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.postgres import (
     accounts,
     job_claims,
@@ -144,12 +145,12 @@ class PostgresExecutor:
         return claimed
 
     async def claim_chunks(
-        self, command: commands.ClaimChunks
-    ) -> list[commands.EncryptedListClaim]:
+        self, command: list_commands.ClaimChunks
+    ) -> list[list_commands.EncryptedListClaim]:
         """Look before the write: an idle worker must write nothing."""
         if not await self._read(lists.is_due):
             return []
-        claimed: list[commands.EncryptedListClaim] = await self._do(
+        claimed: list[list_commands.EncryptedListClaim] = await self._do(
             lambda db: lists.claim(db, command)
         )
         return claimed
@@ -205,12 +206,12 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.RevokeKey.run_by(accounts.revoke_key),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
-        commands.CreateList.run_by(lists.create),
-        commands.AddChunks.run_by(lists.add_chunks),
-        commands.ChangeList.run_by(lists.change),
-        commands.ExtendChunk.run_by(lists.extend),
-        commands.ReleaseChunk.run_by(lists.release),
-        commands.DeleteList.run_by(lists.delete),
+        list_commands.CreateList.run_by(lists.create),
+        list_commands.AddChunks.run_by(lists.add_chunks),
+        list_commands.ChangeList.run_by(lists.change),
+        list_commands.ExtendChunk.run_by(lists.extend),
+        list_commands.ReleaseChunk.run_by(lists.release),
+        list_commands.DeleteList.run_by(lists.delete),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
@@ -229,16 +230,16 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
-        commands.FindList.run_by(lists.find),
-        commands.ListLists.run_by(lists.list_lists),
-        commands.ReadChunks.run_by(lists.read_chunks),
+        list_commands.FindList.run_by(lists.find),
+        list_commands.ListLists.run_by(lists.list_lists),
+        list_commands.ReadChunks.run_by(lists.read_chunks),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
-    commands.ClaimChunks: PostgresExecutor.claim_chunks,
+    list_commands.ClaimChunks: PostgresExecutor.claim_chunks,
     commands.ClaimMessages: PostgresExecutor.claim_messages,
     commands.ApplyRetention: PostgresExecutor.apply_retention,
 }

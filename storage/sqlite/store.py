@@ -20,6 +20,7 @@ from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT
 from mailprobe.storage.encryption import Cipher, key_beside
+from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.records import Caller, OutboxMessage
 from mailprobe.storage.sqlite import (
     accounts,
@@ -117,12 +118,12 @@ class SqliteExecutor:
         return claimed
 
     async def claim_chunks(
-        self, command: commands.ClaimChunks
-    ) -> list[commands.EncryptedListClaim]:
+        self, command: list_commands.ClaimChunks
+    ) -> list[list_commands.EncryptedListClaim]:
         """Look before the write: an idle worker must not take the lock."""
         if not await self._reader.call(lists.is_due):
             return []
-        claimed: list[commands.EncryptedListClaim] = await self._writer.call(
+        claimed: list[list_commands.EncryptedListClaim] = await self._writer.call(
             lambda db, now: lists.claim(db, now, command)
         )
         return claimed
@@ -177,12 +178,12 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
-        commands.CreateList.run_by(lists.create),
-        commands.AddChunks.run_by(lists.add_chunks),
-        commands.ChangeList.run_by(lists.change),
-        commands.ExtendChunk.run_by(lists.extend),
-        commands.ReleaseChunk.run_by(lists.release),
-        commands.DeleteList.run_by(lists.delete),
+        list_commands.CreateList.run_by(lists.create),
+        list_commands.AddChunks.run_by(lists.add_chunks),
+        list_commands.ChangeList.run_by(lists.change),
+        list_commands.ExtendChunk.run_by(lists.extend),
+        list_commands.ReleaseChunk.run_by(lists.release),
+        list_commands.DeleteList.run_by(lists.delete),
         commands.EnqueueMessage.run_by(outbox.enqueue),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
@@ -203,9 +204,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
-        commands.FindList.run_by(lists.find),
-        commands.ListLists.run_by(lists.list_lists),
-        commands.ReadChunks.run_by(lists.read_chunks),
+        list_commands.FindList.run_by(lists.find),
+        list_commands.ListLists.run_by(lists.list_lists),
+        list_commands.ReadChunks.run_by(lists.read_chunks),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
@@ -213,7 +214,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
 STEPS: dict[type[StoreCommand[Any]], Callable[[SqliteExecutor, Any], Any]] = {
     commands.FindCaller: SqliteExecutor.find_caller,
     commands.ClaimJobs: SqliteExecutor.claim_jobs,
-    commands.ClaimChunks: SqliteExecutor.claim_chunks,
+    list_commands.ClaimChunks: SqliteExecutor.claim_chunks,
     commands.ClaimMessages: SqliteExecutor.claim_messages,
     commands.ApplyRetention: SqliteExecutor.apply_retention,
 }

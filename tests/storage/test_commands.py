@@ -8,6 +8,7 @@ import pytest
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.memory import store as memory
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
@@ -16,7 +17,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for value in vars(commands).values()
+    for value in [*vars(commands).values(), *vars(list_commands).values()]
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
 PARTS = [part for part in Store.__mro__ if part is not object]

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage.commands import LoadedList
-from mailprobe.storage.list_records import (
+from mailprobe.storage.lists.commands import (
+    LoadedList,
+)
+from mailprobe.storage.lists.records import (
     LAST_PLACE,
     ChunkPart,
     ListChunk,
@@ -15,7 +17,7 @@ from mailprobe.storage.list_records import (
     ListOrder,
     StoredList,
 )
-from mailprobe.storage.list_tables import LOADING_MAX
+from mailprobe.storage.lists.tables import LOADING_MAX
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, make_caller, row

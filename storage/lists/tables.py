@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.commands import (
+from mailprobe.storage.lists.commands import (
     AddChunks,
     ChangeList,
     ClaimChunks,
@@ -23,7 +23,7 @@ from mailprobe.storage.commands import (
     ReadChunks,
     ReleaseChunk,
 )
-from mailprobe.storage.list_records import (
+from mailprobe.storage.lists.records import (
     ENDED,
     LAST_PLACE,
     ChunkPart,

@@ -5,13 +5,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from mailprobe.storage import commands
 from mailprobe.storage.checks import at_most
-from mailprobe.storage.commands import Executor, LoadedList
+from mailprobe.storage.commands import Executor
 from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX, StoreBroken
 from mailprobe.storage.encrypted_columns import list_context
-from mailprobe.storage.list_records import ListChunk, ListClaim, ListOrder, ListState, StoredList
+from mailprobe.storage.lists import commands
+from mailprobe.storage.lists.commands import (
+    LoadedList,
+)
+from mailprobe.storage.lists.records import ListChunk, ListClaim, ListOrder, ListState, StoredList
 from mailprobe.storage.records import Caller
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
