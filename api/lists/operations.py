@@ -17,7 +17,6 @@ from mailprobe.api.rest.refusals import (
     InvalidRequest,
     ListNotFound,
     TooManyLists,
-    WrongListState,
 )
 from mailprobe.api.rest.schema import (
     SECRET_CHARACTERS_MAX,
@@ -55,7 +54,11 @@ CREATE_PARAMETERS = (
 )
 RESULT_PARAMETERS = (
     _parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
-    _parameter("only", "Only the rows of these lights, such as green,yellow."),
+    _parameter(
+        "only",
+        "Only the rows of these lights, such as green,yellow.",
+        pattern="^(green|yellow|red)(,(green|yellow|red))*$",
+    ),
 )
 
 
@@ -66,7 +69,8 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         raise _malformed("This service runs no background jobs, so it takes no lists.")
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
-    reading = ReadOptions(column=_only_value(call, "column"), sheet=_only_value(call, "sheet"))
+    column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
+    reading = ReadOptions(column=column, sheet=sheet)
     store = service.store
     if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:
         raise TooManyLists(ACTIVE_MAX)
@@ -100,7 +104,8 @@ async def get_list(service: Service, call: Call) -> OperationReply:
 async def get_list_results(service: Service, call: Call) -> OperationReply:
     """The rows of a list with their results, as far as they are known."""
     found = await _found(service, call)
-    name = _only_value(call, "format") or "ndjson"
+    name = _only_value(call, "format")
+    name = "ndjson" if name is None else name
     if name not in FORMATS:
         raise _malformed("The query parameter format must be ndjson, csv or xlsx.")
     only = _only_value(call, "only")
@@ -143,11 +148,10 @@ async def delete_list(service: Service, call: Call) -> OperationReply:
 async def _changed(
     service: Service, call: Call, state: ListState, *before: ListState
 ) -> OperationReply:
+    """Change the state if it is one of `before`; else the list stays as it is."""
     found = await _found(service, call)
     changed = await service.store.change_list(found.id, state, before=before)
-    if changed is None:
-        raise WrongListState((await _found(service, call)).state)
-    return reply(200, _response(changed, service))
+    return reply(200, _response(changed or await _found(service, call), service))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -159,7 +163,11 @@ async def _found(service: Service, call: Call) -> StoredList:
 
 
 def _order(call: Call) -> ListOrder:
-    name = (_only_value(call, "name") or UNNAMED)[:NAME_CHARACTERS_MAX]
+    name = _only_value(call, "name") or UNNAMED
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise _malformed(
+            f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters."
+        )
     list_id, webhook = str(uuid4()), _only_value(call, "webhook")
     if webhook is None:
         return ListOrder(list_id, name, None, "")
@@ -181,7 +189,7 @@ def _only_value(call: Call, name: str) -> str | None:
     values = call.query.get(name, [])
     if len(values) > 1:
         raise _malformed(f"The query parameter {name} is there twice.")
-    return values[0] if values and values[0] else None
+    return values[0] if values else None
 
 
 def _extension_of(media_type: str) -> str:

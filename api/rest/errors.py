@@ -43,7 +43,6 @@ from mailprobe.api.rest.refusals import (
     UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
-    WrongListState,
 )
 from mailprobe.api.rest.schema import (
     ApiError,
@@ -147,11 +146,6 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     ListNotFound: ErrorRow(
         404, "list_not_found", "The account has no list with this id.",
         "GET {base_url}/v1/lists has the lists that are kept.", "lists",
-    ),
-    WrongListState: ErrorRow(
-        409, "wrong_list_state", "The list is {state}.",
-        "Only a running list can be paused, only a paused one resumed, and one that has ended is "
-        "not cancelled.", "lists",
     ),
     TooManyLists: ErrorRow(
         429, "list_limit_reached", "The account has {lists_max} lists that have not ended.",

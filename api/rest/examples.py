@@ -116,7 +116,6 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.QuotaExhausted(500, 497, _AT, _NEXT_MONTH, 5),
     refusals.JobNotFound(),
     refusals.ListNotFound(),
-    refusals.WrongListState("done"),
     refusals.TooManyLists(10),
     refusals.KeyNotFound(),
     refusals.TooManyKeys(10),

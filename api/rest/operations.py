@@ -37,7 +37,6 @@ from mailprobe.api.rest.refusals import (
     UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
-    WrongListState,
 )
 from mailprobe.api.rest.schema import (
     AsyncVerifyResponse,
@@ -132,7 +131,7 @@ OPERATIONS: tuple[Operation, ...] = (
         Operation(
             f"{word}_list", "POST", f"{LISTS}/{{id}}/{word}", summary,
             handler, "standard", ListResponse, section="lists",
-            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound, WrongListState), tool=False,
+            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound), tool=False,
         )
         for word, handler, summary in (
             ("pause", lists.pause_list, "Pause a list"),

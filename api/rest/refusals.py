@@ -133,13 +133,6 @@ class ListNotFound(Refusal):
 
 
 @dataclass(eq=False)
-class WrongListState(Refusal):
-    """The list is in a state from which it cannot be changed so."""
-
-    state: str
-
-
-@dataclass(eq=False)
 class TooManyLists(Refusal):
     """The account has as many lists as it may have that have not ended."""
 

@@ -12,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.rest.errors import TABLE
 from mailprobe.api.rest.operations import OPERATIONS, description
+from mailprobe.storage.lists.records import ListOrder
 from mailprobe.storage.records import JobOrder
 from tests.api.service_fixture import PLACES, Shop
 
@@ -152,11 +153,17 @@ async def test_answers_are_what_the_description_says(autojump_clock, shop: Shop)
     job = await shop.store.create_job(
         await shop.caller(), JobOrder(str(uuid4()), "a", None, ""), lambda ledger: None
     )
+    stored = await shop.store.create_list(
+        await shop.caller(), ListOrder(str(uuid4()), "list.csv", None, ""), active_max=1
+    )
+    assert stored is not None
+    ids = {"jobs": job.id, "lists": stored.id}
+    without = ("verify_stream", "create_billing_portal", "create_list")
     for operation in OPERATIONS:
-        if operation.gives is None or operation.name in ("verify_stream", "create_billing_portal"):
+        if operation.gives is None or operation.name in without:
             continue
         key = {"standard": shop.key, "provisioning": shop.provisioning, None: None}[operation.key]
-        path = re.sub("{id}", job.id if operation.name == "get_job" else made, operation.path)
+        path = re.sub("{id}", ids.get(operation.section, made), operation.path)
         got = await shop.request(operation.method, path, bodies.get(operation.name), key=key)
         assert got.status == operation.status
         answer = SPEC["paths"][operation.path][operation.method.lower()]["responses"]

@@ -32,9 +32,18 @@ max_keys = 1_000_000
 # does not go together with a webhook or async.
 # Each answer is written down.
 HOOKS = """
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import schemathesis
+
+lists, jobs = [], []  # that there are
+
+
+def is_uuid(text):
+    try:
+        return str(UUID(text)) == text.lower()
+    except (TypeError, ValueError, AttributeError):
+        return False
 
 
 @schemathesis.hook
@@ -42,6 +51,18 @@ def before_call(context, case, kwargs):
     key = (case.headers or {}).get("Idempotency-Key")
     if key is not None and 1 <= len(key) <= 255:
         case.headers["Idempotency-Key"] = uuid4().hex
+    is_negative = case.meta is not None and case.meta.generation.mode.is_negative
+    if case.operation.path == "/v1/lists" and case.method == "POST" and not is_negative:
+        case.body, case.media_type = "email\\nann@example.org\\n", "text/csv"
+        for name in ("webhook", "column", "sheet"):
+            if isinstance((case.query or {}).get(name), str):
+                del case.query[name]
+        case.headers.pop("Webhook-Secret", None)
+        case.headers["Content-Type"] = "text/csv"
+    if case.operation.path.startswith("/v1/lists/{id}") and is_uuid(case.path_parameters["id"]):
+        case.path_parameters["id"] = lists[-1] if lists else case.path_parameters["id"]
+    if case.operation.path == "/v1/jobs/{id}" and is_uuid(case.path_parameters["id"]):
+        case.path_parameters["id"] = jobs[-1] if jobs else case.path_parameters["id"]
     body = case.body
     if isinstance(body, dict) and str(body.get("webhook")).startswith("https://"):
         body["webhook"] = "https://hooks.example.org/mail"
@@ -53,6 +74,10 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def after_call(context, case, response):
+    if case.operation.path == "/v1/lists" and response.status_code == 202:
+        lists.append(response.json()["list_id"])
+    if case.operation.path == "/v1/email/verify" and response.status_code == 202:
+        jobs.append(response.json()["job_id"])
     with open("answers.txt", "a") as answers:
         answers.write(f"{response.status_code} {case.method} {case.operation.path}\\n")
 """
