@@ -9,7 +9,14 @@ from mailprobe.api.cli.clean import lights_of
 from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
-from mailprobe.api.lists.limits import ACTIVE_MAX, NAME_CHARACTERS_MAX, ROWS_MAX, UPLOAD_OCTETS_MAX
+from mailprobe.api.lists.limits import (
+    ACTIVE_MAX,
+    NAME_CHARACTERS_MAX,
+    ROWS_MAX,
+    STRINGS_CHARACTERS_MAX,
+    UNPACKED_OCTETS_MAX,
+    UPLOAD_OCTETS_MAX,
+)
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, spooled
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
@@ -70,7 +77,12 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
     column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
-    reading = ReadOptions(column=column, sheet=sheet)
+    reading = ReadOptions(
+        column=column,
+        sheet=sheet,
+        unpacked_octets_max=UNPACKED_OCTETS_MAX,
+        strings_max=STRINGS_CHARACTERS_MAX,
+    )
     store = service.store
     if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:
         raise TooManyLists(ACTIVE_MAX)
@@ -78,8 +90,8 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
             rows_max = ROWS_MAX[call.caller.account.tier]
             reader = ListReader(path, order.name, reading, rows_max)
-            while (chunk := await reader.next_chunk()) is not None:
-                await store.add_chunks(order.id, [chunk])
+            while chunks := await reader.next_chunks():
+                await store.add_chunks(order.id, chunks)
     except BaseException:
         service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
         raise

@@ -4,6 +4,7 @@ The file is read as `mailprobe clean` reads it. Reading runs in a thread, a chun
 with a pause as long as the work, so that a large list leaves the process to other requests.
 """
 
+import logging
 import os
 import sqlite3
 import tempfile
@@ -19,18 +20,30 @@ import trio
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import List, ReadOptions, open_list
 from mailprobe.api.http.request_bodies import stored
-from mailprobe.api.lists.limits import CHUNK_ROWS_MAX, CHUNK_UNITS
+from mailprobe.api.lists.limits import (
+    CHUNK_CHARACTERS_MAX,
+    CHUNK_ROWS_MAX,
+    CHUNK_UNITS,
+    READ_AT_ONCE_MAX,
+    UPLOAD_S_MAX,
+    UPLOADS_MAX,
+)
 from mailprobe.api.lists.rows import StoredRow, encode_row
-from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge
+from mailprobe.api.rest.refusals import InvalidRequest, Overloaded, PayloadTooLarge, SlowBody
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
 from mailprobe.storage.lists.records import ListChunk
 
-UPLOADS_MAX = 2  # read at a time, by a process
+log = logging.getLogger("mailprobe.lists")
+
 SEEN_CACHE_KIB = 16 * 1024
 
-_threads = trio.CapacityLimiter(UPLOADS_MAX)
+CHUNKS_STORED = 10  # in one transaction
+
+_threads = trio.CapacityLimiter(READ_AT_ONCE_MAX)
+_reading = trio.CapacityLimiter(READ_AT_ONCE_MAX)
+_uploads = trio.CapacityLimiter(UPLOADS_MAX)
 
 # The types of the API's uploads, and the extension that the reader knows them by.
 EXTENSIONS = {
@@ -47,18 +60,37 @@ EXTENSIONS = {
 async def spooled(
     receive: Callable[[], Awaitable[bytes]], extension: str, octets_max: int
 ) -> AsyncIterator[Path]:
-    """Put the body of a request into a temporary file. Raises PayloadTooLarge."""
-    with tempfile.TemporaryDirectory(prefix="mailprobe-list-") as folder:
-        path, octets = Path(folder) / f"list{extension}", 0
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            while part := await receive():
-                octets += len(part)
-                if octets > octets_max:
-                    raise PayloadTooLarge(octets_max)
-                await trio.to_thread.run_sync(file.write, part)
-                stored(len(part))
-        yield path
+    """Put the body of a request into a temporary file, and wait for the turn to read it.
+
+    Raises PayloadTooLarge; SlowBody; Overloaded, also if the disk is full.
+    """
+    if not _uploads.available_tokens:
+        raise Overloaded
+    async with _uploads:
+        with tempfile.TemporaryDirectory(prefix="mailprobe-list-") as folder:
+            path = Path(folder) / f"list{extension}"
+            try:
+                with trio.fail_after(UPLOAD_S_MAX):
+                    await _spool(receive, path, octets_max)
+            except trio.TooSlowError:
+                raise SlowBody(UPLOAD_S_MAX) from None
+            except OSError as error:
+                log.error("an upload cannot be kept in %s: %s", folder, error)
+                raise Overloaded from None
+            async with _reading:
+                yield path
+
+
+async def _spool(receive: Callable[[], Awaitable[bytes]], path: Path, octets_max: int) -> None:
+    octets = 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        while part := await receive():
+            octets += len(part)
+            if octets > octets_max:
+                raise PayloadTooLarge(octets_max)
+            await trio.to_thread.run_sync(file.write, part)
+            stored(len(part))
 
 
 @dataclass(slots=True)
@@ -75,11 +107,16 @@ class ListReader:
     def __post_init__(self) -> None:
         self._chunks = self._read()
 
-    async def next_chunk(self) -> ListChunk | None:
-        """The next chunk, and None at the end. Raises InvalidRequest."""
-        chunk, took_s = await trio.to_thread.run_sync(self._next, limiter=_threads)
-        await trio.sleep(took_s)
-        return chunk
+    async def next_chunks(self) -> list[ListChunk]:
+        """The next chunks, none at the end. Raises InvalidRequest."""
+        chunks: list[ListChunk] = []
+        while len(chunks) < CHUNKS_STORED:
+            chunk, took_s = await trio.to_thread.run_sync(self._next, limiter=_threads)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            await trio.sleep(took_s)
+        return chunks
 
     def _next(self) -> tuple[ListChunk | None, float]:
         began_s = thread_time()
@@ -93,7 +130,7 @@ class ListReader:
         with open_list(self.path, self.reading) as source, _seen_addresses() as seen:
             rows = addresses = place = 0
             lines: list[str] = []
-            units = 0
+            units = characters = 0
             for row in source.rows():
                 rows += 1
                 if rows > self.rows_max:
@@ -110,10 +147,12 @@ class ListReader:
                     is_new = at == (place, units)
                     units += is_new
                     lines.append(encode_row(StoredRow(*at, row.address if is_new else None, cells)))
-                if units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX:
+                characters += len(lines[-1])
+                is_full = units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX
+                if is_full or characters >= CHUNK_CHARACTERS_MAX:
                     addresses += units
                     yield ListChunk(place, units, "".join(lines))
-                    place, units = place + 1, 0
+                    place, units, characters = place + 1, 0, 0
                     lines.clear()
             if lines:
                 addresses += units

@@ -8,14 +8,14 @@ they refuse for good pauses the list with the error's code.
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
 from mailprobe.api.lists.callbacks import callback_of
 from mailprobe.api.lists.rows import addresses_of
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.list_charge import ListCharge, units_for_list
+from mailprobe.api.quota.list_charge import ListCharge, store_callback, units_for_list
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.rest.errors import row_of
 from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
@@ -147,8 +147,7 @@ class ListQueue:
             return
         order = callback_of(found, claim.secret, self._now())
         if order is not None:
-            with suppress(ValueError):  # a process was killed after it had stored it
-                await self._store.create_job(claim.caller, order, lambda ledger: None)
+            await store_callback(self._quota, claim, order)
             self._wake_jobs()
         await self._store.change_list(found.id, "done", before=["running"])
 

@@ -11,7 +11,7 @@ the refusal is raised and not logged.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 
 import trio
@@ -26,7 +26,7 @@ from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
 from mailprobe.storage.lists.records import ChunkPart, ListClaim
-from mailprobe.storage.records import Ledger, Reservation
+from mailprobe.storage.records import JobOrder, Ledger, Reservation
 
 GATHER_S = 0.25  # answers of so long are stored together
 FREE_SHARE = 0.1  # of the key's minute: left to its other requests
@@ -37,6 +37,12 @@ USAGE_NAME = "list"  # of the operation in the usage log
 def units_for_list(limits: LimitsLeft) -> int:
     """The units that a list may take of the key's minute now."""
     return limits.minute_left - int(limits.minute * FREE_SHARE)
+
+
+async def store_callback(quota: QuotaService, claim: ListClaim, order: JobOrder) -> None:
+    """Store the callback of a list, whose units are counted; a repetition changes nothing."""
+    with suppress(ValueError):  # a process was killed after it had stored it
+        await quota.store.create_job(claim.caller, order, lambda ledger: None)
 
 
 class ListCharge:

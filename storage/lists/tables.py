@@ -96,10 +96,10 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList |
         " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, '', '', NULL, 0)",
         {"id": order.id, "place": LAST_PLACE},
     )
-    return find(db, FindList(order.id))
+    return find(db, now, FindList(order.id))
 
 
-def add_chunks(db: ListDatabase, command: AddChunks) -> bool:
+def add_chunks(db: ListDatabase, _: datetime, command: AddChunks) -> bool:
     """Add chunks to a list that is loading; False if it is not."""
     found = db.all(
         f"SELECT number FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
@@ -149,7 +149,7 @@ def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList |
         )
         if not loaded.addresses:
             _make_last_due(db, now, command.list_id)
-    return find(db, FindList(command.list_id))
+    return find(db, now, FindList(command.list_id))
 
 
 def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
@@ -160,14 +160,16 @@ def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
     )
 
 
-def find(db: ListDatabase, command: FindList) -> StoredList | None:
+def find(db: ListDatabase, _: datetime, command: FindList) -> StoredList | None:
+    """Return the list, or None."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
     )
     return _list_of(rows[0]) if rows else None
 
 
-def list_lists(db: ListDatabase, command: ListLists) -> list[StoredList]:
+def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[StoredList]:
+    """Return the lists of an account, newest first."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
         " ORDER BY lists.number DESC LIMIT :limit",
@@ -278,7 +280,7 @@ def _claimed(claim: ListClaim) -> dict[str, Any]:
     return {"id": claim.list.id, "place": claim.chunk.place, "fence": claim.fence}
 
 
-def release(db: ListDatabase, command: ReleaseChunk) -> bool:
+def release(db: ListDatabase, _: datetime, command: ReleaseChunk) -> bool:
     """End a claim; the chunk is due again. False if another claim followed."""
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
     return bool(
@@ -323,7 +325,8 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
 # reading and deleting
 
 
-def read_chunks(db: ListDatabase, command: ReadChunks) -> list[ListChunk]:
+def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[ListChunk]:
+    """Return chunks with rows, in order."""
     rows = db.all(
         "SELECT place, units, list_chunks.rows, results FROM list_chunks"
         " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place >= :first"
@@ -333,7 +336,7 @@ def read_chunks(db: ListDatabase, command: ReadChunks) -> list[ListChunk]:
     return [ListChunk(*row) for row in rows]
 
 
-def delete(db: ListDatabase, command: DeleteList) -> bool:
+def delete(db: ListDatabase, _: datetime, command: DeleteList) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
     found = db.all("SELECT number FROM lists WHERE id = :id", {"id": command.list_id})
     return not found or _delete(db, found[0][0])

@@ -1,30 +1,21 @@
 """Lists in PostgreSQL: runs the shared transactions of `mailprobe.storage.lists.tables` in a session."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from typing import TypeVar
 
 from mailprobe.storage.lists import tables
-from mailprobe.storage.lists.commands import (
-    AddChunks,
-    ChangeList,
-    ClaimChunks,
-    CreateList,
-    DeleteList,
-    EncryptedListClaim,
-    ExtendChunk,
-    FindList,
-    ListLists,
-    ReadChunks,
-    ReleaseChunk,
-)
-from mailprobe.storage.lists.records import ChunkPart, ListChunk, StoredList
-from mailprobe.storage.lists.tables import Row, Values
+from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.lists.tables import ListDatabase, Row, Values
 from mailprobe.storage.postgres.accounts import callers_of_keys
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.job_claims import CLAIMING_LOCK
 from mailprobe.storage.records import Caller
+
+C = TypeVar("C")
+R = TypeVar("R")
 
 CHUNKS_LOCK = 3  # the second number of the lock; jobs have 1 and 2
 
@@ -55,57 +46,28 @@ class PostgresLists:
         return callers_of_keys(self._db, numbers)
 
 
-def create(db: TransactionSession, command: CreateList) -> StoredList | None:
-    return tables.create(PostgresLists(db), db.now(), command)
-
-
-def add_chunks(db: TransactionSession, command: AddChunks) -> bool:
-    return tables.add_chunks(PostgresLists(db), command)
-
-
-def change(db: TransactionSession, command: ChangeList) -> StoredList | None:
-    return tables.change(PostgresLists(db), db.now(), command)
-
-
-def find(db: TransactionSession, command: FindList) -> StoredList | None:
-    return tables.find(PostgresLists(db), command)
-
-
-def list_lists(db: TransactionSession, command: ListLists) -> list[StoredList]:
-    return tables.list_lists(PostgresLists(db), command)
+def run(
+    function: Callable[[ListDatabase, datetime, C], R],
+) -> Callable[[TransactionSession, C], R]:
+    """Return a shared transaction as one of this database."""
+    return lambda db, command: function(PostgresLists(db), db.now(), command)
 
 
 def is_due(db: TransactionSession) -> bool:
+    """Whether a chunk is due."""
     return tables.is_due(PostgresLists(db), db.now())
 
 
-def claim(db: TransactionSession, command: ClaimChunks) -> list[EncryptedListClaim]:
-    return tables.claim(PostgresLists(db), db.now(), command)
-
-
-def extend(db: TransactionSession, command: ExtendChunk) -> bool:
-    return tables.extend(PostgresLists(db), db.now(), command)
-
-
-def release(db: TransactionSession, command: ReleaseChunk) -> bool:
-    return tables.release(PostgresLists(db), command)
-
-
 def record(db: TransactionSession, now: datetime, part: ChunkPart) -> bool:
+    """Store results of a claimed chunk; see `tables.record`."""
     return tables.record(PostgresLists(db), now, part)
 
 
-def read_chunks(db: TransactionSession, command: ReadChunks) -> list[ListChunk]:
-    return tables.read_chunks(PostgresLists(db), command)
-
-
-def delete(db: TransactionSession, command: DeleteList) -> bool:
-    return tables.delete(PostgresLists(db), command)
-
-
 def drop_ended(db: TransactionSession, *, tier: str, since: int) -> bool:
+    """Delete some of a list that ended before; whether there may be more."""
     return tables.drop_ended(PostgresLists(db), tier, since)
 
 
 def drop_unloaded(db: TransactionSession) -> bool:
+    """Delete some of a list whose upload has died; whether there may be more."""
     return tables.drop_unloaded(PostgresLists(db), db.now())

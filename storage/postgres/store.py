@@ -21,6 +21,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import tables
 from mailprobe.storage.postgres import (
     accounts,
     job_claims,
@@ -151,7 +152,7 @@ class PostgresExecutor:
         if not await self._read(lists.is_due):
             return []
         claimed: list[list_commands.EncryptedListClaim] = await self._do(
-            lambda db: lists.claim(db, command)
+            lambda db: lists.run(tables.claim)(db, command)
         )
         return claimed
 
@@ -206,12 +207,12 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.RevokeKey.run_by(accounts.revoke_key),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
-        list_commands.CreateList.run_by(lists.create),
-        list_commands.AddChunks.run_by(lists.add_chunks),
-        list_commands.ChangeList.run_by(lists.change),
-        list_commands.ExtendChunk.run_by(lists.extend),
-        list_commands.ReleaseChunk.run_by(lists.release),
-        list_commands.DeleteList.run_by(lists.delete),
+        list_commands.CreateList.run_by(lists.run(tables.create)),
+        list_commands.AddChunks.run_by(lists.run(tables.add_chunks)),
+        list_commands.ChangeList.run_by(lists.run(tables.change)),
+        list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
+        list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
+        list_commands.DeleteList.run_by(lists.run(tables.delete)),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
@@ -230,9 +231,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
-        list_commands.FindList.run_by(lists.find),
-        list_commands.ListLists.run_by(lists.list_lists),
-        list_commands.ReadChunks.run_by(lists.read_chunks),
+        list_commands.FindList.run_by(lists.run(tables.find)),
+        list_commands.ListLists.run_by(lists.run(tables.list_lists)),
+        list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]

@@ -1,29 +1,19 @@
 """Lists in SQLite: runs the shared transactions of `mailprobe.storage.lists.tables` on a connection."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from mailprobe.storage.lists import tables
-from mailprobe.storage.lists.commands import (
-    AddChunks,
-    ChangeList,
-    ClaimChunks,
-    CreateList,
-    DeleteList,
-    EncryptedListClaim,
-    ExtendChunk,
-    FindList,
-    ListLists,
-    ReadChunks,
-    ReleaseChunk,
-)
-from mailprobe.storage.lists.records import ChunkPart, ListChunk, StoredList
-from mailprobe.storage.lists.tables import Row, Values
+from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.lists.tables import ListDatabase, Row, Values
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts
 
 DB = sqlite3.Connection
+C = TypeVar("C")
+R = TypeVar("R")
 
 
 class SqliteLists:
@@ -47,57 +37,28 @@ class SqliteLists:
         return {number: accounts.caller_of_key(self._db, number) for number in numbers}
 
 
-def create(db: DB, now: datetime, command: CreateList) -> StoredList | None:
-    return tables.create(SqliteLists(db), now, command)
-
-
-def add_chunks(db: DB, _: datetime, command: AddChunks) -> bool:
-    return tables.add_chunks(SqliteLists(db), command)
-
-
-def change(db: DB, now: datetime, command: ChangeList) -> StoredList | None:
-    return tables.change(SqliteLists(db), now, command)
-
-
-def find(db: DB, _: datetime, command: FindList) -> StoredList | None:
-    return tables.find(SqliteLists(db), command)
-
-
-def list_lists(db: DB, _: datetime, command: ListLists) -> list[StoredList]:
-    return tables.list_lists(SqliteLists(db), command)
+def run(
+    function: Callable[[ListDatabase, datetime, C], R],
+) -> Callable[[DB, datetime, C], R]:
+    """Return a shared transaction as one of this database."""
+    return lambda db, now, command: function(SqliteLists(db), now, command)
 
 
 def is_due(db: DB, now: datetime) -> bool:
+    """Whether a chunk is due."""
     return tables.is_due(SqliteLists(db), now)
 
 
-def claim(db: DB, now: datetime, command: ClaimChunks) -> list[EncryptedListClaim]:
-    return tables.claim(SqliteLists(db), now, command)
-
-
-def extend(db: DB, now: datetime, command: ExtendChunk) -> bool:
-    return tables.extend(SqliteLists(db), now, command)
-
-
-def release(db: DB, _: datetime, command: ReleaseChunk) -> bool:
-    return tables.release(SqliteLists(db), command)
-
-
 def record(db: DB, now: datetime, part: ChunkPart) -> bool:
+    """Store results of a claimed chunk; see `tables.record`."""
     return tables.record(SqliteLists(db), now, part)
 
 
-def read_chunks(db: DB, _: datetime, command: ReadChunks) -> list[ListChunk]:
-    return tables.read_chunks(SqliteLists(db), command)
-
-
-def delete(db: DB, _: datetime, command: DeleteList) -> bool:
-    return tables.delete(SqliteLists(db), command)
-
-
 def drop_ended(db: DB, _: datetime, *, tier: str, since: int) -> bool:
+    """Delete some of a list that ended before; whether there may be more."""
     return tables.drop_ended(SqliteLists(db), tier, since)
 
 
 def drop_unloaded(db: DB, now: datetime) -> bool:
+    """Delete some of a list whose upload has died; whether there may be more."""
     return tables.drop_unloaded(SqliteLists(db), now)

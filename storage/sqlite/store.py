@@ -21,6 +21,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT
 from mailprobe.storage.encryption import Cipher, key_beside
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import tables
 from mailprobe.storage.records import Caller, OutboxMessage
 from mailprobe.storage.sqlite import (
     accounts,
@@ -124,7 +125,7 @@ class SqliteExecutor:
         if not await self._reader.call(lists.is_due):
             return []
         claimed: list[list_commands.EncryptedListClaim] = await self._writer.call(
-            lambda db, now: lists.claim(db, now, command)
+            lambda db, now: lists.run(tables.claim)(db, now, command)
         )
         return claimed
 
@@ -178,12 +179,12 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
-        list_commands.CreateList.run_by(lists.create),
-        list_commands.AddChunks.run_by(lists.add_chunks),
-        list_commands.ChangeList.run_by(lists.change),
-        list_commands.ExtendChunk.run_by(lists.extend),
-        list_commands.ReleaseChunk.run_by(lists.release),
-        list_commands.DeleteList.run_by(lists.delete),
+        list_commands.CreateList.run_by(lists.run(tables.create)),
+        list_commands.AddChunks.run_by(lists.run(tables.add_chunks)),
+        list_commands.ChangeList.run_by(lists.run(tables.change)),
+        list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
+        list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
+        list_commands.DeleteList.run_by(lists.run(tables.delete)),
         commands.EnqueueMessage.run_by(outbox.enqueue),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
@@ -204,9 +205,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
-        list_commands.FindList.run_by(lists.find),
-        list_commands.ListLists.run_by(lists.list_lists),
-        list_commands.ReadChunks.run_by(lists.read_chunks),
+        list_commands.FindList.run_by(lists.run(tables.find)),
+        list_commands.ListLists.run_by(lists.run(tables.list_lists)),
+        list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]

@@ -25,6 +25,7 @@ from mailprobe.api.cli.listfile.tables import (
     read_lines,
     read_table,
 )
+from mailprobe.api.cli.listfile.workbook.package import STRINGS_CHARACTERS_MAX
 from mailprobe.api.cli.listfile.workbook.sheets import Sheet
 from mailprobe.api.cli.listfile.workbook.summary import is_summary
 from mailprobe.api.cli.output.terminal import plain
@@ -50,6 +51,8 @@ class ReadOptions:
     quotes: bool | None = None  # True: around cells; False: ordinary characters
     backslash: Literal["text", "escape"] | None = None
     sheet: str | None = None  # of a workbook: its title or number
+    unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
+    strings_max: int = STRINGS_CHARACTERS_MAX  # characters of a workbook's texts, held in memory
 
 
 class ListRow(Protocol):
@@ -151,13 +154,13 @@ def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any
     """
     reading = reading or ReadOptions(**said)
     name = STANDARD_INPUT if path is None else plain(str(path))
-    with _opened(path, name) as file:
+    with _opened(path, name, reading.unpacked_octets_max) as file:
         found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
         yield _read(file, found, unpacked_name(path).suffix.lower() if path else "", reading, name)
 
 
 @contextmanager
-def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
+def _opened(path: Path | None, name: str, unpacked_octets_max: int) -> Iterator[BinaryIO]:
     """The file, unpacked; standard input is put on disk first, since lists are read twice."""
     with spooled_input() if path is None else _regular_file(path, name) as file:
         begin = file.read(len(GZIP))
@@ -165,7 +168,7 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
         if begin != GZIP:
             yield file
             return
-        with _spooled(_unpacked(file, name), name) as spool:
+        with _spooled(_unpacked(file, name, unpacked_octets_max), name) as spool:
             yield spool
 
 
@@ -189,14 +192,15 @@ def unpacked_name(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
-def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _unpacked(file: BinaryIO, name: str, octets_max: int) -> Iterator[bytes]:
     octets = 0
     try:
         with gzip.open(file) as stream:
             while piece := stream.read(PIECE_OCTETS):
                 octets += len(piece)
-                if octets > UNPACKED_OCTETS_MAX:
-                    raise BadList(f"{name} unpacks to more than 8 GiB; unpack and split it first")
+                if octets > octets_max:
+                    most = f"{octets_max >> 20:,} MiB"
+                    raise BadList(f"{name} unpacks to more than {most}; unpack and split it first")
                 yield piece
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadList(f"{name} is a damaged gzip file; make it anew") from None
@@ -270,7 +274,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    sheet = Sheet(file, found, name, reading.sheet)
+    sheet = Sheet(file, found, name, reading.sheet, reading.strings_max)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 

@@ -454,10 +454,9 @@ def test_a_damaged_compressed_list_is_told(tmp_path: Path, length: int) -> None:
     assert "damaged gzip" in complaint(path)
 
 
-def test_what_unpacks_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mailprobe.api.cli.listfile.opening.UNPACKED_OCTETS_MAX", 1 << 21)
+def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "list.csv.gz"
-    path.write_bytes(gzip.compress(bytes(1 << 23)))
-    assert "unpacks to more than" in complaint(path)
+    path.write_bytes(gzip.compress(b"email\n" + b"\0" * (1 << 22)))
+    reading = ReadOptions(unpacked_octets_max=1 << 21)
+    with pytest.raises(BadList, match="unpacks to more than 2 MiB"), open_list(path, reading):
+        pass

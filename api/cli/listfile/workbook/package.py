@@ -124,7 +124,7 @@ class Package:
     def open(self, entry: SheetEntry) -> IO[bytes]:
         return self.zip.open(self._infos[entry.part])
 
-    def strings(self) -> list[str]:
+    def strings(self, characters_max: int = STRINGS_CHARACTERS_MAX) -> list[str]:
         """Return the shared strings, indexed by number. Raises NotAWorkbook if they are too large."""
         try:
             part = self._related(self.workbook_part, "/sharedStrings")
@@ -135,7 +135,7 @@ class Package:
         with self.zip.open(self._infos[part]) as stream:
             for text in _read_strings(stream):
                 characters += len(text)
-                if characters > STRINGS_CHARACTERS_MAX:
+                if characters > characters_max:
                     raise NotAWorkbook("holds more text than fits in memory; save it as CSV")
                 found.append(text)
         return found

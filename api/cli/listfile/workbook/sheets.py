@@ -20,7 +20,12 @@ from mailprobe.api.cli.listfile.dialect import RawRecord
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import Records, Unvalued
 from mailprobe.api.cli.listfile.text import Watched
-from mailprobe.api.cli.listfile.workbook.package import NotAWorkbook, Package, unescaped
+from mailprobe.api.cli.listfile.workbook.package import (
+    STRINGS_CHARACTERS_MAX,
+    NotAWorkbook,
+    Package,
+    unescaped,
+)
 
 READ_OCTETS = 1 << 16
 ROW_OCTETS_MAX = 1 << 26  # of one row, or of the XML after the last row: 64 MiB
@@ -63,7 +68,12 @@ class Sheet:
     """The sheet to clean; `around` is complete once all rows were read. Raises BadList, Changed."""
 
     def __init__(
-        self, file: BinaryIO, survey: Survey, name: str, wanted: str | None = None
+        self,
+        file: BinaryIO,
+        survey: Survey,
+        name: str,
+        wanted: str | None = None,
+        strings_max: int = STRINGS_CHARACTERS_MAX,
     ) -> None:
         self.name = name
         self.around = Around()
@@ -72,7 +82,7 @@ class Sheet:
         try:
             self.package = Package(file)
             self.entry = self.package.sheet(wanted)
-            self._strings = self.package.strings()
+            self._strings = self.package.strings(strings_max)
             self._styles = self.package.styles()
         except NotAWorkbook as bad:
             raise BadList(f"{name} {bad}") from None
