@@ -214,7 +214,8 @@ def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
         )
     if key is None:
         raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
-    from mailprobe.api.cli.http_source import check_server, open_http_source
+    from mailprobe.api.cli.remote.http_source import check_server
+    from mailprobe.api.cli.remote.opening import open_http_source
 
     check_server(server, key)
     return (lambda: open_http_source(server, key)), False

@@ -61,19 +61,24 @@ def encode_row(row: StoredRow) -> str:
     return _encoder.encode(row).decode() + "\n"
 
 
+def _lines(text: str) -> list[str]:
+    """The lines of a chunk; `splitlines` would also split at U+2028, which JSON may contain."""
+    return text.split("\n")[:-1]
+
+
 def rows_of(chunk: ListChunk) -> Iterator[StoredRow]:
-    return (_rows.decode(line) for line in chunk.rows.splitlines())
+    return (_rows.decode(line) for line in _lines(chunk.rows))
 
 
 def results_of(chunk: ListChunk) -> dict[int, RowResult]:
     """The results that are there, by the number of their address."""
-    stored = (_results.decode(line) for line in chunk.results.splitlines())
+    stored = (_results.decode(line) for line in _lines(chunk.results))
     return {result.number: result.as_row_result() for result in stored}
 
 
 def addresses_of(chunk: ListChunk) -> dict[int, str]:
     """The chunk's addresses that have no result yet, by number."""
-    answered = {_results.decode(line).number for line in chunk.results.splitlines()}
+    answered = {_results.decode(line).number for line in _lines(chunk.results)}
     return {
         row.number: row.address
         for row in rows_of(chunk)
@@ -83,10 +88,10 @@ def addresses_of(chunk: ListChunk) -> dict[int, str]:
 
 def encode_results(answers: Iterable[tuple[int, Answer]]) -> str:
     """Lines for answers, each with the number of its address."""
-    return "".join(_line(number, answer) for number, answer in answers)
+    return "".join(_line_of(number, answer) for number, answer in answers)
 
 
-def _line(number: int, answer: Answer) -> str:
+def _line_of(number: int, answer: Answer) -> str:
     result = row_result(answer)
     fields: Sequence[object] = msgspec.structs.astuple(result)[
         : len(StoredResult.__struct_fields__) - 1

@@ -103,7 +103,7 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["AnswerSour
     import trio
 
     from mailprobe.api.cli.account import new_account
-    from mailprobe.api.cli.http_source import open_http_source
+    from mailprobe.api.cli.remote.opening import open_http_source
     from mailprobe.api.http.listeners import open_sockets
     from mailprobe.api.quota.plans import PLANS
     from mailprobe.api.serve import open_service, serve_service

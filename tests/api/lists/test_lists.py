@@ -67,7 +67,7 @@ async def ended(shop: Shop, list_id: str, within_s: float = 600, **more: Any) ->
 async def rows_of(shop: Shop, list_id: str, query: str = "", **more: Any) -> list[Any]:
     got = await shop.request("GET", f"{LISTS}/{list_id}/results{query}", **more)
     assert got.status == 200
-    return [json.loads(line) for line in got.octets.splitlines()]
+    return [json.loads(line) for line in got.octets.split(b"\n")[:-1]]
 
 
 def many(count: int, domain: str = "friendly.test") -> str:
@@ -192,6 +192,19 @@ async def test_a_list_that_is_too_long_or_too_large_is_refused(
         assert (got.status, got.error) == (413, "payload_too_large")
         await trio.sleep(1)
         assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_odd_characters_in_cells_stay(autojump_clock: trio.testing.MockClock) -> None:
+    cells = ["a\u2028b", "c\x0bd\x1ce", "\x85", '"', "\\", "\u0000", "\U0001f600"]
+    lines = [json.dumps({"n": cell, "email": "known@friendly.test"}) for cell in cells]
+    lines.append(json.dumps({"n": "", "email": "odd\u2028text@friendly.test"}))
+    async with open_list_shop() as shop:
+        media_type = "application/x-ndjson"
+        got = await send(shop, "\n".join(lines), headers={"content-type": media_type})
+        assert (await ended(shop, got.body["list_id"]))["status"] == "done"
+        rows = await rows_of(shop, got.body["list_id"])
+        assert [row["n"] for row in rows] == [*cells, ""]
+        assert rows[-1]["status"] == "invalid"
 
 
 async def test_a_client_that_hangs_up_leaves_nothing(

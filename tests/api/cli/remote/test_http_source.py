@@ -20,14 +20,14 @@ from mailprobe.api.cli.clean import _source
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import CommandError, Misuse
-from mailprobe.api.cli.http_source import (
+from mailprobe.api.cli.remote.http_source import (
     FIRST_TIMEOUT_S,
     TEXT_CHARACTERS_MAX,
     TIMEOUT_S,
     HttpSource,
     check_server,
 )
-from mailprobe.api.cli.request_queue import Allowance, RequestQueue, domain_of
+from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue, domain_of
 from mailprobe.api.cli.source import DOMAIN_RUN
 from tests.api.fake_source import verdict_of
 
@@ -498,7 +498,7 @@ def test_a_server_that_is_not_there_ends_the_command_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On real sockets; the line does not contain the key."""
-    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
     path = tmp_path / "list.txt"
     path.write_text("ann@shop.test\n")
     words = ["clean", str(path), "--server", "http://127.0.0.1:1", "--key", "sk_live_secret"]
@@ -514,7 +514,7 @@ def test_server_and_key_may_come_from_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Neither is in the process list, and the advice to resume repeats neither."""
-    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
     monkeypatch.chdir(tmp_path)
     if place == "environment":
         monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
@@ -529,7 +529,7 @@ def test_server_and_key_may_come_from_the_settings(
 
 
 def test_the_options_win_over_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
     monkeypatch.setenv("MAILPROBE_KEY", "sk_live_secret")

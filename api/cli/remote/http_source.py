@@ -17,14 +17,14 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 
 import httpx
 import msgspec
 import trio
 
 from mailprobe.api.cli.errors import CommandError, Misuse, print_error
-from mailprobe.api.cli.http_responses import (
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.remote.http_responses import (
     ANSWER_S,
     RefusedRequest,
     error_of,
@@ -33,9 +33,7 @@ from mailprobe.api.cli.http_responses import (
     read_lines,
     retry_after_s,
 )
-from mailprobe.api.cli.output.terminal import plain
-from mailprobe.api.cli.request_queue import Allowance, RequestQueue
-from mailprobe.api.cli.source import AnswerSource
+from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict, judge
@@ -386,28 +384,3 @@ def check_server(url: str, key: str) -> str:
     if not (key.isascii() and key.isprintable() and key.strip() == key and key):
         raise Misuse("--key takes an API key, such as sk_live_…")
     return url.rstrip("/") + PATH + QUERY
-
-
-@asynccontextmanager
-async def open_http_source(server: str, key: str) -> AsyncIterator[AnswerSource]:
-    """Open a service for one command. Raises Misuse."""
-    url = check_server(server, key)
-    headers = {
-        "Authorization": f"Bearer {key}",
-        "Content-Type": "application/json",
-        "Accept": "application/x-ndjson",
-    }
-    async with httpx.AsyncClient(
-        headers=headers,
-        timeout=TIMEOUT,
-        limits=httpx.Limits(max_connections=REQUESTS_MAX),
-        trust_env=not _on_this_machine(httpx.URL(url).host),  # a proxy cannot reach our loopback
-    ) as client:
-        yield HttpSource(client, url)
-
-
-def _on_this_machine(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,7 +1,7 @@
 """Reads a service's responses: lines of results, error bodies, and the limits in headers."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import httpx
 import msgspec
@@ -22,7 +22,7 @@ class RefusedRequest(msgspec.Struct, frozen=True):
     used: int | None = None
 
 
-async def read_lines(response: httpx.Response) -> AsyncIterator[bytes]:
+async def read_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Whole lines. Text after the last line end is incomplete and ignored.
 
     `aiter_lines()` would also split at U+2028, which JSON may contain.

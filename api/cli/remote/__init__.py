@@ -1,0 +1,1 @@
+"""A service in the place of an engine on this machine."""

@@ -1,0 +1,163 @@
+"""`mailprobe clean --server` with a long list: it is sent whole, and fetched as it is answered."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.remote import list_source
+from mailprobe.api.cli.remote.http_source import PATH, QUERY, TIMEOUT_S, HttpSource
+from mailprobe.api.cli.remote.list_source import RemoteLists
+from mailprobe.api.quota.plans import PLANS
+from tests.api.lists.test_lists import LISTS, working_lists
+from tests.api.service_fixture import Shop, open_shop
+
+BASE = "https://api.test"
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Passes requests to the application; `broken` says which to fail."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.requests: Counter[str] = Counter()
+        self.is_away = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_away:
+            raise httpx.ConnectError("nobody listens")
+        path = request.url.raw_path.decode()
+        self.requests[f"{request.method} {path.partition('?')[0].rpartition('/')[0]}"] += 1
+        octets = await request.aread()
+        headers = {
+            name: text
+            for name, text in request.headers.items()
+            if name in ("content-type", "authorization")
+        }
+        got = await self.shop.request(
+            request.method, path, octets=octets, key=None, headers=headers
+        )
+        return httpx.Response(got.status, headers=got.headers, content=got.octets)
+
+
+@asynccontextmanager
+async def open_source(shop: Shop) -> AsyncIterator[tuple[RemoteLists, Transport]]:
+    transport = Transport(shop)
+    headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
+    async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+        yield RemoteLists(client, BASE, HttpSource(client, BASE + PATH + QUERY)), transport
+
+
+def knowns(count: int) -> list[str]:
+    return [f"known{number}@friendly.test" for number in range(count)]
+
+
+async def answered(source: RemoteLists, texts: list[str]) -> list[Any]:
+    async with source.open_answers(texts) as answers:
+        return [answer async for answer in answers]
+
+
+PLAN = {**PLANS, "scale": replace(PLANS["scale"], rate_limit_per_min=10_000)}
+
+
+async def test_a_long_list_is_sent_whole(autojump_clock: trio.testing.MockClock) -> None:
+    texts = [*knowns(1_200), "nobody@friendly.test", "no address", "odd,text\u2028here"]
+    async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
+        async with open_source(shop) as (source, transport):
+            answers = await answered(source, texts)
+        assert sorted(answer.position for answer in answers) == list(range(len(texts)))
+        for answer in answers:
+            assert answer.verdict.email == texts[answer.position]
+        statuses = Counter(answer.verdict.status for answer in answers)
+        assert statuses == {"deliverable": 1_200, "undeliverable": 1, "invalid": 2}
+        by_position = {answer.position: answer for answer in answers}
+        assert by_position[1_200].cause.reason == "no_mailbox"
+        assert transport.requests["POST /v1"] == 1
+        assert transport.requests["POST /v1/email/verify"] == 0
+        assert (await shop.request("GET", LISTS)).body["lists"] == []  # it was deleted
+        assert (await shop.store.ledger(await shop.caller())).month_units == len(texts)
+
+
+async def test_a_short_list_is_a_stream(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
+        async with open_source(shop) as (source, transport):
+            assert len(await answered(source, knowns(99))) == 99
+        assert transport.requests["POST /v1"] == 0
+
+
+async def test_a_service_without_lists_gets_a_stream(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_shop("scale", plans=PLAN) as shop, open_source(shop) as (source, transport):
+        assert len(await answered(source, knowns(1_000))) == 1_000
+        assert transport.requests["POST /v1/email/verify"] >= 20
+
+
+async def test_a_list_that_is_paused_ends_with_what_is_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    plans = {**PLANS, "free": replace(PLANS["free"], rate_limit_per_min=9_999, monthly_calls=300)}
+    async with open_shop("free", plans=plans) as shop, working_lists(shop):
+        async with open_source(shop) as (source, _):
+            found = []
+            with pytest.raises(CommandError, match="monthly_quota_exceeded"):  # noqa: PT012
+                async with source.open_answers(knowns(1_000)) as answers:
+                    async for answer in answers:
+                        found.append(answer.position)
+        assert len(set(found)) == len(found) == 300
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_an_interrupted_run_deletes_its_list(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_shop("builder") as shop, working_lists(shop):
+        async with open_source(shop) as (source, _):
+            found = []
+            with trio.CancelScope() as scope:
+                async with source.open_answers(knowns(1_000)) as answers:
+                    scope.deadline = trio.current_time() + 200
+                    async for answer in answers:
+                        found.append(answer.position)
+        assert 200 <= len(found) < 1_000
+        await trio.sleep(10)
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+        units = (await shop.store.ledger(await shop.caller())).month_units
+        await trio.sleep(200)
+        assert (await shop.store.ledger(await shop.caller())).month_units == units
+
+
+async def test_a_service_that_is_away_for_a_while_loses_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        open_shop("scale", plans=PLAN) as shop,
+        working_lists(shop),
+        open_source(shop) as (source, transport),
+    ):
+        async with source.open_answers(knowns(1_000)) as answers:
+            transport.is_away = True
+            await trio.sleep(TIMEOUT_S / 2)
+            transport.is_away = False
+            assert len([answer async for answer in answers]) == 1_000
+        with pytest.raises(CommandError, match="cannot be reached"):  # noqa: PT012
+            async with source.open_answers(knowns(1_001)) as answers:
+                transport.is_away = True
+                assert [answer async for answer in answers] == []
+
+
+async def test_an_answer_that_is_none_ends_the_run(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
+        monkeypatch.setattr(list_source, "_Row", list)
+        async with open_source(shop) as (source, _):
+            with pytest.raises(CommandError, match="is not a result of a mailprobe service"):
+                await answered(source, knowns(1_000))
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
