@@ -9,8 +9,10 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
+
+import trio
 
 from mailprobe.api.lists.callbacks import callback_of
 from mailprobe.api.lists.rows import addresses_of
@@ -24,14 +26,14 @@ from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")
 
-CHUNKS_AT_ONCE = 16  # of a process
-CHUNKS_EACH_MAX = 16  # of an account, over all processes
+CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
+CHUNKS_EACH_MAX = 4  # of an account, over all processes: 400 addresses
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
 PAUSE_S = 1.0  # while the store is unavailable
 DRAIN_S = 4.0
-OVERLOADED_S = 1.0  # until a chunk that found no capacity is claimed again
+OVERLOADED_S = 1.0  # until a chunk that found no capacity tries again
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
 
 
@@ -79,36 +81,33 @@ class ListQueue:
         )
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
+        """Verify a chunk; waits for the key's minute hold it, so that others are not claimed in vain."""
         if claim.is_last:
             return AttemptResult(partial(self._finish, claim))
-        try:
-            wait_s = await self._verify(claim)
-        except Refusal as refusal:
-            wait_s = self._wait_s(refusal)
-            if wait_s is None:
-                code = row_of(refusal).code
-                log.info("paused: %s", code, extra={"list": claim.list.id})
-                return AttemptResult(partial(self._pause, claim, code))
-        if wait_s is None:
-            return AttemptResult(self._nothing)
-        return self._again(claim, wait_s)
-
-    def _again(self, claim: ListClaim, wait_s: float) -> AttemptResult:
-        due_at = self._now() + timedelta(seconds=wait_s)
-        return AttemptResult(partial(self._store.release_chunk, claim, due_at), wait_s)
+        addresses = addresses_of(claim.chunk)
+        while addresses:
+            try:
+                wait_s = await self._verify(claim, addresses)
+            except Refusal as refusal:
+                refused_s = self._wait_s(refusal)
+                if refused_s is None:
+                    code = row_of(refusal).code
+                    log.info("paused: %s", code, extra={"list": claim.list.id})
+                    return AttemptResult(partial(self._pause, claim, code))
+                wait_s = refused_s
+            if addresses:
+                await trio.sleep(wait_s)
+        return AttemptResult(self._nothing)
 
     async def _nothing(self) -> None:
         """The chunk's last results have ended its claim."""
         self.worker.wake()
 
-    async def _verify(self, claim: ListClaim) -> float | None:
-        """Verify what the limits allow; return after how many seconds the rest is due, if any.
+    async def _verify(self, claim: ListClaim, addresses: dict[int, str]) -> float:
+        """Verify what the limits allow, and take it out; return how long to wait with the rest.
 
         Raises Refusal, StoreUnavailable.
         """
-        addresses = addresses_of(claim.chunk)
-        if not addresses:  # a process was killed after its last results
-            return None
         limits = await self._quota.limits_of(claim.caller)
         units = len(addresses) if limits is None else units_for_list(limits)
         if limits is not None and limits.month is not None:
@@ -121,7 +120,9 @@ class ListQueue:
         async with ListCharge(self._quota, claim, taken, is_rest=is_rest) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
-        return None if is_rest else 0.0
+        for number in taken:
+            del addresses[number]
+        return WAIT_S_MIN
 
     @staticmethod
     def _wait_s(refusal: Refusal) -> float | None:

@@ -479,3 +479,25 @@ async def test_rows_of_long_cells_make_small_chunks(
         await ended(shop, list_id)
         assert len(await shop.store.chunks(list_id, first=0, limit=50)) >= 5
         assert len(await rows_of(shop, list_id)) == 10
+
+
+async def test_many_downloads_take_turns_and_end(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_list_shop() as shop:
+        list_id = (await send(shop, many(400))).body["list_id"]
+        await ended(shop, list_id)
+        sizes = []
+
+        async def download(query: str) -> None:
+            got = await shop.request("GET", f"{LISTS}/{list_id}/results{query}")
+            sizes.append(len(got.octets.splitlines()))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(download, "")
+                nursery.start_soon(download, "?format=csv")
+            with trio.move_on_after(0.001):  # one hangs up
+                await download("?format=xlsx")
+            assert (await shop.verify()).status == 200
+        assert sorted(sizes) == [400] * 10 + [401] * 10
+        got = await shop.request("GET", f"{LISTS}/{list_id}/results?only=red&format=csv")
+        assert len(got.octets.splitlines()) == 1
