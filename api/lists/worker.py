@@ -1,8 +1,8 @@
 """Verifies lists: claims their chunks, and finishes a list when all are answered.
 
 Every process takes chunks by lease, so the machines of one database share a list. The
-limits of the key pace it: what they refuse for a while is claimed again later, and what
-they refuse for good pauses the list with the error's code.
+limits of the key pace it: a chunk waits while they refuse it for a while, and what they
+refuse for good pauses the list with the error's code.
 """
 
 import logging
