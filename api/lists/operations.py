@@ -176,6 +176,7 @@ async def _found(service: Service, call: Call) -> StoredList:
 
 def _order(call: Call) -> ListOrder:
     name = _only_value(call, "name") or UNNAMED
+    name = "".join(character if character.isprintable() else " " for character in name)
     if len(name) > NAME_CHARACTERS_MAX:
         raise _malformed(
             f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters."

@@ -16,6 +16,8 @@ import trio
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, StoreBroken
+from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.lists.records import ListChunk, ListOrder
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
@@ -127,6 +129,11 @@ async def fill(path: Path, clock: Clock) -> None:
         await store.job_attempted(claim, tried, state="delivering", due_at=due_at)
         await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
         await claimed(store, limit=2)
+        listed = ListOrder("l", "list.csv", "https://hooks.test/", "h", secret="s\0 \x01")
+        await store.create_list(caller, listed, active_max=9)
+        await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')])
+        loaded = LoadedList(["email"], 1, 2)
+        await store.change_list("l", "running", before=["loading"], loaded=loaded)
         for kind in MESSAGES_KEPT_MAX:
             await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
         (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
@@ -143,6 +150,7 @@ async def everything_in(store: Store) -> list[Any]:
     jobs = await store.jobs(limit=100)
     found += [jobs, *[await store.attempts(job.id) for job in jobs]]
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
+    found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
     return found
 
 
