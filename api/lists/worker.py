@@ -7,6 +7,7 @@ refuse for good pauses the list with the error's code.
 
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -27,7 +28,7 @@ from mailprobe.storage.store import Store
 log = logging.getLogger("mailprobe.lists")
 
 CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
-CHUNKS_EACH_MAX = 4  # of an account, over all processes: 400 addresses
+CHUNKS_EACH_MAX = 4  # of an account, by each process: 400 addresses
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
@@ -76,8 +77,9 @@ class ListQueue:
         self.worker.stop()
 
     async def _claim(self, limit: int) -> list[ListClaim]:
+        held = Counter(claim.list.account_id for claim in self.worker.held())
         return await self._store.claim_chunks(
-            limit=limit, each_max=CHUNKS_EACH_MAX, lease_s=LEASE_S
+            limit=limit, each_max=CHUNKS_EACH_MAX, lease_s=LEASE_S, held=held
         )
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:

@@ -165,6 +165,10 @@ class Worker(Generic[T]):
         self._wake_event.set()
         self._wake_event = trio.Event()
 
+    def held(self) -> list[T]:
+        """Return the items that it has claimed and not finished."""
+        return [each.item for each in self._held]
+
     def stop(self) -> None:
         """Claim nothing more; cancel what is unfinished after the drain time."""
         if not self._stopping:

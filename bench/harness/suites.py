@@ -28,10 +28,11 @@ SUITES: dict[str, str] = {
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once; each kind of trouble alone",
     "truth": "5,000 addresses as on the Internet: what is told beside what is true",
     "memory": "2,000 probes under way",
-    "clean": "1,000,000 rows of CSV and 200,000 of XLSX through `clean`",
+    "clean": "1,000,000 rows of CSV and as many of XLSX through `clean`",
     "engine": "addresses through the engine: near, far, and as work grows",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
+    "fleet": "a list on one and on three processes of one PostgreSQL, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
 LACKING = 3  # exit codes of a suite's process

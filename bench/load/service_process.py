@@ -83,8 +83,12 @@ def start_service(
     plans: str = "",
     tier: str = "scale",
     workers: int = 1,
+    account: Mapping[str, str] | None = None,
 ) -> Iterator[ServiceProcess]:
-    """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts."""
+    """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts.
+
+    `account` is one of its database, as `account create` printed it; else one is made.
+    """
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
     env = {
         **ours,
@@ -97,7 +101,10 @@ def start_service(
     if plans:
         (folder / "plans.toml").write_text(plans, "utf-8")
         env["MAILPROBE_PLANS_FILE"] = "plans.toml"
-    account = _run(folder, env, "account", "create", "--email", "you@example.org", "--tier", tier)
+    if account is None:
+        words = ("account", "create", "--email", "you@example.org", "--tier", tier)
+        account = json.loads(_run(folder, env, *words))
+    assert account is not None
     log = folder / "service.log"
     with log.open("wb") as said:
         process = subprocess.Popen(
@@ -109,7 +116,7 @@ def start_service(
         )
     try:
         url, tools_url = _wait_until_served(process, log)
-        yield ServiceProcess(url, tools_url, process.pid, folder, json.loads(account), env)
+        yield ServiceProcess(url, tools_url, process.pid, folder, account, env)
     finally:
         stop_process(process)
 

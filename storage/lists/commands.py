@@ -1,6 +1,6 @@
 """The commands of lists: see mailprobe.storage.commands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -65,8 +65,9 @@ class ListLists(StoreCommand[list[StoredList]]):
 @dataclass(frozen=True, slots=True)
 class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
     limit: int
-    each_max: int  # of an account
+    each_max: int  # of an account, with those that the caller holds
     lease_s: float
+    held: Mapping[str, int]  # what it holds, by account
 
 
 @dataclass(frozen=True, slots=True)

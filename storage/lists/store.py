@@ -1,6 +1,6 @@
 """The part of the store that keeps lists."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -68,12 +68,16 @@ class ListStore(ConnectionLeases):
         """Return the account's lists, newest first, at most LISTED_MAX."""
         return await self._execute(commands.ListLists(account_id, at_most(LISTED_MAX, limit)))
 
-    async def claim_chunks(self, *, limit: int, each_max: int, lease_s: float) -> list[ListClaim]:
-        """Claim due chunks of running lists, accounts in turn; at most `each_max` of an account.
+    async def claim_chunks(
+        self, *, limit: int, each_max: int, lease_s: float, held: Mapping[str, int]
+    ) -> list[ListClaim]:
+        """Claim due chunks of running lists, accounts in turn.
 
-        A claim whose lease has ended still counts if no other claim followed it.
+        At most `each_max` of an account, with those that the caller `held` already: each
+        process takes as many, so that more processes end a list sooner. A claim whose lease
+        has ended still counts if no other claim followed it.
         """
-        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s))
+        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s, held))
         return [self._list_claim(claim, secret) for claim, secret in claimed]
 
     async def extend_chunk(self, claim: ListClaim, *, lease_s: float) -> bool:

@@ -204,29 +204,19 @@ def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[Encrypt
     """Claim due chunks, accounts in turn."""
     db.lock_claims()
     at = {"now": micros(now)}
-    held: Counter[int] = Counter(
-        dict(
-            db.all(
-                "SELECT lists.account, count(*) FROM list_chunks JOIN lists"
-                " ON lists.number = list_chunks.list WHERE lease_until > :now GROUP BY 1",
-                at,
-            )
-        )
-    )
-    waiting: dict[int, list[Row]] = {}
+    waiting: dict[str, list[Row]] = {}
     for account, number in db.all(
-        "SELECT account, number FROM lists WHERE state = 'running' ORDER BY number", at
+        f"SELECT accounts.id, lists.number FROM {OF_ACCOUNTS} WHERE lists.state = 'running'"
+        " ORDER BY lists.number",
+        at,
     ):
-        free = min(command.limit, command.each_max - held[account])
-        rows = db.all(
+        rows = waiting.setdefault(account, [])
+        free = command.each_max - command.held.get(account, 0) - len(rows)
+        rows += db.all(
             "SELECT list, place FROM list_chunks WHERE list = :list AND due_at <= :now"
             f" AND {FREE} ORDER BY place LIMIT :free",
-            {**at, "list": number, "free": max(0, free)},
+            {**at, "list": number, "free": max(0, min(command.limit, free))},
         )
-        if rows:
-            waiting.setdefault(account, []).extend(rows)
-    for account, rows in waiting.items():
-        del rows[max(0, command.each_max - held[account]) :]
     taken: list[Row] = []
     while len(taken) < command.limit and any(waiting.values()):
         for rows in waiting.values():

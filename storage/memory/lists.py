@@ -113,19 +113,15 @@ class MemoryLists(MemoryJobs):
 
     def claim_chunks(self, command: ClaimChunks) -> list[EncryptedListClaim]:
         now = self._now()
-        held: Counter[str] = Counter()
         waiting: dict[str, list[tuple[_List, _Chunk]]] = {}
         for entry in self._lists.values():
             chunks = sorted(entry.chunks.values(), key=lambda each: each.chunk.place)
             account_id = entry.list.account_id
-            held[account_id] += sum(
-                each.lease_until is not None and each.lease_until > now for each in chunks
-            )
             if entry.list.state == "running":
                 due = [(entry, each) for each in chunks if each.is_due(now)]
                 waiting.setdefault(account_id, []).extend(due)
         for account_id, due in waiting.items():
-            del due[max(0, command.each_max - held[account_id]) :]
+            del due[max(0, command.each_max - command.held.get(account_id, 0)) :]
         claimed: list[EncryptedListClaim] = []
         while len(claimed) < command.limit and any(waiting.values()):
             for due in waiting.values():

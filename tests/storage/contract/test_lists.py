@@ -1,5 +1,6 @@
 """Lists: their chunks are claimed, answered and counted once, whatever dies meanwhile."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -45,8 +46,12 @@ async def running(
     return made
 
 
-async def claimed(store: Store, limit: int = 9, each_max: int = 9) -> list[ListClaim]:
-    return await store.claim_chunks(limit=limit, each_max=each_max, lease_s=LEASE_S)
+async def claimed(
+    store: Store, limit: int = 9, each_max: int = 9, held: Mapping[str, int] | None = None
+) -> list[ListClaim]:
+    return await store.claim_chunks(
+        limit=limit, each_max=each_max, lease_s=LEASE_S, held=held or {}
+    )
 
 
 def places(claims: list[ListClaim]) -> list[int]:
@@ -123,10 +128,11 @@ async def test_accounts_take_turns_and_have_limits(store: Store) -> None:
     await running(store, two, 1, id="c")
     taken = await claimed(store, limit=3, each_max=4)
     assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 0), ("c", 0), ("a", 1)]
-    taken = await claimed(store, limit=9, each_max=4)
+    held = {one.account.id: 2, two.account.id: 1}
+    taken = await claimed(store, limit=9, each_max=4, held=held)
     assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 2), ("b", 0)]
-    assert await claimed(store, limit=9, each_max=4) == []
-    assert places(await claimed(store, limit=9, each_max=5)) == [1]
+    assert await claimed(store, limit=9, each_max=4, held={**held, one.account.id: 4}) == []
+    assert places(await claimed(store, limit=9, each_max=4)) == [1]  # another process holds none
 
 
 async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
