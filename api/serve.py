@@ -26,6 +26,7 @@ from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.lists.worker import open_lists
+from mailprobe.api.live.server import LiveServer
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
 from mailprobe.api.observability import request_context
@@ -39,7 +40,7 @@ from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.errors import Links, octets_of_code
-from mailprobe.api.rest.operations import HEALTH, LISTS
+from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
@@ -222,6 +223,7 @@ async def serve_service(
             intake=service.intake,
             vital=(HEALTH.encode(),),
             limits=Limits(uploads={LISTS.encode(): UPLOAD_OCTETS_MAX}),
+            upgrades={LIVE.encode(): LiveServer(service, drain).serve},
             task_status=task_status,
         )
         background.cancel_scope.cancel()

@@ -275,7 +275,7 @@ class HttpConnection:
                 await self._reject_unread(began_s)
                 return
         server.forget(self)
-        if server.upgrade is not None and head.is_websocket and not server.draining:
+        if head.is_websocket and head.path in server.upgrades and not server.draining:
             await self._hand_over(head)
             return
         self._start_exchange(head, turn)
@@ -392,13 +392,12 @@ class HttpConnection:
 
     async def _hand_over(self, head: RequestHead) -> None:
         """Hand the socket over; from here on its owner reads, writes and notices hang-ups."""
-        assert self._server.upgrade is not None
         self._is_upgraded, self._head_begun = True, False
         self._server.hang_ups.forget(self._wire.socket.fileno())
         self._deadline.set(inf)
         scope = head.scope(self._client, self._own_address)
         scope["headers"] = [*head.fields, (b"upgrade", head.upgrade)]
-        await self._server.upgrade(scope, self._wire, self._strict.release_input())
+        await self._server.upgrades[head.path](scope, self._wire, self._strict.release_input())
         self._end()
 
     # -- output

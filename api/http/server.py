@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import trio
 from hypercorn.config import Config
@@ -88,7 +89,7 @@ async def serve_app(
     admission_queue: AdmissionQueue | None = None,
     intake: BodyBudget | None = None,
     vital: Iterable[bytes] = (),
-    upgrade: UpgradeHandler | None = None,
+    upgrades: Mapping[bytes, UpgradeHandler] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application on these listeners; return when `drain` is set and all has ended.
@@ -96,7 +97,7 @@ async def serve_app(
     A POST waits in the `admission_queue` from its last byte until the application calls
     `admitted()` or answers; a full queue rejects it with 503. Without a queue, all are
     admitted. `intake` bounds the memory of bodies. A GET of a `vital` path is always served.
-    A request for a WebSocket goes to `upgrade` if there is one, else to the application.
+    A request for a WebSocket goes to the handler of its path in `upgrades`, else to the application.
 
     Draining closes the listeners and idle connections at once, gives open requests
     `limits.drain_s`, then cancels them. Whatever a client sends or an application raises
@@ -104,7 +105,13 @@ async def serve_app(
     protocol is not supported: the caller nests what the application needs around this.
     """
     server = HttpServer(
-        app, error_body, limits or Limits(), admission_queue, intake or BodyBudget(), vital, upgrade
+        app,
+        error_body,
+        limits or Limits(),
+        admission_queue,
+        intake or BodyBudget(),
+        vital,
+        upgrades or {},
     )
     try:
         async with trio.open_nursery() as beside:
@@ -150,12 +157,12 @@ class HttpServer:
         admission_queue: AdmissionQueue | None,
         intake: BodyBudget,
         vital: Iterable[bytes],
-        upgrade: UpgradeHandler | None = None,
+        upgrades: Mapping[bytes, UpgradeHandler] = MappingProxyType({}),
     ) -> None:
         self.app = app
         self.admission_queue = admission_queue
         self.intake = intake
-        self.upgrade = upgrade
+        self.upgrades = upgrades
         self._vital = frozenset(vital)
         self.error_body = error_body
         self.limits = limits

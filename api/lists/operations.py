@@ -99,18 +99,18 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     if made is None:
         raise ListNotFound
     queue.wake()
-    return reply(202, _response(made, service))
+    return reply(202, response_of(made, service))
 
 
 async def list_lists(service: Service, call: Call) -> OperationReply:
     """The account's lists, newest first."""
     found = await service.store.lists(call.caller.account.id, limit=LISTED_MAX)
-    return reply(200, ListsResponse([_response(each, service) for each in found]))
+    return reply(200, ListsResponse([response_of(each, service) for each in found]))
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
     """A list: how far it is, and what was found."""
-    return reply(200, _response(await _found(service, call), service))
+    return reply(200, response_of(await _found(service, call), service))
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -163,7 +163,7 @@ async def _changed(
     """Change the state if it is one of `before`; else the list stays as it is."""
     found = await _found(service, call)
     changed = await service.store.change_list(found.id, state, before=before)
-    return reply(200, _response(changed or await _found(service, call), service))
+    return reply(200, response_of(changed or await _found(service, call), service))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -213,7 +213,8 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
-def _response(found: StoredList, service: Service) -> ListResponse:
+def response_of(found: StoredList, service: Service) -> ListResponse:
+    """How far a list is."""
     took_s = ((found.ended_at or service.now()) - found.created_at).total_seconds()
     per_s = found.answered / took_s if took_s > 0 else 0.0
     left = found.addresses - found.answered

@@ -34,7 +34,7 @@ from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
 from mailprobe.api.quota.settlement import Settlement, row_of
-from mailprobe.api.rest.refusals import Overloaded, Refusal, TooManyJobs
+from mailprobe.api.rest.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
@@ -51,19 +51,23 @@ from mailprobe.storage.records import (
 
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
 
-UsageName = Literal["verify", "batch", "stream"]  # of an operation in the usage log
+UsageName = Literal["verify", "batch", "stream", "live"]  # of an operation in the usage log
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Verifications:
-    """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines."""
+    """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines.
+
+    `waits`: the caller waits for the limit of the minute, so its refusal is not logged.
+    """
 
     operation: UsageName
     texts: Sequence[str]
     explain: bool = False
     in_parts: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +401,10 @@ class ChargedAnswers(Charge):
         if isinstance(reserved, Refusal):
             await self._refuse(reserved)
         return reserved
+
+    async def _log(self, refusal: Refusal) -> None:
+        if not (self._spending.waits and isinstance(refusal, (RateLimited, Overloaded))):
+            await super()._log(refusal)
 
     async def _spend_known(self) -> None:
         """It needs no capacity, as no work follows."""

@@ -41,6 +41,7 @@ from mailprobe.api.rest.refusals import (
     TooManyKeys,
     TooManyLists,
     UnsupportedCoding,
+    UpgradeRequired,
     UsageUnknown,
     WrongKeyType,
 )
@@ -112,6 +113,11 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     UnsupportedCoding: ErrorRow(
         415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",
         "Send the body as it is, without a Content-Encoding.", "request-bodies",
+    ),
+    UpgradeRequired: ErrorRow(
+        426, "upgrade_required", "This path takes a WebSocket, and the request asks for none.",
+        "Open it with a WebSocket client (RFC 6455), with the key in the Authorization header.",
+        "live",
     ),
     InvalidRequest: ErrorRow(400, "invalid_request", "{why}", "{fix}", None),
     HardCapReached: ErrorRow(
@@ -253,6 +259,8 @@ def headers_of(refusal: Refusal) -> dict[str, str]:
             return {"Allow": allow}
         case MissingKey() | InvalidKey():
             return {"WWW-Authenticate": "Bearer"}  # RFC 9110 11.6.1
+        case UpgradeRequired():
+            return {"Upgrade": "websocket"}  # RFC 9110 15.5.22
         case RateLimited(asked_at=asked_at, reset_at=reset_at):
             return {"Retry-After": str(retry_after_s(asked_at, reset_at))}
         case QuotaExhausted(asked_at=asked_at, reset_at=reset_at):

@@ -35,6 +35,7 @@ from mailprobe.api.rest.refusals import (
     TooManyKeys,
     TooManyLists,
     UnsupportedCoding,
+    UpgradeRequired,
     UsageUnknown,
     WrongKeyType,
 )
@@ -61,6 +62,7 @@ from mailprobe.api.service import Service
 
 HEALTH = "/health"
 LISTS = "/v1/lists"
+LIVE = "/v1/email/verify/live"
 
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
@@ -102,6 +104,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "Verify up to 50 addresses, one line per result in completion order",
         verification.verify_stream, "standard", VerifyEmailResult,
         takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
+    ),
+    Operation(
+        "verify_live", "GET", LIVE, "Open a live socket: addresses in, results out",
+        verification.verify_live, "standard", None, 101, section="live",
+        may=(*KEYED, UpgradeRequired), tool=False,
     ),
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",

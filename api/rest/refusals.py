@@ -9,7 +9,7 @@ from typing import Literal
 
 # Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
-    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "lists", "management",
+    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "lists", "live", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
 ]  # fmt: skip
 
@@ -55,6 +55,11 @@ class PayloadTooLarge(Refusal):
     """The body has more bytes than are read."""
 
     octets_max: int
+
+
+@dataclass(eq=False)
+class UpgradeRequired(Refusal):
+    """The path takes WebSockets, and the request asks for none."""
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     reply,
 )
-from mailprobe.api.rest.refusals import InvalidRequest, Section
+from mailprobe.api.rest.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.schema import (
     BatchRequest,
     BatchVerifyResponse,
@@ -39,7 +39,7 @@ async def verify_email(service: Service, call: Call) -> OperationReply:
         return await submit_job(service, call, body, explain=explain)
 
     def make(answers: Sequence[Answer]) -> OperationReply:
-        return reply(200, _result(answers[0], EvidenceBudget()))
+        return reply(200, result_of(answers[0], EvidenceBudget()))
 
     return await _answer_whole(service, call, [body.email], "verify", make, explain)
 
@@ -53,7 +53,7 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
     def make(answers: Sequence[Answer]) -> OperationReply:
         latency_ms = round((trio.current_time() - began) * 1000)
         budget = EvidenceBudget()
-        results = [_result(answer, budget) for answer in answers]
+        results = [result_of(answer, budget) for answer in answers]
         return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
 
     return await _answer_whole(service, call, body.emails, "batch", make, explain)
@@ -69,6 +69,11 @@ async def verify_stream(service: Service, call: Call) -> OperationReply:
     lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines())
     # keeps a proxy from buffering lines
     return OperationReply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
+
+
+async def verify_live(service: Service, call: Call) -> OperationReply:
+    """A WebSocket: addresses in, results out in completion order. Here are other requests only."""
+    raise UpgradeRequired
 
 
 async def _answer_whole(
@@ -94,12 +99,13 @@ def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
     budget = EvidenceBudget()
 
     def encode(answers: Sequence[Answer]) -> bytes:
-        return _encoder.encode_lines([_result(answer, budget) for answer in answers])
+        return _encoder.encode_lines([result_of(answer, budget) for answer in answers])
 
     return encode
 
 
-def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
+def result_of(answer: Answer, budget: EvidenceBudget) -> Verdict:
+    """The result of an answer, with its evidence as far as the budget allows."""
     if answer.evidence is None:
         return answer.verdict
     evidence = budget.fit(answer.evidence)

@@ -186,7 +186,7 @@ async def serving(
                     admission_queue=admission_queue,
                     intake=intake,
                     vital=vital,
-                    upgrade=upgrade,
+                    upgrades={b"/live": upgrade} if upgrade else {},
                     task_status=task_status,
                 )
         server.ended.set()

@@ -1,0 +1,169 @@
+"""Takes a connection that the HTTP server hands over, and opens its WebSocket.
+
+A request that may not have one gets its error as any other, and the connection closes.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import msgspec
+import trio
+from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
+
+from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
+from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
+from mailprobe.api.live.session import LiveSession
+from mailprobe.api.live.stream import UpgradedStream
+from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.errors import body_of, headers_of, row_of
+from mailprobe.api.rest.operations import LIVE
+from mailprobe.api.rest.refusals import Overloaded, Refusal, UsageUnknown
+from mailprobe.api.service import Service
+from mailprobe.engine.background import separate
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
+
+log = logging.getLogger("mailprobe.live")
+
+SOCKETS_MAX = 500  # of a process
+SOCKETS_EACH_MAX = 20  # of an account, by each process
+HANDSHAKE_S = 5.0
+RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
+
+_encode = msgspec.json.Encoder().encode
+
+Headers = Mapping[str, str]  # lower-case names
+# The caller of a browser's session, by the request's headers; None without a session.
+SessionCaller = Callable[[Headers], Awaitable[Caller | None]]
+
+
+async def no_session(headers: Headers) -> Caller | None:
+    return None
+
+
+class LiveServer:
+    """Serves the live sockets of a process until `drain`."""
+
+    def __init__(
+        self, service: Service, drain: trio.Event, session_caller: SessionCaller = no_session
+    ) -> None:
+        self._service = service
+        self._drain = drain
+        self._session_caller = session_caller
+        self._open: Counter[str] = Counter()  # by account
+
+    async def serve(self, scope: Scope, wire: trio.abc.Stream, rest: bytes) -> None:
+        """Serve one connection until it ends. Raises nothing of the client's making."""
+        stream = UpgradedStream(wire, head_of(scope) + rest)
+        try:
+            with request_scope(self._service.request_log, new_request_id()) as record:
+                record.method, record.path, record.operation = "GET", LIVE, "verify_live"
+                async with trio.open_nursery() as nursery:
+                    with trio.move_on_after(HANDSHAKE_S) as handshake:
+                        request = await wrap_server_stream(
+                            nursery, stream,
+                            max_message_size=MESSAGE_CHARACTERS_MAX,
+                            receive_buffer_size=RECEIVE_OCTETS,
+                        )  # fmt: skip
+                    if not handshake.cancelled_caught:
+                        await self._serve(request, stream, headers_of_scope(scope), record)
+                    nursery.cancel_scope.cancel()
+        except BaseException as error:
+            fatal, fault = separate(error)
+            if fault is not None and not _is_hang_up(fault):
+                log.error("a live socket failed", exc_info=fault)
+            if fatal is not None:
+                raise fatal from None
+        finally:
+            await trio.aclose_forcefully(wire)
+
+    async def _serve(
+        self,
+        request: WebSocketRequest,
+        stream: UpgradedStream,
+        headers: Headers,
+        record: RequestContext,
+    ) -> None:
+        identify = partial(self._identify, headers)
+        try:
+            record.caller = await identify()
+            opening = self._opening(record.caller.account.id)
+        except Refusal as refusal:
+            await self._refuse(request, refusal, record)
+            return
+        except StoreUnavailable:
+            await self._refuse(request, UsageUnknown(), record)
+            return
+        with opening:
+            socket = await request.accept()
+            record.status, record.cut = 101, False
+            await LiveSession(self._service, identify, socket, stream, record).run(self._drain)
+
+    async def _identify(self, headers: Headers) -> Caller:
+        """The caller of a key or of a browser's session. Raises Refusal, StoreUnavailable."""
+        authorization = headers.get("authorization")
+        if authorization is None and (caller := await self._session_caller(headers)) is not None:
+            return caller
+        return await authenticate(
+            self._service.store,
+            authorization,
+            "standard",
+            takes_test_keys=self._service.takes_test_keys,
+        )
+
+    def _opening(self, account_id: str) -> "SocketCount":
+        if self._open.total() >= SOCKETS_MAX or self._open[account_id] >= SOCKETS_EACH_MAX:
+            raise Overloaded
+        return SocketCount(self._open, account_id)
+
+    async def _refuse(
+        self, request: WebSocketRequest, refusal: Refusal, record: RequestContext
+    ) -> None:
+        row = row_of(refusal)
+        record.status, record.code = row.status, row.code
+        headers = {
+            "Content-Type": "application/json",
+            "X-Request-Id": record.request_id,
+            "Connection": "close",
+            **headers_of(refusal),
+        }
+        await request.reject(
+            row.status,
+            extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
+            body=_encode(body_of(refusal, self._service.links)),
+        )
+
+
+class SocketCount:
+    """Counts an open socket of an account for the duration of the block."""
+
+    def __init__(self, sockets: Counter[str], account_id: str) -> None:
+        self._sockets = sockets
+        self._account_id = account_id
+        sockets[account_id] += 1
+
+    def __enter__(self) -> None:
+        """It is counted already: between the check and the block is no checkpoint."""
+
+    def __exit__(self, *_: object) -> None:
+        self._sockets[self._account_id] -= 1
+        if not self._sockets[self._account_id]:
+            del self._sockets[self._account_id]
+
+
+def head_of(scope: Scope) -> bytes:
+    """The head of a request, from its scope: the library reads the handshake itself."""
+    query = b"?" + scope["query_string"] if scope["query_string"] else b""
+    lines = [b"GET %b%b HTTP/1.1" % (scope["raw_path"], query)]
+    lines += [b"%b: %b" % (name, value) for name, value in scope["headers"]]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def _is_hang_up(fault: BaseException) -> bool:
+    """Is the whole fault that the client is gone?"""
+    if isinstance(fault, BaseExceptionGroup):
+        return all(_is_hang_up(each) for each in fault.exceptions)
+    return isinstance(fault, (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError))

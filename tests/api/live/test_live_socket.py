@@ -1,0 +1,303 @@
+"""The live socket on virtual time: results, credit, limits, errors, and how it ends."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import trio
+from trio_websocket import ConnectionRejected
+
+from mailprobe.api.keys import key_hash
+from mailprobe.api.live import server
+from mailprobe.api.live.server import LiveServer
+from mailprobe.api.live.session import CREDIT, IDLE_S, PING_EVERY_S, PONG_S
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.api.lists.test_lists import open_list_shop, send
+from tests.api.live.live_client import LIVE, Live, open_live, open_raw
+from tests.api.service_fixture import open_shop
+
+END = {"type": "end"}
+
+
+def results(live: Live) -> dict[Any, str]:
+    return {line["ref"]: line["status"] for line in live.of("result")}
+
+
+async def test_results_come_with_their_ref_and_are_billed_once(autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        await live.send(
+            {"email": "ann@friendly.test", "ref": 1},
+            {"email": "nobody@friendly.test", "ref": "two"},
+            "no address",
+            END,
+        )
+        assert await live.until_closed() == 1000
+        assert results(live) == {1: "deliverable", "two": "undeliverable", None: "invalid"}
+        assert live.lines[0] == {"type": "credit", "more": CREDIT}
+        assert live.lines[-1] == {"type": "done", "answered": 3}
+        result = live.of("result")[0]
+        streamed = (await shop.stream("ann@friendly.test")).lines[0]
+        assert result.keys() == {"type", "ref", *streamed}
+        rows = [row for row in await shop.rows() if row.operation == "live"]
+        assert sorted((row.status, row.units, row.billable) for row in rows) == [
+            ("deliverable", 1, True), ("invalid", 1, False), ("undeliverable", 1, True),
+        ]  # fmt: skip
+
+
+async def test_results_leave_in_completion_order(autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        await live.send("slow@slow.test", "ann@friendly.test", END)
+        await live.until_closed()
+        assert [line["email"] for line in live.of("result")] == [
+            "ann@friendly.test", "slow@slow.test",
+        ]  # fmt: skip
+
+
+async def test_the_credit_comes_back_as_results_leave(autojump_clock):
+    async with open_shop("scale") as shop, open_live(shop) as live:
+        await live.send(*[f"a{number}@friendly.test" for number in range(CREDIT)])
+        await live.until("result", CREDIT)
+        assert sum(line["more"] for line in live.of("credit")) == 2 * CREDIT
+        assert len(live.of("credit")) < CREDIT / 10
+
+
+async def test_a_client_that_ignores_its_credit_is_read_more_slowly(autojump_clock):
+    """It gets all results, and the service never holds much more than the credit."""
+    async with open_shop("scale") as shop, open_live(shop) as live:
+        count = 2 * CREDIT + 100
+
+        async def send_all() -> None:
+            for number in range(count):
+                await live.send(f"a{number}@friendly.test")
+            await live.send(END)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_all)
+            assert await live.until_closed() == 1000
+        assert len(live.of("result")) == count
+
+
+async def test_the_limit_of_the_minute_is_a_wait(autojump_clock):
+    async with open_shop("builder") as shop, open_live(shop) as live:
+        began = trio.current_time()
+        await live.send(*[f"a{number}@friendly.test" for number in range(130)], END)
+        assert await live.until_closed() == 1000
+        assert len(live.of("result")) == 130
+        assert [line["code"] for line in live.of("wait")] == ["rate_limit_exceeded"]
+        assert 55 < live.of("wait")[0]["seconds"] <= 60
+        assert 55 < trio.current_time() - began < 70
+        assert {row.failed_check for row in await shop.rows()} <= {None, "smtp", "mailbox"} | {
+            line["failed_check"] for line in live.of("result")
+        }
+
+
+async def test_a_small_minute_is_used_piece_by_piece(autojump_clock):
+    async with open_shop("free") as shop, open_live(shop) as live:
+        await live.send(*[f"a{number}@friendly.test" for number in range(25)], END)
+        assert await live.until_closed() == 1000
+        assert len(live.of("result")) == 25
+
+
+async def test_the_month_ends_the_socket_after_its_last_units(autojump_clock):
+    async with open_shop("free") as shop:
+        await shop.use_up(497)
+        async with open_live(shop) as live:
+            await live.send(*[f"a{number}@friendly.test" for number in range(5)])
+            assert await live.until_closed() == 4429
+            assert len(live.of("result")) == 3
+            (error,) = live.of("error")
+            assert error["error"] == "monthly_quota_exceeded"
+            assert {"message", "action", "docs", "limit", "used"} <= error.keys()
+
+
+async def test_the_hard_cap_ends_the_socket(autojump_clock):
+    async with open_shop("builder") as shop:
+        await shop.use_up(5000)
+        await shop.change(hard_cap_micros=0)
+        async with open_live(shop) as live:
+            await live.send("ann@friendly.test")
+            assert await live.until_closed() == 4402
+            assert live.of("error")[0]["error"] == "payment_required"
+
+
+async def test_a_revoked_key_ends_the_socket(autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        await live.send("ann@friendly.test")
+        await live.until("result")
+        caller = await shop.store.caller(key_hash(shop.key))
+        await shop.store.revoke_key(shop.account.id, caller.key.id)
+        await live.send("bob@friendly.test")
+        assert await live.until_closed() == 4401
+        assert live.of("error")[0]["error"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"email": 3}',
+        '{"mail": "ann@friendly.test"}',
+        '{"type": "go"}',
+        '{"type": "end", "email": "ann@friendly.test"}',
+        {"email": "ann@friendly.test", "ref": "r" * 201},
+        {"email": "ann@friendly.test", "ref": [1]},
+        "\n".join(["a"] * 1001),
+        b"ann@friendly.test",
+    ],
+)
+async def test_what_cannot_be_read_ends_the_socket_with_the_reason(line, autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        if isinstance(line, bytes):
+            await live.socket.send_message(line)
+        else:
+            await live.send(line)
+        assert await live.until_closed() == 4400
+        (error,) = live.of("error")
+        assert error["error"] == "invalid_request"
+        assert error["docs"].endswith("#live")
+
+
+async def test_what_a_client_did_not_get_is_not_billed(autojump_clock):
+    async with open_shop() as shop:
+        async with open_live(shop) as live:
+            await live.send("slow@slow.test", "ann@friendly.test")
+            await live.until("result")
+        await trio.sleep(5)
+        assert [row.units for row in await shop.rows()] == [1]
+        ledger = await shop.store.ledger(await shop.caller())
+        assert ledger.reserved == 0
+
+
+async def test_a_client_without_a_pong_is_gone(autojump_clock):
+    async with open_shop() as shop:
+        live_server = LiveServer(shop.service, trio.Event())
+        async with open_raw(shop, live_server) as client:
+            began = trio.current_time()
+            while await client.receive_some():
+                pass
+            assert trio.current_time() - began == pytest.approx(PING_EVERY_S + PONG_S, abs=3)
+
+
+async def test_a_socket_with_nothing_to_do_ends(autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        await live.send("ann@friendly.test")
+        await live.until("result")
+        began = trio.current_time()
+        assert await live.until_closed() == 1000
+        assert IDLE_S <= trio.current_time() - began <= IDLE_S + 5
+        assert live.lines[-1] == {"type": "done", "answered": 1}
+
+
+async def test_a_stop_leaves_the_results_under_way(autojump_clock):
+    drain = trio.Event()
+    async with open_shop() as shop:
+        live_server = LiveServer(shop.service, drain)
+        async with open_live(shop, live_server) as live:
+            await live.send("slow@slow.test", "ann@friendly.test")
+            await live.until("result")
+            drain.set()
+            assert await live.until_closed() == 1001
+            assert len(live.of("result")) == 2
+
+
+async def test_a_stop_ends_the_wait_for_the_minute(autojump_clock):
+    drain = trio.Event()
+    async with open_shop("free") as shop, open_live(shop, LiveServer(shop.service, drain)) as live:
+        await live.send(*[f"a{number}@friendly.test" for number in range(25)])
+        await live.until("wait")
+        drain.set()
+        began = trio.current_time()
+        assert await live.until_closed() == 1001
+        assert trio.current_time() - began < 5
+
+
+async def test_a_test_key_costs_nothing(autojump_clock):
+    async with open_shop() as shop:
+        key = await shop.new_key("sk_test_")
+        async with open_live(shop, key=key) as live:
+            await live.send("deliverable@example.com", END)
+            assert await live.until_closed() == 1000
+            assert len(live.of("result")) == 1
+        assert await shop.rows() == []
+
+
+async def test_the_store_away_ends_the_socket_with_its_error(autojump_clock):
+    async with open_shop() as shop, open_live(shop) as live:
+        await live.until("credit")
+        shop.store.away = True
+        await live.send("ann@friendly.test")
+        assert await live.until_closed() == 4503
+        assert live.of("error")[0]["error"] == "quota_check_failed"
+        shop.store.away = False
+
+
+async def rejected(shop: Any, live: LiveServer | None = None, **more: Any) -> ConnectionRejected:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with open_live(shop, live, **more):
+            raise AssertionError("it was opened")
+    error: BaseException = raised.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ConnectionRejected)
+    return error
+
+
+async def test_a_request_without_a_good_key_is_refused(autojump_clock):
+    async with open_shop() as shop:
+        for headers, status, code in (
+            ({}, 401, "missing_api_key"),
+            ({"Authorization": "Bearer sk_live_nothing"}, 401, "invalid_api_key"),
+            ({"Authorization": f"Bearer {shop.provisioning}"}, 401, "invalid_api_key"),
+            ({"Cookie": "session=1"}, 401, "missing_api_key"),
+        ):
+            error = await rejected(shop, headers=headers)
+            assert error.status_code == status
+            assert json.loads(error.body or b"")["error"] == code
+
+
+async def test_an_account_has_a_number_of_sockets(autojump_clock, monkeypatch):
+    monkeypatch.setattr(server, "SOCKETS_EACH_MAX", 1)
+    async with open_shop() as shop:
+        live_server = LiveServer(shop.service, trio.Event())
+        async with open_live(shop, live_server):
+            assert (await rejected(shop, live_server)).status_code == 503
+        async with open_live(shop, live_server) as live:
+            await live.until("credit")
+
+
+async def test_a_request_without_an_upgrade_learns_what_is_here(autojump_clock):
+    async with open_shop() as shop:
+        got = await shop.request("GET", LIVE)
+        assert (got.status, got.error) == (426, "upgrade_required")
+        assert got.headers["upgrade"] == "websocket"
+        assert (await shop.request("GET", LIVE, key=None)).status == 401
+
+
+async def test_a_list_is_watched_until_it_ends(autojump_clock):
+    async with open_list_shop() as shop:
+        shop.world.add("far.test", MailHost(latency_s=0.4))
+        text = "email\n" + "".join(f"a{number}@far.test\n" for number in range(200))
+        list_id = (await send(shop, text)).body["list_id"]
+        async with open_live(shop) as live:
+            await live.send({"type": "watch", "list": list_id})
+            while not live.of("list") or live.of("list")[-1]["status"] != "done":
+                assert await live.receive()
+            seen = [line["answered"] for line in live.of("list")]
+            assert seen == sorted(seen)
+            assert len(seen) > 1
+            assert seen[-1] == 200
+            await live.send({"type": "watch", "list": "another"})
+            assert await live.until_closed() == 4404
+
+
+async def test_one_slow_domain_holds_up_nobody_else(autojump_clock):
+    async with open_shop("scale") as shop:
+        shop.world.add("silent.test", MailHost(latency_s=60))
+        async with open_live(shop) as live:
+            await live.send(*[f"a{number}@silent.test" for number in range(100)])
+            await live.send("ann@friendly.test")
+            began = shop.clock()
+            while not any(line["email"] == "ann@friendly.test" for line in live.of("result")):
+                assert await live.receive()
+            assert shop.clock() - began < timedelta(seconds=3.2)
