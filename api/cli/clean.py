@@ -44,6 +44,9 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     help="The API key for the service. Default: MAILPROBE_KEY.",
 )
 @click.option(
+    "--live", is_flag=True, help="Verify over the service's live socket, address by address."
+)
+@click.option(
     "--column",
     metavar="NAME",
     help="Column of the addresses: its name, number, or path to a field.",
@@ -109,6 +112,7 @@ def clean(
     output: str | None,
     server: str | None,
     key: str | None,
+    live: bool,
     resume: bool,
     recheck: int,
     recheck_after: str,
@@ -137,7 +141,7 @@ def clean(
         from mailprobe.api.cli.output.progress import show_progress
         from mailprobe.api.cli.output.report import print_summary
 
-        open_source, is_local = _source(server, key)
+        open_source, is_local = _source(server, key, live=live)
     if reading["encoding"]:
         reading["encoding"] = known_encoding(reading["encoding"])
     source = None if input_ == "-" else Path(input_)
@@ -193,7 +197,9 @@ def lights_of(names: str, option: str) -> "frozenset[Light]":
     return frozenset(known[word] for word in words)
 
 
-def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
+def _source(
+    server: str | None, key: str | None, *, live: bool = False
+) -> "tuple[OpenSource, bool]":
     """The source that the options or the settings name, and whether it is an engine here.
 
     Raises Misuse and WrongSetting. A key in the settings is no reason to use a service.
@@ -203,6 +209,8 @@ def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
 
         settings = Settings.read(os.environ)
         server = settings.server if server is None else server
+        if server is None and live:
+            raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
         if server is None and key is None:
             from mailprobe.api.cli.source import open_own_engine
 
@@ -218,6 +226,10 @@ def _source(server: str | None, key: str | None) -> "tuple[OpenSource, bool]":
     from mailprobe.api.cli.remote.opening import open_http_source
 
     check_server(server, key)
+    if live:
+        from mailprobe.api.cli.remote.live_source import open_live_source
+
+        return (lambda: open_live_source(server, key)), False
     return (lambda: open_http_source(server, key)), False
 
 

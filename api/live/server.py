@@ -31,6 +31,7 @@ log = logging.getLogger("mailprobe.live")
 SOCKETS_MAX = 500  # of a process
 SOCKETS_EACH_MAX = 20  # of an account, by each process
 HANDSHAKE_S = 5.0
+EXPLAIN = b"evidence=1"  # the query of a socket whose results have their evidence
 RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
 
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +70,10 @@ class LiveServer:
                             receive_buffer_size=RECEIVE_OCTETS,
                         )  # fmt: skip
                     if not handshake.cancelled_caught:
-                        await self._serve(request, stream, headers_of_scope(scope), record)
+                        explain = scope["query_string"] == EXPLAIN
+                        await self._serve(
+                            request, stream, headers_of_scope(scope), record, explain=explain
+                        )
                     nursery.cancel_scope.cancel()
         except BaseException as error:
             fatal, fault = separate(error)
@@ -86,6 +90,8 @@ class LiveServer:
         stream: UpgradedStream,
         headers: Headers,
         record: RequestContext,
+        *,
+        explain: bool,
     ) -> None:
         identify = partial(self._identify, headers)
         try:
@@ -100,7 +106,8 @@ class LiveServer:
         with opening:
             socket = await request.accept()
             record.status, record.cut = 101, False
-            await LiveSession(self._service, identify, socket, stream, record).run(self._drain)
+            session = LiveSession(self._service, identify, socket, stream, record, explain=explain)
+            await session.run(self._drain)
 
     async def _identify(self, headers: Headers) -> Caller:
         """The caller of a key or of a browser's session. Raises Refusal, StoreUnavailable."""

@@ -72,8 +72,11 @@ class LiveSession:
         socket: WebSocketConnection,
         stream: UpgradedStream,
         record: RequestContext,
+        *,
+        explain: bool = False,
     ) -> None:
         self._service = service
+        self._explain = explain
         self._identify = identify
         self._socket = socket
         self._stream = stream
@@ -248,7 +251,7 @@ class LiveSession:
                 charged = charge(
                     self._service.quota,
                     caller,
-                    Verifications("live", texts, in_parts=True, waits=True),
+                    Verifications("live", texts, self._explain, in_parts=True, waits=True),
                 )
                 await charged.reserve()
             except (RateLimited, QuotaExhausted, Overloaded) as refusal:

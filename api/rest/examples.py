@@ -108,6 +108,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.PayloadTooLarge(BODY_OCTETS_MAX),
     refusals.SlowBody(BODY_S_MAX),
     refusals.UnsupportedCoding("gzip"),
+    refusals.UpgradeRequired(),
     refusals.InvalidRequest("The field email is missing.", "request"),
     refusals.HardCapReached(10.0, 9.99),
     refusals.RateLimited(100, _AT, _SOON, 5),

@@ -212,7 +212,7 @@ def _success(operation: Operation) -> dict[str, Any]:
     elif operation.gives is not None:
         example = example_of(operation.gives)
         answer["content"] = {JSON: {"schema": _ref(operation.gives), "example": example}}
-    elif operation.status != 204:
+    elif operation.status not in (101, 204):
         answer["content"] = {JSON: {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
     return answer
 
@@ -229,7 +229,7 @@ def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
     shapes = list(dict.fromkeys(row.shape for row in rows))
     schema = _ref(shapes[0]) if len(shapes) == 1 else {"anyOf": [_ref(shape) for shape in shapes]}
     extra = {
-        401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",),
+        401: ("WWW-Authenticate",), 405: ("Allow",), 426: ("Upgrade",), 429: ("Retry-After",), 503: ("Retry-After",),
     }.get(rows[0].status, ())  # fmt: skip
     return {
         "description": "; ".join(dict.fromkeys(f"`{row.code}`" for row in rows)),

@@ -216,6 +216,7 @@ HEADERS: dict[str, dict[str, Any]] = {
         "description": "The limits themselves (IETF draft).", "schema": {"type": "string"},
     },
     "Allow": {"description": "The methods of this path.", "schema": {"type": "string"}},
+    "Upgrade": {"description": "The protocol of this path.", "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "Always Bearer.", "schema": {"type": "string"}},
 }  # fmt: skip
 

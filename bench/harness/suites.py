@@ -32,19 +32,27 @@ SUITES: dict[str, str] = {
     "engine": "addresses through the engine: near, far, and as work grows",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
+    "live": "the live socket beside the NDJSON stream",
     "fleet": "a list on one and on three processes of one PostgreSQL, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
+SERVING = ("service", "live", "fleet")  # in a folder of their own
 LACKING = 3  # exit codes of a suite's process
 INTERRUPTED = 130
 
 
 def run_suite(name: str) -> Result:
     """Run one suite in this process. Raises KeyError for an unknown name, and MissingRequirement."""
-    SUITES[name]
-    run: Callable[[], list[Figure] | Result] = import_module(f"mailprobe.bench.suites.{name}").run
-    found = run()
+    found = suite_of(name)()
     return found if isinstance(found, Result) else Result(found)
+
+
+def suite_of(name: str) -> Callable[[], list[Figure] | Result]:
+    """The function that runs a suite. Raises KeyError for an unknown name."""
+    SUITES[name]
+    module = f"serving.{name}" if name in SERVING else name
+    run: Callable[[], list[Figure] | Result] = import_module(f"mailprobe.bench.suites.{module}").run
+    return run
 
 
 def main(name: str) -> int:

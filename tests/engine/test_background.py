@@ -26,6 +26,9 @@ ENDS_WITH = {
         "api/quota/background_writes.py",
         "self._run",
     ): "itself: it runs `contained` in a scope of its own",
+    ("api/live/session.py", "self._until_gone"): "its socket, whose serve() catches all",
+    ("api/live/session.py", "self._end_at"): "its socket, whose serve() catches all",
+    ("api/live/session.py", "self._answer"): "its socket, whose serve() catches all",
     ("api/alerts/smtp_relay.py", "self._cut_in_time"): "its mail",
     # The process ends with these, and should: nothing of a request runs in them.
     ("api/serve.py", "drain_on_signals"): "it sets an event",

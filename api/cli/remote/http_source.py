@@ -70,8 +70,15 @@ class _Evidence(msgspec.Struct):
     blame: Blame | None = None
 
 
-class _Line(Verdict, frozen=True):
+class ResultLine(Verdict, frozen=True):
+    """A result as a service sends it."""
+
     evidence: _Evidence | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The result alone."""
+        return Verdict(*(getattr(self, name) for name in Verdict.__struct_fields__))
 
     @property
     def cause(self) -> VerdictCause | None:
@@ -102,6 +109,21 @@ class HttpSource:
             raise run.error
 
 
+class LimitNotice:
+    """Reports the first long pause for the rate limit, so that it does not look like a hang."""
+
+    def __init__(self) -> None:
+        self._is_printed = False
+
+    def print_once(self, wait_s: float) -> None:
+        if not self._is_printed and NOTICE_WAIT_S <= wait_s < math.inf:
+            self._is_printed = True
+            print_error(
+                f"the account's rate limit is reached; continuing in {math.ceil(wait_s)} s, "
+                "and after each such pause"
+            )
+
+
 class _Run:
     """One list on its way through the service."""
 
@@ -124,7 +146,7 @@ class _Run:
         self._requests_max = 4  # grows with each success, halves with each failure
         self._not_before = -math.inf
         self._received = False
-        self._limit_notified = False
+        self._notice = LimitNotice()
         self._failures = 0  # since the last success
         self._failing_since = math.inf
         self._refused_since = math.inf  # for the rate limit, since the last request granted
@@ -132,7 +154,7 @@ class _Run:
         self._alone: Counter[int] = Counter()  # failures of addresses alone in a request
         self._aside: list[int] = []
         self._changed = trio.Event()
-        self._decoder = msgspec.json.Decoder(_Line)
+        self._decoder = msgspec.json.Decoder(ResultLine)
 
     async def run(self) -> None:
         """Verify all texts. Once `error` is set, only open requests are finished."""
@@ -166,7 +188,7 @@ class _Run:
         room = self._allowance.room(now)
         if room < 1:
             wake_at = self._allowance.opens_at()
-            self._notify_limit(wake_at - now)
+            self._notice.print_once(wake_at - now)
             return 0, wake_at
         return int(min(self._size_max, room)), math.inf
 
@@ -277,8 +299,8 @@ class _Run:
             return f"the service at {self._url} answers about {text}, which was not in the request"
         self._calm()
         self._answered += 1
-        verdict = Verdict(*msgspec.structs.astuple(received)[:-1])
-        self._send.send_nowait(Answer(positions.pop(), verdict, known_cause=received.cause))
+        answer = Answer(positions.pop(), received.verdict, known_cause=received.cause)
+        self._send.send_nowait(answer)
         if not positions:
             del unanswered[received.email]
         return None
@@ -296,7 +318,7 @@ class _Run:
             elif error.limit is not None and error.limit < count:
                 self._size_max = max(1, error.limit)  # it must be split to pass
             else:
-                self._notify_limit(wait_s or 0.0)
+                self._notice.print_once(wait_s or 0.0)
                 wait_s = PAUSE_S_MAX if wait_s is None else wait_s
                 self._limited(status, error, wait_s, LIMITED_TIMEOUT_S)
         elif status == 429 and error.error == "monthly_quota_exceeded":
@@ -328,15 +350,6 @@ class _Run:
         """Note a success."""
         self._failures = 0
         self._failing_since = math.inf
-
-    def _notify_limit(self, wait_s: float) -> None:
-        """Report the first long pause, so that it does not look like a hang."""
-        if not self._limit_notified and NOTICE_WAIT_S <= wait_s < math.inf:
-            self._limit_notified = True
-            print_error(
-                f"the account's rate limit is reached; continuing in {math.ceil(wait_s)} s, "
-                "and after each such pause"
-            )
 
     def _limited(self, status: int, error: RefusedRequest, wait_s: float, timeout_s: float) -> None:
         """Wait for the rate limit; stop if it refuses everything for too long."""

@@ -77,6 +77,7 @@ async def open_live(
 ) -> AsyncIterator[Live]:
     """Open a live socket with the shop's key. Raises ConnectionRejected, in groups."""
     live = live or LiveServer(shop.service, trio.Event())
+    ours: Any
     ours, theirs = memory_stream_pair()
     sent = {"Authorization": f"Bearer {key or shop.key}"} if headers is None else headers
     async with trio.open_nursery() as nursery:

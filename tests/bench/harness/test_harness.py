@@ -33,7 +33,7 @@ from mailprobe.bench.harness.figures import (
 from mailprobe.bench.harness.machine import describe, differences, is_busy
 from mailprobe.bench.harness.plots import draw_png, draw_text, plots_of, scale_of
 from mailprobe.bench.harness.rounds import RepeatedRuns, ratio, timed
-from mailprobe.bench.harness.suites import SUITES
+from mailprobe.bench.harness.suites import SUITES, suite_of
 from mailprobe.bench.harness.tables import number
 
 ROOT = Path(__file__).parents[3]
@@ -448,7 +448,7 @@ def test_what_is_promised_is_promised_of_a_suite() -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_can_be_run(name: str) -> None:
-    assert callable(import_module(f"mailprobe.bench.suites.{name}").run)
+    assert callable(suite_of(name))
     assert "tune" not in SUITES  # which is a command
 
 
@@ -471,7 +471,7 @@ SMALL: dict[str, dict[str, object]] = {  # suite -> what makes it small
 def test_a_suite_gives_every_figure_that_is_promised(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module(f"mailprobe.bench.suites.{name}")
+    module = import_module(suite_of(name).__module__)
     for constant, value in SMALL[name].items():
         monkeypatch.setattr(module, constant, value)
     figures = promised(name, module.run())

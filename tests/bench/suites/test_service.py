@@ -12,7 +12,7 @@ from mailprobe.api.rest import operations
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
 from mailprobe.bench.load.service_process import PLANS, ServiceFailed, start_service
-from mailprobe.bench.suites.service import measure, measure_requests
+from mailprobe.bench.suites.serving.service import measure, measure_requests
 
 ADDRESSES = 60
 OTHERS = 100  # two requests whose first line is timed

@@ -1,0 +1,1 @@
+"""Suites of the running service: its requests, the live socket, a fleet."""
