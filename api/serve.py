@@ -9,7 +9,7 @@ framework's; a task that crashes is restarted (`engine/background.py`).
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +35,8 @@ from mailprobe.api.observability.logs import release
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
+from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.pages.dashboard.work_pages import LISTS_PAGE
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
@@ -49,10 +51,12 @@ from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
 
+UPLOADS = (LISTS.encode(), LISTS_PAGE.encode())  # paths whose body is a list
 RETENTION_EVERY_S = 60.0  # units of a dead reservation are free again within a minute
 
 
@@ -153,6 +157,7 @@ async def open_service(
             watch=alerts.watch,
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
+            operators=frozenset(settings.operators),
         )
         async with (
             open_jobs(
@@ -211,6 +216,11 @@ async def serve_service(
         request_rejected(service.request_log, rejected, code, PROTOCOL_ERRORS[code].status)
         return octets_of_code(code, service.links)
 
+    sessions = Sessions(service.store)
+
+    async def session_caller(headers: Mapping[str, str]) -> Caller | None:
+        return await sessions.caller_of_headers(headers, service.links.base_url)
+
     app, listeners = create_app(service), listeners_on(sockets)
     async with trio.open_nursery() as background:
         background.start_soon(supervised, _apply_retention, service)
@@ -222,8 +232,8 @@ async def serve_service(
             admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
-            limits=Limits(uploads={LISTS.encode(): UPLOAD_OCTETS_MAX}),
-            upgrades={LIVE.encode(): LiveServer(service, drain).serve},
+            limits=Limits(uploads=dict.fromkeys(UPLOADS, UPLOAD_OCTETS_MAX)),
+            upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
             task_status=task_status,
         )
         background.cancel_scope.cancel()

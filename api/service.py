@@ -78,6 +78,7 @@ class Service:
     jobs: JobService | None = None  # None: no jobs
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
+    operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
@@ -102,6 +103,7 @@ def new_service(
     watch: Watch = not_observed,
     request_log: RequestLog = NO_REQUEST_LOG,
     takes_test_keys: bool = True,
+    operators: frozenset[str] = frozenset(),
 ) -> Service:
     """Put the parts together.
 
@@ -115,5 +117,5 @@ def new_service(
     )
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
-        payments, request_log=request_log, takes_test_keys=takes_test_keys,
+        payments, request_log=request_log, takes_test_keys=takes_test_keys, operators=operators,
     )  # fmt: skip

@@ -117,6 +117,11 @@ def read_retry_waits(text: str) -> tuple[int, ...]:
     return waits
 
 
+def read_accounts(text: str) -> tuple[str, ...]:
+    """Ids or e-mail addresses, separated by commas -> in lower case."""
+    return tuple(each.strip().lower() for each in text.split(",") if each.strip())
+
+
 def read_word_or_none(text: str) -> str | None:
     if text and not _fits_smtp_line(text):
         raise ValueError

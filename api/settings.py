@@ -17,6 +17,7 @@ from mailprobe.api.setting_values import (
     SECRET_KEY_OCTETS,
     Bind,
     host_name,
+    read_accounts,
     read_authority_file,
     read_bind,
     read_bind_or_none,
@@ -114,6 +115,7 @@ TABLE: tuple[Setting, ...] = (
         read_whole(1, PROBES_MAX),
         f"a whole number, 1 to {PROBES_MAX}",
     ),
+    Setting("OPERATOR", tuple, read_accounts, "ids or e-mail addresses of accounts, with commas"),
     Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("LOG", lambda: "info", read_one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
@@ -172,6 +174,7 @@ class Settings:
 
     engine: EngineSettings
     database: str = field(repr=False)  # a URL may hold a password
+    operators: tuple[str, ...]  # accounts, by id or e-mail address in lower case
     production: bool  # takes no test keys
     log: str
     bind: Bind
@@ -215,6 +218,7 @@ class Settings:
                 allow_private=value["ALLOW_PRIVATE"],
             ),
             database=value["DATABASE"],
+            operators=value["OPERATOR"],
             production=value["PRODUCTION"],
             log=value["LOG"],
             bind=value["BIND"],

@@ -4,6 +4,7 @@ The caller of `open_store` passes the key. Without one it is in a file beside th
 database, created once, readable by its owner alone.
 """
 
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -23,7 +24,12 @@ class Cipher:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_OCTETS:
             raise ValueError(f"the secret key has {len(key)} octets, not {KEY_OCTETS}")
+        self._key = key
         self._cipher = AESGCM(key)
+
+    def derived_key(self, purpose: str) -> bytes:
+        """Another key, for signatures: the same in every process, and of no use for decryption."""
+        return hmac.digest(self._key, f"mailprobe {purpose}".encode(), "sha256")
 
     def close(self, octets: bytes, context: str) -> bytes:
         """Return the encrypted octets, with a random nonce in front."""

@@ -73,6 +73,10 @@ class Store(ListStore):
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
         super().__init__(executor, cipher)
 
+    def derived_key(self, purpose: str) -> bytes:
+        """32 octets for signatures, the same in every process of this store."""
+        return self._cipher.derived_key(purpose)
+
     # accounts and keys
 
     async def create_account(self, email: str, tier: Tier) -> Account:

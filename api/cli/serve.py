@@ -214,14 +214,19 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 def _prepare_store(settings: "Settings") -> None:
     from mailprobe.api.cli.account import with_store
+    from mailprobe.api.pages.dashboard.sessions import Sessions
+    from mailprobe.api.serve import links_of
 
-    async def has_accounts(store: "Store") -> bool:
-        return bool(await store.accounts())
+    async def welcome_url(store: "Store") -> str | None:
+        """The link that makes the first account; None if there is one."""
+        if await store.accounts():
+            return None
+        return f"{links_of(settings).dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
 
-    if not with_store(settings, has_accounts):
-        print_error(
-            "there is no account yet; create one with the first of these, and try the second:"
-        )
+    if url := with_store(settings, welcome_url):
+        print_error("there is no account yet; make one in the browser, by this link:")
+        click.echo(f"  {url}", err=True)
+        print_error("or create one with the first of these, and try the second:")
         for line in first_commands(settings.bind.url):
             click.echo(f"  {line}", err=True)
 

@@ -56,6 +56,7 @@ CREATE_PARAMETERS = (
     _parameter("column", "The column of the addresses: its name, or its number from 1."),
     _parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
     _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
+    _parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
     _parameter("webhook", "A public https URL, called when the list is done."),
     _parameter("Webhook-Secret", "Signs the callback.", "header"),
 )
@@ -76,6 +77,9 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         raise _malformed("This service runs no background jobs, so it takes no lists.")
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
+    starts = _only_value(call, "start") or "1"
+    if starts not in ("0", "1"):
+        raise _malformed("The query parameter start must be 1 or 0.")
     column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
     reading = ReadOptions(
         column=column,
@@ -95,7 +99,8 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     except BaseException:
         service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
         raise
-    made = await store.change_list(order.id, "running", before=["loading"], loaded=reader.loaded)
+    state: ListState = "running" if starts == "1" else "paused"
+    made = await store.change_list(order.id, state, before=["loading"], loaded=reader.loaded)
     if made is None:
         raise ListNotFound
     queue.wake()

@@ -41,6 +41,9 @@ from mailprobe.api.http.exchange import (
 )
 from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.pages.dashboard.frame import Frame
+from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.rest.decoding import next_part, read_body
@@ -80,6 +83,8 @@ def create_app(service: Service) -> "ApiApp":
             methods=[operation.method],
             provide_automatic_options=False,
         )
+    sessions = Sessions(service.store)
+    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
     app.register_blueprint(pages_blueprint(lambda: description(service.links)))
     return app
 

@@ -174,6 +174,10 @@ class Routes:
             clock, self._new_address_lookup, observer=observer
         )
 
+    def failing_resolvers(self) -> list[str]:
+        """The URLs of the resolvers that do not answer now."""
+        return [endpoint.url for endpoint in self._resolvers.endpoints if endpoint.failing]
+
     def cached_route(self, domain: str, *, deferred_start: bool = False) -> RouteAnswer | None:
         """The route in the cache; None means that `find` has to look it up."""
         return self._routes.cached(domain.lower(), deferred_start=deferred_start)

@@ -148,6 +148,15 @@ class ProbeDispatcher:
         """How many more probes may be admitted."""
         return self._probes_max - len(self._admitted) + self._awaiting_proof
 
+    def hosts_backing_off(self) -> list[tuple[str, Cause]]:
+        """The mail hosts that are left alone now, and why."""
+        now = self._now()
+        return [
+            (pool.name, pool.backoff_cause)
+            for pool in self.pools.values()
+            if pool.backoff.active(now) and pool.backoff_cause is not None
+        ]
+
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
         now, pools = trio.current_time(), self.pools.values()

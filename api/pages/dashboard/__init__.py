@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, over the same operations as the API."""

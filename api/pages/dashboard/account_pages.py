@@ -1,0 +1,217 @@
+"""The pages of the account: signing in, the overview, keys, caps."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from quart import Blueprint, Response, request
+
+from mailprobe.api.cli.account import new_account
+from mailprobe.api.http.overload import admitted
+from mailprobe.api.keys import key_hash
+from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller
+from mailprobe.api.pages.dashboard.health import trouble_of
+from mailprobe.api.pages.dashboard.sessions import COOKIE
+from mailprobe.api.quota.plans import MICROS_PER_EUR
+from mailprobe.api.quota.pricing import eur_up, overage_micros
+from mailprobe.api.rest import management
+from mailprobe.api.rest.refusals import Refusal
+from mailprobe.api.rest.schema import CreateKeyRequest
+from mailprobe.engine.address import NotAnAddress, parse
+
+LABEL_CHARACTERS_MAX = 100
+_EUR = re.compile(r"[0-9]{1,9}([.,][0-9]{1,2})?", re.ASCII)
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the routes."""
+    _register_sign_in(pages, frame)
+    _register_overview(pages, frame)
+    _register_keys(pages, frame)
+    _register_caps(pages, frame)
+
+
+def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(SIGN_IN)
+    async def sign_in() -> Response:
+        return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args))
+
+    @pages.post(SIGN_IN)
+    async def enter() -> Response:
+        admitted()
+        if not frame.is_same_site():
+            return await frame.error(403, "This form comes from another site.", "Sign in here.")
+        if not frame.sign_ins.try_enter(request.remote_addr or ""):
+            return await frame.error(
+                429, "There were too many attempts to sign in.", "Wait a minute, then try again."
+            )
+        form = await request.form
+        try:
+            known = await frame.sessions.caller_of_key(form.get("key", ""))
+        except Refusal:
+            return await frame.page(
+                "sign_in.html", "Sign in", 401, next=_next_of(form),
+                error="That is no active provisioning key (sk_mgmt_…).",
+            )  # fmt: skip
+        return frame.with_cookie(away(_next_of(form)), known)
+
+    @pages.post(f"{HOME}/sign-out")
+    @frame.signed_in
+    async def sign_out() -> Response:
+        response = away(SIGN_IN)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
+        return response
+
+    @pages.get(f"{HOME}/welcome")
+    async def welcome() -> Response:
+        token = request.args.get("token", "")
+        if not await frame.sessions.is_welcome(token):
+            return await _not_welcome()
+        return await frame.page("welcome.html", "Welcome", token=token)
+
+    @pages.post(f"{HOME}/welcome")
+    async def begin() -> Response:
+        admitted()
+        form = await request.form
+        token, email = form.get("token", ""), form.get("email", "").strip()
+        if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
+            return await _not_welcome()
+        if isinstance(parse(email), NotAnAddress):
+            return await frame.page(
+                "welcome.html", "Welcome", 400, token=token, email=email,
+                error="That is no e-mail address.",
+            )  # fmt: skip
+        tier = form.get("tier", "free")
+        if tier not in frame.service.plans:
+            return await frame.error(400, "There is no such plan.", "Choose one of the form.")
+        made = await new_account(frame.service.store, email, tier)
+        known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
+        assert known is not None
+        shown = await frame.page("begun.html", "Your keys", made=made)
+        return frame.with_cookie(shown, known)
+
+    async def _not_welcome() -> Response:
+        return await frame.error(
+            404,
+            "This link is not good any more: it makes the first account, once.",
+            "Sign in with a provisioning key.",
+        )
+
+
+def _next_of(values: Mapping[str, str]) -> str:
+    """Where to go after the sign-in: a page of the dashboard, whatever was sent."""
+    wanted = values.get("next", HOME)
+    is_ours = re.fullmatch(r"/dashboard(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
+    return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
+
+
+def _register_overview(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(HOME)
+    @frame.signed_in
+    async def overview() -> Response:
+        return await frame.page("overview.html", "Overview", **await values())
+
+    @pages.get(f"{HOME}/trouble")
+    @frame.signed_in
+    async def trouble() -> Response:
+        """What is wrong now; the overview fetches it again and again."""
+        found = await trouble_of(frame.service, caller().account.id)
+        return await frame.page("trouble.html", "What is wrong now", trouble=found)
+
+    async def values() -> dict[str, Any]:
+        account = caller().account
+        usage = await frame.result_of(management.get_usage_summary)
+        days = (await frame.result_of(management.get_usage))["days"]
+        ledger = await frame.service.store.ledger(caller())
+        plan = frame.service.plan(caller())
+        span = (ledger.period_end - ledger.period_start).total_seconds()
+        passed = max(1.0, (ledger.asked_at - ledger.period_start).total_seconds())
+        projected = round(usage["calls_used"] * max(1.0, span / passed))
+        return {
+            "account": account,
+            "usage": usage,
+            "share": min(100, round(100 * usage["calls_used"] / max(1, usage["calls_included"]))),
+            "projected": projected,
+            "projected_eur": eur_up(overage_micros(plan, projected)),
+            "days": days,
+            "soft_cap": _euros(account.soft_cap_micros),
+            "hard_cap": _euros(account.hard_cap_micros),
+            "trouble": await trouble_of(frame.service, account.id),
+        }
+
+
+def _register_keys(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{HOME}/keys")
+    @frame.signed_in
+    async def keys() -> Response:
+        return await shown()
+
+    @pages.post(f"{HOME}/keys")
+    @frame.signed_in
+    async def make_key() -> Response:
+        form = await request.form
+        label = form.get("label", "").strip()[:LABEL_CHARACTERS_MAX] or None
+        body = CreateKeyRequest(label=label, test=form.get("kind") == "test")
+        return await shown(made=await frame.result_of(management.create_api_key, body))
+
+    @pages.post(f"{HOME}/keys/<id>/revoke")
+    @frame.signed_in
+    async def revoke_key(id: str) -> Response:
+        await frame.perform(management.revoke_api_key, id=id)
+        return away(f"{HOME}/keys")
+
+    async def shown(made: Any = None) -> Response:
+        listed = await frame.result_of(management.list_api_keys)
+        known = {key.id: key for key in await frame.service.store.keys(caller().account.id)}
+        for each in listed["keys"]:
+            each["is_test"] = known[each["id"]].is_test
+        return await frame.page(
+            "keys.html", "Keys", made=made, listed=listed,
+            takes_test_keys=frame.service.takes_test_keys,
+        )  # fmt: skip
+
+
+def _register_caps(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{HOME}/caps")
+    @frame.signed_in
+    async def caps() -> Response:
+        return await shown(asdict(caller().account))
+
+    @pages.post(f"{HOME}/caps")
+    @frame.signed_in
+    async def set_caps() -> Response:
+        form = await request.form
+        try:
+            changes: dict[str, Any] = {
+                f"{name}_cap_micros": _micros(form.get(name, "")) for name in ("soft", "hard")
+            }
+        except ValueError as error:
+            return await shown(asdict(caller().account), 400, error=str(error))
+        changes["alerts"] = form.get("alerts") == "on"
+        changed = await frame.service.store.change_account(caller().account.id, **changes)
+        assert changed is not None
+        return await shown(asdict(changed), saved=True)
+
+    async def shown(account: Mapping[str, Any], status: int = 200, **more: Any) -> Response:
+        return await frame.page(
+            "caps.html", "Caps and alerts", status,
+            soft=_euros(account["soft_cap_micros"]), hard=_euros(account["hard_cap_micros"]),
+            alerts=account["alerts"], email=account["email"], plan=frame.service.plan(caller()),
+            **more,
+        )  # fmt: skip
+
+
+def _euros(micros: int | None) -> str:
+    """Euros for a form; empty without a cap."""
+    return "" if micros is None else f"{micros / MICROS_PER_EUR:.2f}"
+
+
+def _micros(text: str) -> int | None:
+    """Micro-euros of what was typed; None if it is empty. Raises ValueError with the reason."""
+    if not text.strip():
+        return None
+    if not _EUR.fullmatch(text.strip()):
+        raise ValueError(f"{text.strip()[:20]!r} is no amount in euros, such as 25 or 12.50.")
+    euros, _, cents = text.strip().replace(",", ".").partition(".")
+    return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_EUR // 100

@@ -1,0 +1,194 @@
+"""What every page of the dashboard shares: the session, the headers, forms and errors.
+
+A browser may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
+An operation of the API does the work of each page; what it refuses is shown in its words.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import orjson
+from quart import Response, g, render_template, request
+
+from mailprobe.api.http.overload import admitted
+from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.pages.dashboard.assets import assets
+from mailprobe.api.pages.dashboard.sessions import (
+    COOKIE,
+    SESSION_S,
+    Session,
+    Sessions,
+    SignInLimit,
+    is_same_site,
+)
+from mailprobe.api.rest.errors import body_of, row_of
+from mailprobe.api.rest.messages import Call, OperationReply
+from mailprobe.api.rest.refusals import OurFault, Refusal, UsageUnknown
+from mailprobe.api.service import Service
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
+
+log = logging.getLogger("mailprobe.dashboard")
+
+HOME = "/dashboard"
+SIGN_IN = f"{HOME}/sign-in"
+CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",  # with none, forms have the Origin "null"
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+SECTIONS = (
+    ("Overview", HOME),
+    ("Lists", f"{HOME}/lists"),
+    ("Try", f"{HOME}/try"),
+    ("Keys", f"{HOME}/keys"),
+    ("Caps", f"{HOME}/caps"),
+    ("Jobs", f"{HOME}/jobs"),
+)
+
+View = Callable[..., Awaitable[Response]]
+Handler = Callable[[Service, Call], Awaitable[OperationReply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The parts of the dashboard that its pages use."""
+
+    service: Service
+    sessions: Sessions
+    operators: frozenset[str]  # ids or e-mail addresses, in lower case
+    sign_ins: SignInLimit = field(default_factory=SignInLimit)
+
+    @property
+    def is_https(self) -> bool:
+        return self.service.links.base_url.startswith("https://")
+
+    def is_operator(self, caller: Caller) -> bool:
+        """Whether this account sees the operator's page."""
+        return bool({caller.account.id.lower(), caller.account.email.lower()} & self.operators)
+
+    # sessions
+
+    def signed_in(self, view: View) -> View:
+        """A view for a signed-in browser; others are sent to sign in. A form needs its token."""
+
+        @wraps(view)
+        async def guarded(**path: str) -> Response:
+            admitted()
+            session = await self.sessions.session_of(request.cookies.get(COOKIE))
+            if session is None:
+                return away(
+                    f"{SIGN_IN}?next={request.path}" if request.method == "GET" else SIGN_IN
+                )
+            g.session = session
+            identified(session.caller.key.id)
+            if request.method == "POST" and not await self._has_token(session):
+                return await self.error(
+                    403, "This form is too old.", "Go back, reload the page, and send it again."
+                )
+            return await view(**path)
+
+        return guarded
+
+    async def _has_token(self, session: Session) -> bool:
+        if not self.is_same_site():
+            return False
+        token = request.headers.get(CSRF_HEADER)
+        if token is None:
+            token = (await request.form).get(CSRF_FIELD, "")
+        return token == session.csrf
+
+    def is_same_site(self) -> bool:
+        """Whether the request comes from a page of this service."""
+        origin, host = request.headers.get("Origin"), request.headers.get("Host")
+        return is_same_site(origin, host, self.service.links.base_url)
+
+    def with_cookie(self, response: Response, caller: Caller) -> Response:
+        """Begin a session."""
+        response.set_cookie(
+            COOKIE, self.sessions.cookie_of(caller), max_age=SESSION_S, path="/",
+            httponly=True, samesite="Lax", secure=self.is_https,
+        )  # fmt: skip
+        return response
+
+    # answers
+
+    async def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
+        """A whole page."""
+        session: Session | None = g.get("session")
+        sections = list(SECTIONS)
+        if session is not None and self.is_operator(session.caller):
+            sections.append(("Operator", f"{HOME}/operator"))
+        html = await render_template(
+            f"dashboard/{template}",
+            title=title, session=session, sections=sections, assets=assets(), path=request.path,
+            links=self.service.links, **values,
+        )  # fmt: skip
+        return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
+
+    async def error(self, status: int, message: str, action: str) -> Response:
+        """A page that says what is wrong, and what to do."""
+        return await self.page("error.html", "Error", status, message=message, action=action)
+
+    async def refused(self, refusal: Refusal) -> Response:
+        body = body_of(refusal, self.service.links)
+        return await self.error(row_of(refusal).status, body.message, body.action)
+
+    async def failed(self, error: Exception) -> Response:
+        """The page for what a view raised."""
+        match error:
+            case Refusal():
+                return await self.refused(error)
+            case StoreUnavailable():
+                return await self.refused(UsageUnknown())
+        log.error("a page failed", exc_info=error)
+        return await self.refused(OurFault("-"))
+
+    # operations
+
+    async def perform(
+        self,
+        handler: Handler,
+        body: Any = None,
+        *,
+        query: Mapping[str, Sequence[str]] | None = None,
+        **path: str,
+    ) -> OperationReply:
+        """Run an operation of the API for the session's account. Raises Refusal."""
+        return await handler(self.service, Call(caller(), query or {}, path, body))
+
+    async def result_of(
+        self,
+        handler: Handler,
+        body: Any = None,
+        *,
+        query: Mapping[str, Sequence[str]] | None = None,
+        **path: str,
+    ) -> Any:
+        """The body of an operation's answer, as built-in types. Raises Refusal."""
+        return fields_of(await self.perform(handler, body, query=query, **path))
+
+
+def fields_of(reply: OperationReply) -> Any:
+    """The body of a whole reply, as built-in types."""
+    assert isinstance(reply.body, bytes)
+    return orjson.loads(reply.body)
+
+
+def caller() -> Caller:
+    """The caller of the request's session."""
+    session: Session = g.session
+    return session.caller
+
+
+def away(path: str) -> Response:
+    """See the page at this path (303: with a GET)."""
+    return Response(b"", 303, headers={**HEADERS, "Location": path})

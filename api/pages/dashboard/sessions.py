@@ -1,0 +1,143 @@
+"""Who is signed in: a signed cookie that names a provisioning key, and ends.
+
+A session lasts as long as its key: revoking it ends the session at once, in every process.
+Forms carry a token made from the cookie, so that another site cannot send them. Nothing is
+stored; the secret comes from the store, the same for all its processes.
+"""
+
+import hmac
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+import trio
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+from werkzeug.http import parse_cookie
+
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.storage.records import Caller
+from mailprobe.storage.store import Store
+
+COOKIE = "mailprobe_session"
+SESSION_S = 12 * 3600
+WELCOME_S = 24 * 3600
+TRIES_EACH = 5  # sign-ins of one address in TRIES_S
+TRIES_ALL = 60
+TRIES_S = 60.0
+ADDRESSES_MAX = 10_000  # remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A signed-in browser."""
+
+    caller: Caller
+    csrf: str  # what its forms carry
+
+
+class Sessions:
+    """Makes and reads cookies, form tokens and the link of the first start."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        secret = store.derived_key("dashboard")
+        self._secret = secret
+        self._cookies = URLSafeTimedSerializer(secret, "session", signer_kwargs=SIGNER)
+        self._welcomes = URLSafeTimedSerializer(secret, "welcome", signer_kwargs=SIGNER)
+
+    def cookie_of(self, caller: Caller) -> str:
+        """The value of a new session's cookie."""
+        words = {"a": caller.account.id, "k": caller.key.id, "n": secrets.token_hex(8)}
+        return str(self._cookies.dumps(words))
+
+    def csrf_of(self, cookie: str) -> str:
+        """The token of the forms of this session."""
+        return hmac.digest(self._secret, f"form {cookie}".encode(), "sha256").hex()
+
+    async def session_of(self, cookie: str | None) -> Session | None:
+        """The session of a cookie; None if it has ended. Raises StoreUnavailable."""
+        if not cookie:
+            return None
+        try:
+            words = self._cookies.loads(cookie, max_age=SESSION_S)
+        except BadSignature:
+            return None
+        account = await self._store.account(words["a"])
+        keys = await self._store.keys(words["a"])
+        key = next((each for each in keys if each.id == words["k"]), None)
+        if account is None or key is None:
+            return None
+        return Session(Caller(account, key), self.csrf_of(cookie))
+
+    async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
+        """The caller of a browser's WebSocket; None without a session, or from another site."""
+        cookies = parse_cookie(headers.get("cookie"))
+        if not is_same_site(headers.get("origin", ""), headers.get("host"), base_url):
+            return None
+        session = await self.session_of(cookies.get(COOKIE))
+        return None if session is None else session.caller
+
+    async def caller_of_key(self, key: str) -> Caller:
+        """The account that a provisioning key opens. Raises Refusal, StoreUnavailable."""
+        return await authenticate(self._store, f"Bearer {key.strip()}", "provisioning")
+
+    # the first start
+
+    def welcome_token(self) -> str:
+        """What the link of the first start carries."""
+        return str(self._welcomes.dumps(secrets.token_hex(8)))
+
+    async def is_welcome(self, token: str) -> bool:
+        """Whether the link is good: it opens the first account, and no other."""
+        try:
+            self._welcomes.loads(token, max_age=WELCOME_S)
+        except BadSignature:
+            return False
+        return not await self._store.accounts()
+
+
+SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}
+
+
+class SignInLimit:
+    """Counts attempts to sign in, by address and all together."""
+
+    def __init__(self) -> None:
+        self._all: deque[float] = deque()
+        self._each: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def try_enter(self, address: str) -> bool:
+        """Count an attempt; False if there were too many."""
+        each = self._each.setdefault(_network_of(address), deque())
+        self._each.move_to_end(_network_of(address))
+        if len(self._each) > ADDRESSES_MAX:
+            self._each.popitem(last=False)
+        now = trio.current_time()
+        for times in (self._all, each):
+            while times and times[0] <= now - TRIES_S:
+                times.popleft()
+        if len(self._all) >= TRIES_ALL or len(each) >= TRIES_EACH:
+            return False
+        self._all.append(now)
+        each.append(now)
+        return True
+
+
+def _network_of(address: str) -> str:
+    """An IPv6 client has a whole network of addresses (RFC 6177)."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return parsed.exploded[:19] if isinstance(parsed, IPv6Address) else address
+
+
+def is_same_site(origin: str | None, host: str | None, base_url: str) -> bool:
+    """Whether a request comes from a page of this service; programs send no Origin."""
+    if origin is None:
+        return True
+    return urlsplit(origin).netloc in (host, urlsplit(base_url).netloc)

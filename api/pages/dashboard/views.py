@@ -1,0 +1,42 @@
+"""The routes of the dashboard, as one Quart blueprint."""
+
+from quart import Blueprint, Response, request
+from werkzeug.exceptions import HTTPException, NotFound
+
+from mailprobe.api.pages.dashboard import account_pages, operator_page, work_pages
+from mailprobe.api.pages.dashboard.assets import assets_by_url
+from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame
+from mailprobe.api.rest.refusals import PayloadTooLarge
+
+KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+
+
+def dashboard_blueprint(frame: Frame) -> Blueprint:
+    """Make the routes."""
+    pages = Blueprint("dashboard", __name__, template_folder="templates")
+    account_pages.register(pages, frame)
+    work_pages.register(pages, frame)
+    operator_page.register(pages, frame)
+
+    @pages.get(f"{HOME}/static/<name>")
+    async def static_file(name: str) -> Response:
+        asset = assets_by_url().get(f"{HOME}/static/{name}")
+        if asset is None:
+            raise NotFound
+        return Response(asset.octets, headers=KEPT, content_type=asset.media_type)
+
+    @pages.get(f"{HOME}/")
+    @pages.get(f"{HOME}/<path:rest>")
+    async def nothing(rest: str = "") -> Response:
+        raise NotFound
+
+    @pages.errorhandler(Exception)
+    async def failed(error: Exception) -> Response:
+        match error:
+            case HTTPException(code=413):
+                return await frame.refused(PayloadTooLarge(request.max_content_length or 0))
+            case HTTPException(code=int(code)):
+                return await frame.error(code, "There is no such page.", "Go to the overview.")
+        return await frame.failed(error)
+
+    return pages

@@ -1,0 +1,239 @@
+"""The pages of work: one address, jobs, and the lists."""
+
+from itertools import islice
+from typing import Any
+
+import trio
+from quart import Blueprint, Response, request
+from quart.wrappers.response import IterableBody
+
+from mailprobe.api.cli.output.lights import WORDS, light_of
+from mailprobe.api.jobs import operations as jobs
+from mailprobe.api.lists import operations as lists
+from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
+from mailprobe.api.lists.rows import results_of, rows_of
+from mailprobe.api.pages.dashboard.frame import (
+    HEADERS,
+    HOME,
+    Frame,
+    away,
+    caller,
+    fields_of,
+)
+from mailprobe.api.quota.pricing import eur_up, overage_micros
+from mailprobe.api.rest import verification
+from mailprobe.api.rest.messages import Call, StreamedParts
+from mailprobe.api.rest.refusals import JobNotFound, Refusal
+from mailprobe.api.rest.schema import VerifyRequest
+from mailprobe.engine import Verdict
+from mailprobe.storage.lists.records import LAST_PLACE
+
+JOBS_SHOWN = 100
+PREVIEW_ROWS = 10
+LAYERS = ("syntax", "disposable", "no_mx", "mailbox")
+
+ACTIONS: dict[str, str] = {
+    "green": "Keep it: mail will most likely arrive.",
+    "yellow": "Ask the person to confirm it, or try again later.",
+    "red": "Do not send mail there.",
+}
+LISTS_PAGE = f"{HOME}/lists"
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the routes."""
+    _register_try(pages, frame)
+    _register_jobs(pages, frame)
+    _register_lists(pages, frame)
+    _register_list(pages, frame)
+
+
+def _register_try(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{HOME}/try")
+    @frame.signed_in
+    async def try_page() -> Response:
+        return await frame.page("try.html", "Try one address", email="", result=None)
+
+    @pages.post(f"{HOME}/try")
+    @frame.signed_in
+    async def try_address() -> Response:
+        email = (await request.form).get("email", "")
+        try:
+            result = await frame.result_of(
+                verification.verify_email, VerifyRequest(email=email), query={"evidence": ["1"]}
+            )
+        except Refusal as refusal:
+            return await frame.refused(refusal)
+        fields = {name: result[name] for name in Verdict.__struct_fields__}
+        light = light_of(Verdict(**fields)).removesuffix("_LIGHT").lower()
+        evidence = result["evidence"]
+        return await frame.page(
+            "try.html", "Try one address", email=email, result=result, light=light,
+            evidence=evidence, action=ACTIONS[light],
+            reason=WORDS.get(evidence.get("reason") or "", ""), layers=_layers_of(result),
+        )  # fmt: skip
+
+
+def _layers_of(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The five layers: name, state (passed, failed, not asked), and what was found."""
+    failed = result["failed_check"]
+    reached = LAYERS.index(failed) if failed in LAYERS else len(LAYERS) - 1
+    found = (
+        "The address is well formed." if failed != "syntax" else "This is no address.",
+        "The domain is on the list of throwaways." if result["disposable"] else "No throwaway.",
+        f"Its mail goes to {result['mx_host']}." if result["mx_host"] else "No mail host.",
+        f"{result['status']}, confidence {result['confidence']:.2f}",
+    )
+    names = ("Syntax", "Throwaway list", "Mail host (MX)", "Mailbox")
+    layers = []
+    for place, (name, text) in enumerate(zip(names, found, strict=True)):
+        if place > reached:
+            layers.append((name, "skipped", "Not asked."))
+        else:
+            is_bad = place == reached and failed is not None
+            layers.append((name, "failed" if is_bad else "passed", text))
+    signals = [
+        word
+        for word, is_so in (
+            ("a role address", result["role"]),
+            ("a free provider", result["free_provider"]),
+            (f"perhaps a typo of {result['suggestion']}", result["suggestion"]),
+            ("the host accepts any name", result["catch_all"]),
+        )
+        if is_so
+    ]
+    layers.append(("Signals", "passed", ", ".join(signals).capitalize() or "Nothing special."))
+    return layers
+
+
+def _register_jobs(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{HOME}/jobs")
+    @frame.signed_in
+    async def show_jobs() -> Response:
+        found = await frame.service.store.jobs(account_id=caller().account.id, limit=JOBS_SHOWN)
+        return await frame.page("jobs.html", "Jobs", jobs=found)
+
+    @pages.get(f"{HOME}/jobs/<id>")
+    @frame.signed_in
+    async def show_job(id: str) -> Response:
+        job = await frame.result_of(jobs.get_job, id=id)
+        return await frame.page("job.html", "Job", job=job)
+
+    @pages.post(f"{HOME}/jobs/<id>/resend")
+    @frame.signed_in
+    async def resend(id: str) -> Response:
+        await frame.result_of(jobs.get_job, id=id)  # of another account: not found
+        if await frame.service.store.resend_job(id.lower()) is None:
+            raise JobNotFound
+        if frame.service.jobs is not None:
+            frame.service.jobs.wake()
+        return away(f"{HOME}/jobs/{id}")
+
+
+def _register_lists(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(LISTS_PAGE)
+    @frame.signed_in
+    async def show_lists() -> Response:
+        found = (await frame.result_of(lists.list_lists))["lists"]
+        return await frame.page("lists.html", "Lists", lists=found)
+
+    @pages.post(LISTS_PAGE)
+    @frame.signed_in
+    async def upload() -> Response:
+        """The file as the body (with script), or in a form (without: small files)."""
+        made = await (_from_form() if _is_form() else _from_body())
+        list_id = made["list_id"]
+        if _is_form():
+            return away(f"{LISTS_PAGE}/{list_id}")
+        return Response(b"", 201, headers={**HEADERS, "Location": f"{LISTS_PAGE}/{list_id}"})
+
+    def _is_form() -> bool:
+        return request.mimetype == "multipart/form-data"
+
+    async def _from_form() -> Any:
+        files, form = await request.files, await request.form
+        file = files.get("file")
+        octets = b"" if file is None else file.read()
+        name = "list" if file is None else file.filename or "list"
+        parts = [octets, b""]
+
+        async def receive() -> bytes:
+            await trio.lowlevel.checkpoint()
+            return parts.pop(0) if parts else b""
+
+        return await _create(name, form.get("column", ""), receive)
+
+    async def _from_body() -> Any:
+        incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
+        name, column = request.args.get("name", "list"), request.args.get("column", "")
+        return await _create(name, column, incoming.next_part)
+
+    async def _create(name: str, column: str, receive: Any) -> Any:
+        query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"]}
+        if column:
+            query["column"] = [column]
+        sent = {"content-type": "application/octet-stream"}
+        call = Call(caller(), query, {}, sent=sent, receive=receive)
+        reply = await lists.create_list(frame.service, call)
+        return fields_of(reply)
+
+
+def _register_list(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{LISTS_PAGE}/<id>")
+    @frame.signed_in
+    async def show_list(id: str) -> Response:
+        found = await frame.result_of(lists.get_list, id=id)
+        return await frame.page("list.html", found["name"], list=found, **await _more(found))
+
+    async def _more(found: dict[str, Any]) -> dict[str, Any]:
+        is_new = found["status"] == "paused" and not found["answered"] and not found["cause"]
+        stored = await frame.service.store.stored_list(found["list_id"])
+        chunks = await frame.service.store.chunks(found["list_id"], first=0, limit=1)
+        assert stored is not None
+        rows: list[tuple[list[str], str]] = []
+        for chunk in chunks:
+            if chunk.place != LAST_PLACE:
+                known = results_of(chunk)
+                for row in islice(rows_of(chunk), PREVIEW_ROWS):
+                    result = known.get(row.number) if row.number is not None else None
+                    rows.append((row.cells, result.status if result else row.address or ""))
+        return {"is_new": is_new, "columns": stored.columns, "rows": rows, **await _cost(found)}
+
+    async def _cost(found: dict[str, Any]) -> dict[str, Any]:
+        """What the list costs at most, beyond what the plan includes."""
+        plan = frame.service.plan(caller())
+        ledger = await frame.service.store.ledger(caller())
+        used, more = ledger.month_billable, found["addresses"]
+        cost = overage_micros(plan, used + more) - overage_micros(plan, used)
+        minutes = more / max(1, plan.rate_limit_per_min * 0.9)
+        return {
+            "cost_eur": eur_up(cost),
+            "left": max(0, plan.monthly_calls - used),
+            "minutes": max(1, round(minutes)),
+        }
+
+    @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
+    @frame.signed_in
+    async def change_list(id: str, word: str) -> Response:
+        handlers = {
+            "pause": lists.pause_list, "resume": lists.resume_list, "cancel": lists.cancel_list,
+        }  # fmt: skip
+        await frame.perform(handlers[word], id=id)
+        return away(f"{LISTS_PAGE}/{id}")
+
+    @pages.post(f"{LISTS_PAGE}/<id>/delete")
+    @frame.signed_in
+    async def delete_list(id: str) -> Response:
+        await frame.perform(lists.delete_list, id=id)
+        return away(LISTS_PAGE)
+
+    @pages.get(f"{LISTS_PAGE}/<id>/results")
+    @frame.signed_in
+    async def results(id: str) -> Response:
+        query = {name: [request.args[name]] for name in ("format", "only") if name in request.args}
+        reply = await frame.perform(lists.get_list_results, query=query, id=id)
+        assert isinstance(reply.body, StreamedParts)
+        response = Response(IterableBody(reply.body.parts()), 200)
+        response.headers.update({**HEADERS, **reply.headers, "Content-Type": reply.media_type})
+        response.timeout = None
+        return response
