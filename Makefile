@@ -15,7 +15,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others wheel-test peers clients check bench format map man lock clean
+.PHONY: setup tools demo serve test test-others wheel-test peers clients browser check bench format map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -70,6 +70,13 @@ clients: tools
 	@tests/clients/able
 	npm ci --silent --no-fund --no-audit --prefix tests/clients
 	$(BIN)/python -m pytest tests/clients
+
+# The dashboard in Debian's Chromium, which is installed if there is none: that takes root.
+browser:
+	@tests/browser/able
+	@$(MAKE) --no-print-directory tools
+	@tests/browser/install
+	$(BIN)/python -m pytest tests/browser
 
 bench: tools
 	@$(BIN)/mailprobe bench

@@ -85,6 +85,8 @@ class Frame:
             admitted()
             session = await self.sessions.session_of(request.cookies.get(COOKIE))
             if session is None:
+                if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
+                    return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
                 return away(
                     f"{SIGN_IN}?next={request.path}" if request.method == "GET" else SIGN_IN
                 )

@@ -1,5 +1,6 @@
 """The pages of work: one address, jobs, and the lists."""
 
+from contextlib import aclosing
 from itertools import islice
 from typing import Any
 
@@ -20,6 +21,7 @@ from mailprobe.api.pages.dashboard.frame import (
     caller,
     fields_of,
 )
+from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.rest import verification
 from mailprobe.api.rest.messages import Call, StreamedParts
@@ -161,21 +163,23 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             await trio.lowlevel.checkpoint()
             return parts.pop(0) if parts else b""
 
-        return await _create(name, form.get("column", ""), receive)
+        return await new_list(frame, name, form.get("column", ""), receive)
 
     async def _from_body() -> Any:
         incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
         name, column = request.args.get("name", "list"), request.args.get("column", "")
-        return await _create(name, column, incoming.next_part)
+        return await new_list(frame, name, column, incoming.next_part)
 
-    async def _create(name: str, column: str, receive: Any) -> Any:
-        query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"]}
-        if column:
-            query["column"] = [column]
-        sent = {"content-type": "application/octet-stream"}
-        call = Call(caller(), query, {}, sent=sent, receive=receive)
-        reply = await lists.create_list(frame.service, call)
-        return fields_of(reply)
+
+async def new_list(
+    frame: Frame, name: str, column: str, receive: Any, media_type: str = "application/octet-stream"
+) -> Any:
+    """Store a list that waits to be started; its fields as the API has them. Raises Refusal."""
+    query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"]}
+    if column:
+        query["column"] = [column]
+    call = Call(caller(), query, {}, sent={"content-type": media_type}, receive=receive)
+    return fields_of(await lists.create_list(frame.service, call))
 
 
 def _register_list(pages: Blueprint, frame: Frame) -> None:
@@ -197,7 +201,37 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
                 for row in islice(rows_of(chunk), PREVIEW_ROWS):
                     result = known.get(row.number) if row.number is not None else None
                     rows.append((row.cells, result.status if result else row.address or ""))
-        return {"is_new": is_new, "columns": stored.columns, "rows": rows, **await _cost(found)}
+        worst = [] if is_new else await worst_domains(frame.service.store, found["list_id"])
+        return {
+            "is_new": is_new, "columns": stored.columns, "rows": rows, "domains": worst,
+            **await _cost(found),
+        }  # fmt: skip
+
+    @pages.post(f"{LISTS_PAGE}/<id>/column")
+    @frame.signed_in
+    async def choose_column(id: str) -> Response:
+        """Read the rows again, with the addresses from another column."""
+        found = await frame.result_of(lists.get_list, id=id)
+        stored = await frame.service.store.stored_list(found["list_id"])
+        assert stored is not None
+        parts = csv_of_rows(frame.service.store, stored)
+
+        async def receive() -> bytes:
+            return await anext(parts, b"")
+
+        column = (await request.form).get("column", "")
+        async with aclosing(parts):
+            made = await new_list(frame, found["name"], column, receive, "text/csv")
+        await frame.perform(lists.delete_list, id=id)
+        return away(f"{LISTS_PAGE}/{made['list_id']}")
+
+    @pages.get(f"{LISTS_PAGE}/<id>/domains")
+    @frame.signed_in
+    async def domains(id: str) -> Response:
+        """The worst domains; the page of a running list fetches them again and again."""
+        found = await frame.result_of(lists.get_list, id=id)
+        worst = await worst_domains(frame.service.store, found["list_id"])
+        return await frame.page("domains.html", "Worst domains", list=found, domains=worst)
 
     async def _cost(found: dict[str, Any]) -> dict[str, Any]:
         """What the list costs at most, beyond what the plan includes."""

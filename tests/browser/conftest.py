@@ -1,0 +1,77 @@
+"""A service with the lab, and a browser that fails a test for errors and outside requests."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from mailprobe.bench.lab import Lab, start_lab
+from tests.api.service_process import Place, Running, make_place, running
+from tests.browser.pages import Visitor
+
+PLANS = "[scale]\nrate_limit_per_min = 1000000\n"
+CHROMIUM = "/usr/bin/chromium"
+OPERATOR = "ann@example.org"
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--enable-precise-memory-info"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, lab: Lab) -> Place:
+    return make_place(tmp_path / "place", lab, PLANS, operator=OPERATOR)
+
+
+@pytest.fixture
+def service(place: Place) -> Iterator[Running]:
+    """A service without any account."""
+    with running(place) as service:
+        yield service
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(30_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def visitor(service: Running, context: BrowserContext) -> Iterator[Visitor]:
+    """A person in front of the browser, who has not signed in."""
+    visitor = Visitor(context.new_page(), service)
+    yield visitor
+    assert visitor.faults == []
+
+
+@pytest.fixture
+def ann(visitor: Visitor) -> Visitor:
+    """The person who has made the first account by the link, and sees the overview."""
+    visitor.begin()
+    return visitor
+
+
+def welcome_url(service: Running) -> str:
+    found = re.search(r"http://\S+/dashboard/welcome\?token=\S+", service.place.log.read_text())
+    assert found is not None
+    return found[0]
+
+
+__all__ = ["Page"]

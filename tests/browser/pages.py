@@ -1,0 +1,82 @@
+"""What a person does in the dashboard, as methods."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import ConsoleMessage, Page, Request
+
+from tests.api.service_process import Running
+
+SERIOUS = ("serious", "critical")
+
+
+@dataclass
+class Visitor:
+    """A browser's page; `faults` are console errors, and requests to other hosts."""
+
+    page: Page
+    service: Running
+    faults: list[str] = field(default_factory=list)
+    key: str = ""
+    provisioning_key: str = ""
+
+    def __post_init__(self) -> None:
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", self._see)
+        self.page.on("dialog", lambda dialog: dialog.accept())
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.faults.append(f"{message.text} ({message.location})")
+
+    def _see(self, request: Request) -> None:
+        if not request.url.startswith((self.service.url, "data:")):
+            self.faults.append(f"a request to {request.url}")
+
+    def open(self, path: str = "") -> None:
+        self.page.goto(f"{self.service.url}/dashboard{path}")
+
+    def begin(self) -> None:
+        """Follow the link of the first start and make an account."""
+        found = re.search(
+            r"http://\S+/dashboard/welcome\?token=\S+", self.service.place.log.read_text()
+        )
+        assert found is not None
+        self.page.goto(found[0])
+        self.page.get_by_label("E-mail address").fill("ann@example.org")
+        self.page.get_by_role("button", name="Make the account").click()
+        self.key = self.page.locator("#key").inner_text()
+        self.provisioning_key = self.page.locator("#provisioning_key").inner_text()
+        self.page.get_by_role("button", name="Go to the overview").click()
+
+    def heading(self) -> str:
+        return self.page.locator("h1").inner_text()
+
+    def send_list(self, file: Path) -> None:
+        """Choose a file and see its preview."""
+        self.open("/lists")
+        self.page.set_input_files("#file", str(file))
+        self.page.get_by_role("button", name="Send the list").click()
+        self.page.wait_for_url("**/lists/*-*")
+
+    def clean(self, within_s: float = 120) -> None:
+        """Start the list that is shown, and wait for its end."""
+        self.page.get_by_role("button", name="Clean the list").click()
+        self.page.wait_for_selector("[data-status=done]", timeout=within_s * 1000)
+
+    def barriers(self) -> list[Any]:
+        """What axe-core finds that is serious."""
+        found = Axe().run(self.page).response["violations"]
+        return [
+            (each["id"], [node["html"] for node in each["nodes"]])
+            for each in found
+            if each["impact"] in SERIOUS
+        ]
+
+    def is_wider_than_the_screen(self) -> bool:
+        script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        return bool(self.page.evaluate(script))

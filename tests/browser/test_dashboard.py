@@ -1,0 +1,221 @@
+"""The dashboard in a real browser: what people do there, from the first start on."""
+
+import csv
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import BrowserContext, Page
+
+from tests.api.service_process import Running
+from tests.browser.pages import Visitor
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "examples/list.csv"
+LIVING = "clara.nowak@harbour-books.test"
+PATHS = ("", "/lists", "/try", "/keys", "/caps", "/jobs", "/operator")
+LARGE = 20_000
+LONG_TASK_MS = 100
+
+
+def test_the_link_of_the_first_start_makes_an_account_once(visitor: Visitor) -> None:
+    visitor.begin()
+    assert visitor.heading() == "Overview"
+    assert visitor.key.startswith("sk_live_")
+    answer = httpx.post(
+        f"{visitor.service.url}/v1/email/verify",
+        json={"email": LIVING},
+        headers={"Authorization": f"Bearer {visitor.key}"},
+    )
+    assert answer.json()["status"] == "deliverable"
+    log = visitor.service.place.log.read_text()
+    link = next(line.strip() for line in log.splitlines() if "/dashboard/welcome?" in line)
+    again = httpx.get(link)
+    assert again.status_code == 404
+    assert "not good any more" in again.text
+
+
+def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
+    ann: Visitor, context: BrowserContext
+) -> None:
+    ann.page.get_by_role("button", name="Sign out").click()
+    assert ann.heading() == "Sign in"
+    ann.open("/keys")
+    assert ann.heading() == "Sign in"
+    ann.page.get_by_label("Provisioning key").fill(ann.provisioning_key)
+    ann.page.keyboard.press("Enter")
+    ann.page.wait_for_url("**/dashboard/keys")
+    assert ann.heading() == "Keys"
+    (cookie,) = context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
+
+
+def test_a_key_is_made_copied_used_and_revoked(ann: Visitor) -> None:
+    ann.open("/keys")
+    ann.page.get_by_label("Label").fill("checkout <b>")
+    ann.page.get_by_role("button", name="Make a key").click()
+    key = ann.page.locator("#made").inner_text()
+    ann.page.get_by_role("button", name="Copy").click()
+    ann.page.get_by_role("button", name="Copied").wait_for()
+    assert ann.page.evaluate("navigator.clipboard.readText()") == key
+    headers = {"Authorization": f"Bearer {key}"}
+    url = f"{ann.service.url}/v1/email/verify"
+    assert httpx.post(url, json={"email": LIVING}, headers=headers).status_code == 200
+    ann.page.get_by_role("button", name="Revoke checkout <b>").click()
+    ann.page.get_by_text("1 of 50 live keys").wait_for()
+    assert httpx.post(url, json={"email": LIVING}, headers=headers).status_code == 401
+
+
+def test_a_cap_is_set_and_refuses(ann: Visitor) -> None:
+    ann.open("/caps")
+    ann.page.get_by_label("Hard cap in euros").fill("nothing")
+    ann.page.get_by_role("button", name="Save").click()
+    assert "no amount in euros" in ann.page.get_by_role("alert").inner_text()
+    ann.faults.clear()  # the browser notes the 400
+    ann.page.get_by_label("Hard cap in euros").fill("12.50")
+    ann.page.get_by_label("Send alerts").uncheck()
+    ann.page.get_by_role("button", name="Save").click()
+    ann.page.get_by_role("status").wait_for()
+    ann.open()
+    assert "12.50 EUR" in ann.page.locator(".figures").inner_text()
+    assert '"hard_cap_eur":12.5' in ann.service.place.mailprobe("account", "list").replace(" ", "")
+
+
+def test_a_list_is_cleaned_to_its_download(ann: Visitor, tmp_path: Path) -> None:
+    ann.send_list(LIST)
+    assert "300 rows, 295 different addresses" in ann.page.locator("main").inner_text()
+    ann.clean()
+    assert "295 of 295 addresses answered" in ann.page.locator("main").inner_text()
+    with ann.page.expect_download() as download:
+        ann.page.get_by_role("link", name="all rows as CSV").click()
+    download.value.save_as(tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 300
+    assert {"status", "reason"} <= rows[0].keys()
+    with ann.page.expect_download() as download:
+        ann.page.get_by_role("link", name="green: keep as CSV").click()
+    download.value.save_as(tmp_path / "green.csv")
+    with (tmp_path / "green.csv").open() as file:
+        assert {row["traffic_light"] for row in csv.DictReader(file)} <= {"GREEN_LIGHT"}
+    ann.page.get_by_role("button", name="Delete the list").click()
+    ann.page.get_by_text("There is no list yet").wait_for()
+
+
+def test_another_column_is_chosen_in_the_preview(ann: Visitor, tmp_path: Path) -> None:
+    file = tmp_path / "two.csv"
+    file.write_text(f"email,home\n{LIVING},eve@harbour-books.test\n{LIVING},bob@acme.test\n")
+    ann.send_list(file)
+    ann.page.get_by_label("Column of the addresses").select_option("home")
+    ann.page.get_by_role("button", name="Take the addresses").click()
+    ann.page.get_by_text("2 rows, 2 different addresses").wait_for()
+
+
+def test_a_list_that_cannot_be_read_says_why(ann: Visitor, tmp_path: Path) -> None:
+    file = tmp_path / "broken.xlsx"
+    file.write_bytes(b"PK\x03\x04 no workbook")
+    ann.open("/lists")
+    ann.page.set_input_files("#file", str(file))
+    ann.page.get_by_role("button", name="Send the list").click()
+    ann.page.locator("#upload-error:not(:empty)").wait_for()
+    assert "broken.xlsx" in ann.page.locator("#upload-error").inner_text()
+    ann.faults.clear()  # the browser notes the 400
+
+
+def test_one_address_is_explained(ann: Visitor) -> None:
+    ann.open("/try")
+    ann.page.get_by_label("E-mail address").fill(LIVING)
+    ann.page.keyboard.press("Enter")
+    ann.page.get_by_role("region", name="Conversation").wait_for()
+    shown = ann.page.locator("main").inner_text()
+    for words in ("deliverable", "Keep it", "RCPT TO:<clara.nowak@", "Mail host (MX)", "accepted"):
+        assert words in shown
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 375], ids=["wide", "narrow"])
+def test_every_page_is_without_barriers_at_every_width(
+    scheme: str, width: int, ann: Visitor, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """axe-core finds nothing serious; no page is wider than the screen. Pictures are kept."""
+    shots = tmp_path_factory.getbasetemp() / "shots"
+    shots.mkdir(exist_ok=True)
+    ann.page.set_viewport_size({"width": width, "height": 900})
+    ann.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    ann.send_list(LIST)
+    lists = [ann.page.url.partition("/dashboard")[2]]
+    ann.clean()
+    for path in (*PATHS, *lists):
+        ann.open(path)
+        name = path.split("/")[1] if "/" in path else "overview"
+        ann.page.screenshot(path=shots / f"{name}-{scheme}-{width}.png", full_page=True)
+        assert ann.barriers() == [], path
+        assert not ann.is_wider_than_the_screen(), path
+    ann.open("/try")
+    ann.page.get_by_label("E-mail address").fill(LIVING)
+    ann.page.keyboard.press("Enter")
+    ann.page.get_by_role("region", name="Conversation").wait_for()
+    assert ann.barriers() == []
+
+
+def test_everything_is_reached_by_keyboard(ann: Visitor) -> None:
+    """From the top of a page, Tab comes to each link and button, and shows where it is."""
+    ann.open("/keys")
+    seen = set()
+    for _ in range(40):
+        ann.page.keyboard.press("Tab")
+        words = ann.page.evaluate(
+            "[document.activeElement.textContent.trim() || document.activeElement.id,"
+            " getComputedStyle(document.activeElement).outlineStyle +"
+            " getComputedStyle(document.activeElement).boxShadow]"
+        )
+        seen.add(words[0])
+    assert {"Skip to the content", "Overview", "Sign out", "label", "Make a key"} <= seen
+
+
+def test_pages_work_without_script(
+    browser: object, service: Running, ann: Visitor, context: BrowserContext
+) -> None:
+    """A list is sent, started and downloaded by forms alone."""
+    from playwright.sync_api import Browser
+
+    assert isinstance(browser, Browser)
+    plain = browser.new_context(java_script_enabled=False)
+    plain.add_cookies(context.cookies())  # type: ignore[arg-type]
+    page: Page = plain.new_page()
+    page.goto(f"{service.url}/dashboard/lists")
+    page.set_input_files("#file", str(LIST))
+    page.get_by_role("button", name="Send the list").click()
+    page.get_by_role("button", name="Clean the list").click()
+    page.wait_for_selector("[data-status=done]", timeout=60_000)  # it reloads by itself
+    with page.expect_download() as download:
+        page.get_by_role("link", name="all rows as CSV").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == 301
+    plain.close()
+
+
+def test_a_large_list_keeps_the_page_responsive(ann: Visitor, tmp_path: Path) -> None:
+    """20,000 rows: no task of the page is long, and its memory does not grow."""
+    file = tmp_path / "large.csv"
+    file.write_text("email\n" + "".join(f"person{n}@harbour-books.test\n" for n in range(LARGE)))
+    ann.send_list(file)
+    ann.page.add_init_script(
+        "window.tasks = []; new PerformanceObserver((list) => window.tasks.push("
+        "...list.getEntries().map((each) => each.duration))).observe({type: 'longtask'});"
+        "window.heap = []; setInterval(() => window.heap.push("
+        "performance.memory.usedJSHeapSize), 1000)"
+    )
+    ann.page.get_by_role("button", name="Clean the list").click()
+    ann.page.locator("[data-show=answered]").evaluate(
+        "(shown) => new Promise((resolve) => new MutationObserver(() => {"
+        "if (Number(shown.textContent.replace(/,/g, '')) > 15000) resolve(); })"
+        ".observe(shown, {childList: true}))"
+    )
+    tasks, heap = ann.page.evaluate("[window.tasks, window.heap]")
+    print(
+        f"long tasks: {max(tasks, default=0):.0f} ms at most; heap {min(heap):,} to {max(heap):,}"
+    )
+    assert max(tasks, default=0) < LONG_TASK_MS
+    assert max(heap) < 32 << 20
+    ann.page.get_by_role("button", name="End it").click()
+    ann.page.wait_for_selector("[data-status=cancelled]")
