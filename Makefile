@@ -15,7 +15,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others wheel-test peers clients browser check bench format map man lock clean
+.PHONY: setup tools demo serve test test-others wheel-test peers clients browser shots check bench format map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -77,6 +77,10 @@ browser:
 	@$(MAKE) --no-print-directory tools
 	@tests/browser/install
 	$(BIN)/python -m pytest tests/browser
+
+# Makes the README's pictures anew.
+shots: tools
+	$(BIN)/python -m tests.browser.shots
 
 bench: tools
 	@$(BIN)/mailprobe bench

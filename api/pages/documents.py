@@ -23,7 +23,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "quickstart-assistant",
         "unknown",
     ),
-    "Use": ("api", "sandbox", "verdicts", "callbacks", "tools", "clean", "lists"),
+    "Use": ("api", "dashboard", "sandbox", "verdicts", "callbacks", "tools", "clean", "lists"),
     "Run": ("settings", "operating", "fleet", "billing", "observability"),
     "Understand": ("engine", "architecture", "glossary", "bench", "peers", "lab"),
 }

@@ -1,18 +1,16 @@
 """A service with the lab, and a browser that fails a test for errors and outside requests."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.service_process import Place, Running, make_place, running
-from tests.browser.pages import Visitor
+from tests.browser.pages import CHROMIUM, Visitor
 
 PLANS = "[scale]\nrate_limit_per_min = 1000000\n"
-CHROMIUM = "/usr/bin/chromium"
 OPERATOR = "ann@example.org"
 
 
@@ -66,12 +64,3 @@ def ann(visitor: Visitor) -> Visitor:
     """The person who has made the first account by the link, and sees the overview."""
     visitor.begin()
     return visitor
-
-
-def welcome_url(service: Running) -> str:
-    found = re.search(r"http://\S+/dashboard/welcome\?token=\S+", service.place.log.read_text())
-    assert found is not None
-    return found[0]
-
-
-__all__ = ["Page"]

@@ -10,6 +10,7 @@ from playwright.sync_api import ConsoleMessage, Page, Request
 
 from tests.api.service_process import Running
 
+CHROMIUM = "/usr/bin/chromium"
 SERIOUS = ("serious", "critical")
 
 

@@ -97,7 +97,7 @@ def test_a_list_is_cleaned_to_its_download(ann: Visitor, tmp_path: Path) -> None
         ann.page.get_by_role("link", name="green: keep as CSV").click()
     download.value.save_as(tmp_path / "green.csv")
     with (tmp_path / "green.csv").open() as file:
-        assert {row["traffic_light"] for row in csv.DictReader(file)} <= {"GREEN_LIGHT"}
+        assert {row["light"] for row in csv.DictReader(file)} <= {"GREEN_LIGHT"}
     ann.page.get_by_role("button", name="Delete the list").click()
     ann.page.get_by_text("There is no list yet").wait_for()
 

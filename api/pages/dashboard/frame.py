@@ -4,6 +4,7 @@ A browser may load nothing from elsewhere and run no script but ours (Content-Se
 An operation of the API does the work of each page; what it refuses is shown in its words.
 """
 
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class Frame:
         token = request.headers.get(CSRF_HEADER)
         if token is None:
             token = (await request.form).get(CSRF_FIELD, "")
-        return token == session.csrf
+        return hmac.compare_digest(token.encode(), session.csrf.encode())
 
     def is_same_site(self) -> bool:
         """Whether the request comes from a page of this service."""

@@ -10,6 +10,7 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
@@ -44,10 +45,18 @@ class Sessions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        secret = store.derived_key("dashboard")
-        self._secret = secret
-        self._cookies = URLSafeTimedSerializer(secret, "session", signer_kwargs=SIGNER)
-        self._welcomes = URLSafeTimedSerializer(secret, "welcome", signer_kwargs=SIGNER)
+
+    @cached_property
+    def _secret(self) -> bytes:
+        return self._store.derived_key("dashboard")
+
+    @cached_property
+    def _cookies(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self._secret, "session", signer_kwargs=SIGNER)
+
+    @cached_property
+    def _welcomes(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self._secret, "welcome", signer_kwargs=SIGNER)
 
     def cookie_of(self, caller: Caller) -> str:
         """The value of a new session's cookie."""

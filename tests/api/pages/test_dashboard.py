@@ -1,0 +1,247 @@
+"""The dashboard without a browser: sessions, forms, and what strangers and other accounts get."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import trio
+
+from mailprobe.api.keys import key_hash
+from mailprobe.api.live.server import LiveServer
+from mailprobe.api.pages.dashboard.assets import assets
+from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S, TRIES_EACH, TRIES_S, Sessions
+from mailprobe.api.rest.app import create_app
+from tests.api.lists.test_lists import open_list_shop, send
+from tests.api.live.live_client import open_live
+from tests.api.service_fixture import Got, Shop, open_shop
+
+HOME = "/dashboard"
+PAGES = ("", "/keys", "/caps", "/jobs", "/try", "/lists", "/operator")
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+class Visitor:
+    """A browser with its cookie, without script."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.cookie: str | None = None
+        self.csrf = ""
+
+    async def get(self, path: str, **headers: str) -> Got:
+        got = await self.shop.request("GET", HOME + path, key=None, headers=self._sent(headers))
+        found = re.search(rb'name="csrf" content="([0-9a-f]+)"', got.octets)
+        self.csrf = found[1].decode() if found else self.csrf
+        return got
+
+    async def post(self, path: str, fields: Mapping[str, str] | None = None, **headers: str) -> Got:
+        body = urlencode({"csrf": self.csrf, **(fields or {})}).encode()
+        sent = self._sent({**FORM, "origin": "https://api.test", **headers})
+        got = await self.shop.request("POST", HOME + path, octets=body, key=None, headers=sent)
+        if found := re.match(rf"{COOKIE}=([^;]*)", got.headers.get("set-cookie", "")):
+            self.cookie = found[1]
+        return got
+
+    def _sent(self, headers: Mapping[str, str]) -> dict[str, str | None]:
+        return {"cookie": self.cookie and f"{COOKIE}={self.cookie}", **headers}
+
+    async def sign_in(self, key: str | None = None) -> Got:
+        got = await self.post("/sign-in", {"key": key or self.shop.provisioning})
+        await self.get("")
+        return got
+
+
+async def signed_in(shop: Shop, key: str | None = None) -> Visitor:
+    visitor = Visitor(shop)
+    assert (await visitor.sign_in(key)).status == 303
+    return visitor
+
+
+async def test_a_provisioning_key_opens_every_page(autojump_clock):
+    async with open_shop(operators=frozenset({"ann@example.org"})) as shop:
+        visitor = await signed_in(shop)
+        for path in PAGES:
+            got = await visitor.get(path)
+            assert got.status == 200, path
+            assert "default-src 'none'" in got.headers["content-security-policy"]
+            assert "unsafe" not in got.headers["content-security-policy"]
+            assert b"http://" not in re.sub(rb"http://www.w3.org\S+", b"", got.octets)
+
+
+async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
+    async with open_shop() as shop:
+        visitor = Visitor(shop)
+        for path in PAGES:
+            got = await visitor.get(path)
+            assert (got.status, got.headers["location"]) == (
+                303, f"{HOME}/sign-in?next={HOME}{path}",
+            )  # fmt: skip
+        got = await visitor.post("/keys")
+        assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in")
+        got = await visitor.post("/sign-in", {"key": shop.provisioning, "next": f"{HOME}/keys"})
+        assert got.headers["location"] == f"{HOME}/keys"
+        part = await Visitor(shop).get("/trouble", **{"hx-request": "true"})
+        assert (part.status, part.headers["hx-redirect"]) == (204, f"{HOME}/sign-in")
+
+
+@pytest.mark.parametrize(
+    "target", ["https://evil.test/", "//evil.test", "/dashboard/../v1", "/v1", "/dashboard/sign-in"]
+)
+async def test_a_sign_in_leads_to_our_own_pages_only(target, autojump_clock):
+    async with open_shop() as shop:
+        got = await Visitor(shop).post("/sign-in", {"key": shop.provisioning, "next": target})
+        assert got.headers["location"] == HOME
+
+
+async def test_no_other_key_signs_in(autojump_clock):
+    async with open_shop() as shop:
+        for key in (shop.key, await shop.new_key("sk_test_"), "", "x", "sk_mgmt_" + "0" * 40):
+            visitor = Visitor(shop)
+            got = await visitor.post("/sign-in", {"key": key})
+            assert (got.status, visitor.cookie) == (401, None), key
+            await trio.sleep(TRIES_S)
+
+
+async def test_attempts_to_sign_in_are_limited(autojump_clock):
+    async with open_shop() as shop:
+        visitor = Visitor(shop)
+        for _ in range(TRIES_EACH):
+            assert (await visitor.post("/sign-in", {"key": "x"})).status == 401
+        assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 429
+        await trio.sleep(TRIES_S)
+        assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 303
+
+
+async def test_a_session_ends(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        cookie = (await visitor.post("/sign-in", {"key": shop.provisioning})).headers["set-cookie"]
+        for word in ("HttpOnly", "SameSite=Lax", "Secure", f"Max-Age={SESSION_S}", "Path=/"):
+            assert word in cookie
+        assert visitor.cookie is not None
+        for forged in ("x", visitor.cookie[:-2] + "zz", visitor.cookie.replace(".", "", 1)):
+            other = Visitor(shop)
+            other.cookie = forged
+            assert (await other.get("")).status == 303
+        caller = await shop.store.caller(key_hash(shop.provisioning))
+        await shop.store.revoke_key(shop.account.id, caller.key.id)
+        assert (await visitor.get("")).status == 303
+
+
+async def test_a_form_needs_its_token_and_our_own_site(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        for fields, headers in (
+            ({"csrf": ""}, {}),
+            ({"csrf": "0" * 64}, {}),
+            ({}, {"origin": "https://evil.test"}),
+            ({}, {"origin": "null"}),
+            ({"csrf": ""}, {"x-csrf-token": "é"}),
+        ):
+            got = await visitor.post("/keys", {"label": "x", **fields}, **headers)
+            assert got.status == 403, (fields, headers)
+        keys = await shop.store.keys(shop.account.id)
+        assert len(keys) == 2
+        other = await signed_in(shop)
+        got = await visitor.post("/keys", {"csrf": other.csrf})
+        assert got.status == 403
+        assert (await visitor.post("/keys", {"label": "x"})).status == 200
+
+
+async def test_what_people_write_stays_text(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        script = "<script>alert(1)</script>"
+        assert script.encode() not in (await visitor.post("/keys", {"label": script})).octets
+        assert script.encode() not in (await visitor.get("/keys")).octets
+        assert script.encode() not in (await visitor.post("/try", {"email": script})).octets
+        assert script.encode() not in (await visitor.post("/caps", {"hard": script})).octets
+
+
+async def test_another_accounts_things_are_not_found(autojump_clock):
+    async with open_list_shop() as shop:
+        list_id = (await send(shop)).body["list_id"]
+        await trio.sleep(30)
+        other = await shop.store.create_account("eve@example.org", "scale")
+        eve = await signed_in(shop, await shop.new_key("sk_mgmt_", other.id))
+        ours = await shop.caller()
+        for path in (f"/lists/{list_id}", f"/lists/{list_id}/results", f"/lists/{list_id}/domains"):
+            assert (await eve.get(path)).status == 404, path
+        for path in (
+            f"/lists/{list_id}/delete",
+            f"/lists/{list_id}/cancel",
+            f"/lists/{list_id}/column",
+            f"/keys/{ours.key.id}/revoke",
+            "/jobs/00000000-0000-4000-8000-000000000000/resend",
+        ):
+            assert (await eve.post(path)).status == 404, path
+        assert (await eve.get("/operator")).status == 404
+        assert await shop.store.caller(key_hash(shop.key)) is not None
+
+
+async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        sessions = Sessions(shop.store)
+
+        async def session_caller(headers: Mapping[str, str]) -> Any:
+            return await sessions.caller_of_headers(headers, shop.service.links.base_url)
+
+        live = LiveServer(shop.service, trio.Event(), session_caller)
+        headers = {"Cookie": f"{COOKIE}={visitor.cookie}", "Origin": "https://api.test"}
+        async with open_live(shop, live, headers=headers) as socket:
+            await socket.send("ann@friendly.test", {"type": "end"})
+            assert await socket.until_closed() == 1000
+            assert len(socket.of("result")) == 1
+        for origin in ({"Origin": "https://evil.test"}, {}):
+            with pytest.raises(BaseExceptionGroup):
+                async with open_live(shop, live, headers={**headers, "Origin": "", **origin}):
+                    raise AssertionError("it was opened")
+
+
+async def test_the_first_account_is_made_once(autojump_clock):
+    async with open_shop() as shop:
+        token = Sessions(shop.store).welcome_token()
+        visitor = Visitor(shop)
+        assert (await visitor.get(f"/welcome?token={token}")).status == 404
+        made = await visitor.post("/welcome", {"token": token, "email": "eve@example.org"})
+        assert (made.status, visitor.cookie) == (404, None)
+
+
+async def test_the_store_away_is_said_in_words(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        shop.store.away = True
+        got = await visitor.get("")
+        assert (got.status, got.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        shop.store.away = False
+
+
+async def test_static_files_are_kept_for_ever_under_their_hash(autojump_clock):
+    async with open_shop() as shop:
+        for name, asset in assets().items():
+            got = await shop.request("GET", asset.url, key=None)
+            assert (got.status, got.octets) == (200, asset.octets), name
+            assert "immutable" in got.headers["cache-control"]
+        assert (await shop.request("GET", f"{HOME}/static/other.js", key=None)).status == 404
+        page = (await Visitor(shop).get("/sign-in")).octets.decode()
+        for tag in re.findall(r"<(?:script|link rel=.stylesheet.)[^>]*>", page):
+            assert "integrity=" in tag
+
+
+async def test_a_list_in_a_form_is_bounded(autojump_clock):
+    async with open_list_shop() as shop:
+        visitor = await signed_in(shop)
+        shop.app = create_app(shop.service)
+        edge = b"--edge\r\n"
+        part = b'content-disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+        body = edge + part % (b"csrf", b"", visitor.csrf.encode())
+        file = b"email\nann@friendly.test\n" + b"x" * (3 << 20)
+        body += edge + part % (b"file", b'; filename="a.csv"', file) + b"--edge--\r\n"
+        headers = visitor._sent(
+            {"content-type": "multipart/form-data; boundary=edge", "origin": "https://api.test"}
+        )
+        got = await shop.request("POST", f"{HOME}/lists", octets=body, key=None, headers=headers)
+        assert got.status == 413

@@ -1,0 +1,78 @@
+"""Makes the pictures of the README anew: three pages of the dashboard, and a run in a terminal.
+
+make shots
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+from rich.text import Text
+
+from mailprobe.bench.lab import Lab, start_lab
+from tests.api.service_process import COMMAND, make_place, running
+from tests.browser.pages import CHROMIUM, Visitor
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs/pictures"
+LIST = ROOT / "examples/list.csv"
+ADDRESS = "clara.nowak@harbour-books.test"
+ADDRESSES = (ADDRESS, "vera.garcia-84@harbour-books.test", "ann@gmial.com", "a.young@gmail.com")
+COLUMNS = 124
+SIZE = {"width": 1100, "height": 720}
+_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # its file would come from elsewhere
+
+
+def main() -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, start_lab() as lab:
+        record_terminal(lab, Path(folder))
+        take_shots(lab, Path(folder) / "place")
+
+
+def record_terminal(lab: Lab, folder: Path) -> None:
+    """Run two commands as in a terminal with colours, and keep what they print as SVG."""
+    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+    for words in (["verify", *ADDRESSES], ["clean", str(LIST), "-o", "out.csv", "--recheck", "0"]):
+        shown = ["examples/list.csv" if word == str(LIST) else word for word in words]
+        console.print(Text(f"$ mailprobe {' '.join(shown)}", style="bold"))
+        env = {**os.environ, **lab.env, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
+        done = subprocess.run(
+            [*COMMAND, *words], cwd=folder, env={**env, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        console.print(Text.from_ansi(done.stdout + _without_progress(done.stderr)))
+    svg = _FONT.sub("", console.export_svg(title="mailprobe"))
+    (PICTURES / "terminal.svg").write_text(svg, "utf-8")
+
+
+def _without_progress(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not re.search(r"\d+/s,", line))
+
+
+def take_shots(lab: Lab, path: Path) -> None:
+    """Photograph the overview, a cleaned list, and an address that was tried."""
+    place = make_place(path, lab, "[scale]\nrate_limit_per_min = 1000000\n")
+    with running(place) as service, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        ann = Visitor(browser.new_page(viewport=SIZE), service)  # type: ignore[arg-type]
+        ann.begin()
+        ann.send_list(LIST)
+        ann.clean()
+        ann.page.screenshot(path=PICTURES / "list.png")
+        ann.open("/try")
+        ann.page.get_by_label("E-mail address").fill(ADDRESS)
+        ann.page.keyboard.press("Enter")
+        ann.page.get_by_role("region", name="Conversation").wait_for()
+        ann.page.screenshot(path=PICTURES / "try.png")
+        ann.open()
+        ann.page.screenshot(path=PICTURES / "overview.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
