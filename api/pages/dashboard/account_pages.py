@@ -11,7 +11,7 @@ from mailprobe.api.cli.account import new_account
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller
-from mailprobe.api.pages.dashboard.health import trouble_of
+from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import COOKIE
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, overage_micros
@@ -116,8 +116,11 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
     @frame.signed_in
     async def trouble() -> Response:
         """What is wrong now; the overview fetches it again and again."""
-        found = await trouble_of(frame.service, caller().account.id)
-        return await frame.page("trouble.html", "What is wrong now", trouble=found)
+        return await frame.page("trouble.html", "What is wrong now", trouble=await found())
+
+    async def found() -> list[Trouble]:
+        is_operator = frame.is_operator(caller())
+        return await trouble_of(frame.service, caller().account.id, names_hosts=is_operator)
 
     async def values() -> dict[str, Any]:
         account = caller().account
@@ -137,7 +140,7 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
             "days": days,
             "soft_cap": _euros(account.soft_cap_micros),
             "hard_cap": _euros(account.hard_cap_micros),
-            "trouble": await trouble_of(frame.service, account.id),
+            "trouble": await found(),
         }
 
 

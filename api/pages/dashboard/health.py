@@ -17,8 +17,11 @@ class Trouble:
     action: str = ""
 
 
-async def trouble_of(service: Service, account_id: str) -> list[Trouble]:
-    """What is wrong with the service and with this account's callbacks. Raises StoreUnavailable."""
+async def trouble_of(service: Service, account_id: str, *, names_hosts: bool) -> list[Trouble]:
+    """What is wrong with the service and with this account's callbacks. Raises StoreUnavailable.
+
+    Only the operator learns the names of hosts: they may be of other customers' lists.
+    """
     engine = service.quota.engine
     found = []
     refusing = sorted(
@@ -31,7 +34,7 @@ async def trouble_of(service: Service, account_id: str) -> list[Trouble]:
         found.append(
             Trouble(
                 f"{len(refusing):,} {noun} this machine.",
-                tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX]),
+                tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX] if names_hosts),
                 "Their addresses stay unknown. The operator should run mailprobe doctor, which "
                 "looks for the machine's address on the blocklists.",
             )
@@ -39,7 +42,7 @@ async def trouble_of(service: Service, account_id: str) -> list[Trouble]:
     if failing := engine.routes.failing_resolvers():
         found.append(
             Trouble(
-                "A resolver does not answer.", tuple(failing),
+                "A resolver does not answer.", tuple(failing) if names_hosts else (),
                 "Addresses may be unknown for it; the operator should check the network.",
             )
         )  # fmt: skip

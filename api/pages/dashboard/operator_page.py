@@ -27,5 +27,5 @@ def register(pages: Blueprint, frame: Frame) -> None:
         return await frame.page(
             "operator.html", "Operator", accounts=accounts[-ACCOUNTS_MAX:][::-1],
             count=len(accounts), load=dispatcher.statistics(), resting=resting[:HOSTS_MAX],
-            capacity=service.capacity, trouble=await trouble_of(service, caller().account.id),
+            capacity=service.capacity, trouble=await trouble_of(service, caller().account.id, names_hosts=True),
         )  # fmt: skip

@@ -501,3 +501,15 @@ async def test_many_downloads_take_turns_and_end(autojump_clock: trio.testing.Mo
         assert sorted(sizes) == [400] * 10 + [401] * 10
         got = await shop.request("GET", f"{LISTS}/{list_id}/results?only=red&format=csv")
         assert len(got.octets.splitlines()) == 1
+
+
+async def test_a_list_may_wait_until_it_is_resumed(autojump_clock):
+    async with open_list_shop() as shop:
+        made = await send(shop, query="?start=0")
+        assert (made.status, made.body["status"]) == (202, "paused")
+        await trio.sleep(60)
+        assert await shop.rows() == []
+        list_id = made.body["list_id"]
+        await shop.request("POST", f"{LISTS}/{list_id}/resume")
+        assert (await ended(shop, list_id))["answered"] == 2
+        assert (await send(shop, query="?start=2")).status == 400

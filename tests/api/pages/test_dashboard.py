@@ -13,6 +13,7 @@ from mailprobe.api.live.server import LiveServer
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S, TRIES_EACH, TRIES_S, Sessions
 from mailprobe.api.rest.app import create_app
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import open_live
 from tests.api.service_fixture import Got, Shop, open_shop
@@ -245,3 +246,21 @@ async def test_a_list_in_a_form_is_bounded(autojump_clock):
         )
         got = await shop.request("POST", f"{HOME}/lists", octets=body, key=None, headers=headers)
         assert got.status == 413
+
+
+async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_clock):
+    """Their names may be of another customer's list."""
+    async with open_shop(operators=frozenset({"ann@example.org"})) as shop:
+        refusal = "554 5.7.1 Service unavailable; client host blocked using zen.spamhaus.org"
+        shop.world.add("strict.test", MailHost(banner=refusal, name="mx.strict.test"))
+        dispatcher = shop.service.quota.engine.dispatcher
+        for number in range(9):
+            await shop.verify(f"a{number}@strict.test")
+        assert [name for name, _ in dispatcher.hosts_backing_off()] != []
+        other = await shop.store.create_account("eve@example.org", "scale")
+        eve = await signed_in(shop, await shop.new_key("sk_mgmt_", other.id))
+        ann = await signed_in(shop)
+        for visitor, names in ((eve, False), (ann, True)):
+            page = (await visitor.get("")).octets
+            assert b"mail host refuses this machine" in page
+            assert (b"strict.test" in page) is names
