@@ -6,6 +6,7 @@ from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists.records import (
+    ChunkPart,
     ListChunk,
     ListClaim,
     ListOrder,
@@ -92,3 +93,14 @@ class ReadChunks(StoreCommand[list[ListChunk]]):
 @dataclass(frozen=True, slots=True)
 class DeleteList(StoreCommand[bool]):
     list_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPass(StoreCommand[bool]):
+    claim: ListClaim  # of the chunk that finishes the list
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPart(StoreCommand[bool]):
+    part: ChunkPart

@@ -23,6 +23,7 @@ class ListOrder:
     webhook: str | None
     host: str  # as in JobOrder
     secret: str | None = None
+    rechecks: int = 0  # passes over what time may cure, after the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class StoredList:
     ended_at: datetime | None
     webhook: str | None
     host: str
+    rechecks: int = 0  # passes that are left
+    recheck_at: datetime | None = None  # when the next pass begins, or has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,10 @@ class ListClaim:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """Results of a claimed chunk, to be stored in the transaction that counts them."""
+    """Results of a claimed chunk, to be stored in the transaction that counts them.
+
+    Those of a later pass replace others: `counts` are then differences, whose sum is 0.
+    """
 
     list_id: str
     place: int
@@ -90,6 +96,7 @@ class ChunkPart:
     results: str  # lines of JSON
     counts: Mapping[str, int]  # by status
     ends: bool  # the chunk is answered
+    passing: int = 0  # how many more of its answers may be cured by time
 
     @property
     def answered(self) -> int:

@@ -14,7 +14,7 @@ from mailprobe.storage.lists import commands
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
-from mailprobe.storage.lists.records import ListChunk, ListClaim, ListOrder, ListState, StoredList
+from mailprobe.storage.lists.records import ChunkPart, ListChunk, ListClaim, ListOrder, ListState, StoredList
 from mailprobe.storage.records import Caller
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
@@ -87,6 +87,17 @@ class ListStore(ConnectionLeases):
     async def release_chunk(self, claim: ListClaim, due_at: datetime) -> bool:
         """End the claim, so that the chunk is due at `due_at`; False if another claim followed."""
         return await self._execute(commands.ReleaseChunk(claim, due_at))
+
+    async def begin_pass(self, claim: ListClaim, due_at: datetime) -> bool:
+        """Make the chunks due again that have answers which time may cure; end the claim.
+
+        False, and nothing is changed, if no pass is left, no chunk has any, or the claim has ended.
+        """
+        return await self._execute(commands.BeginPass(claim, due_at))
+
+    async def record_part(self, part: ChunkPart) -> bool:
+        """Store results of a claimed chunk that are not counted; False if another claim followed."""
+        return await self._execute(commands.RecordPart(part))
 
     async def chunks(self, list_id: str, *, first: int, limit: int) -> list[ListChunk]:
         """Return chunks with addresses in order, from the place `first`, with their results."""

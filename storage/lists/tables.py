@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.lists.commands import (
     AddChunks,
+    BeginPass,
     ChangeList,
     ClaimChunks,
     CreateList,
@@ -21,6 +22,7 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    RecordPart,
     ReleaseChunk,
 )
 from mailprobe.storage.lists.records import (
@@ -39,7 +41,7 @@ Values = Mapping[str, Any]
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.columns, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
-    " lists.webhook, lists.host"
+    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(hours=1)  # an upload that takes longer has died
@@ -77,9 +79,9 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList |
         return None
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, webhook, host, secret) VALUES (:id, :account,"
+        " counts, created_at, webhook, host, secret, rechecks) VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
-        " :webhook, :host, :secret)",
+        " :webhook, :host, :secret, :rechecks)",
         {
             "id": order.id,
             "account": account,
@@ -89,6 +91,7 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList |
             "webhook": order.webhook,
             "host": order.host,
             "secret": command.secret,
+            "rechecks": order.rechecks,
         },
     )
     db.change(
@@ -180,10 +183,11 @@ def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[Stored
 
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, columns, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host = rest
+    created_at, ended_at, webhook, host, rechecks, recheck_at = rest
     return StoredList(
         id, account, name, state, cause, tuple(json.loads(columns)), rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
+        rechecks, recheck_at and instant(recheck_at),
     )  # fmt: skip
 
 
@@ -293,10 +297,10 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
         return False
     ((counts, answered, addresses),) = found
     stored = db.change(
-        "UPDATE list_chunks SET results = results || :results,"
+        "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
         " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
         f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}",
-        {**which, "results": part.results, "ends": int(part.ends)},
+        {**which, "results": part.results, "passing": part.passing, "ends": int(part.ends)},
     )
     if not stored:
         return False
@@ -307,8 +311,48 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
         "UPDATE lists SET counts = :counts, answered = :answered WHERE id = :id",
         {**which, "counts": json.dumps(total), "answered": answered},
     )
-    if part.answered and answered == addresses:
+    if answered == addresses and (part.answered or (part.ends and not _any_due(db, part))):
         _make_last_due(db, now, part.list_id)
+    return True
+
+
+def _any_due(db: ListDatabase, part: ChunkPart) -> bool:
+    """Whether a chunk of the list waits for its turn, or is claimed."""
+    rows = db.all(
+        "SELECT 1 FROM list_chunks WHERE list = (SELECT number FROM lists WHERE id = :id)"
+        " AND due_at IS NOT NULL LIMIT 1",
+        {"id": part.list_id},
+    )
+    return bool(rows)
+
+
+def record_part(db: ListDatabase, now: datetime, command: RecordPart) -> bool:
+    """Store results of a claimed chunk; see `record`."""
+    return record(db, now, command.part)
+
+
+def begin_pass(db: ListDatabase, _: datetime, command: BeginPass) -> bool:
+    """Make chunks due again, and end the claim of the last; False if there is nothing to do."""
+    values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+    found = db.all(
+        "SELECT number FROM lists WHERE id = :id AND state = 'running' AND rechecks > 0"
+        f"{db.FOR_UPDATE}",
+        values,
+    )
+    if not found or not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}", values):
+        return False
+    values["list"] = found[0][0]
+    if not db.change(
+        "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND passing > 0", values
+    ):
+        return False
+    db.change(
+        "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
+        values,
+    )
+    db.change(
+        f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL WHERE {HELD}", values
+    )
     return True
 
 

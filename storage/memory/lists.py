@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.lists.commands import (
     AddChunks,
+    BeginPass,
     ChangeList,
     ClaimChunks,
     CreateList,
@@ -16,6 +17,7 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    RecordPart,
     ReleaseChunk,
 )
 from mailprobe.storage.lists.records import (
@@ -37,6 +39,7 @@ class _Chunk:
     due_at: datetime | None = None
     lease_until: datetime | None = None
     fence: int = 0
+    passing: int = 0
 
     def is_due(self, now: datetime) -> bool:
         is_free = self.lease_until is None or self.lease_until <= now
@@ -65,7 +68,7 @@ class MemoryLists(MemoryJobs):
             return None
         made = StoredList(
             order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, self._now(), None,
-            order.webhook, order.host,
+            order.webhook, order.host, order.rechecks,
         )  # fmt: skip
         last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
         self._lists[order.id] = _List(made, command.caller.key.id, command.secret, last)
@@ -169,6 +172,7 @@ class MemoryLists(MemoryJobs):
         if chunk is None:
             return False
         chunk.chunk = replace(chunk.chunk, results=chunk.chunk.results + part.results)
+        chunk.passing += part.passing
         if part.ends:
             chunk.lease_until = chunk.due_at = None
         entry = self._lists[part.list_id]
@@ -176,8 +180,27 @@ class MemoryLists(MemoryJobs):
         counts.update(part.counts)
         answered = entry.list.answered + part.answered
         entry.list = replace(entry.list, counts=dict(counts), answered=answered)
-        if part.answered and answered == entry.list.addresses:
+        any_due = any(each.due_at is not None for each in entry.chunks.values())
+        if answered == entry.list.addresses and (part.answered or (part.ends and not any_due)):
             entry.chunks[LAST_PLACE].due_at = self._now()
+        return True
+
+    def record_part(self, command: RecordPart) -> bool:
+        return self._record_chunk(command.part)
+
+    def begin_pass(self, command: BeginPass) -> bool:
+        last = self._claimed_chunk(command.claim)
+        entry = self._lists.get(command.claim.list.id)
+        if last is None or entry is None or entry.list.state != "running":
+            return False
+        again = [each for each in entry.chunks.values() if each.passing > 0]
+        if not again or not entry.list.rechecks:
+            return False
+        for each in again:
+            each.due_at = command.due_at
+        rechecks = entry.list.rechecks - 1
+        entry.list = replace(entry.list, rechecks=rechecks, recheck_at=command.due_at)
+        last.due_at = last.lease_until = None
         return True
 
     def chunks(self, command: ReadChunks) -> list[ListChunk]:

@@ -128,6 +128,8 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         list_commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
         list_commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
         list_commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        list_commands.BeginPass.run_by(MemoryExecutor.begin_pass),
+        list_commands.RecordPart.run_by(MemoryExecutor.record_part),
         list_commands.DeleteList.run_by(MemoryExecutor.delete_list),
         commands.EnqueueMessage.run_by(MemoryExecutor.enqueue_message),
         commands.ClaimMessages.run_by(MemoryExecutor.claim_messages),

@@ -212,6 +212,8 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ChangeList.run_by(lists.run(tables.change)),
         list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
         list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
+        list_commands.BeginPass.run_by(lists.run(tables.begin_pass)),
+        list_commands.RecordPart.run_by(lists.run(tables.record_part)),
         list_commands.DeleteList.run_by(lists.run(tables.delete)),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
