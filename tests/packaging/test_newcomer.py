@@ -66,11 +66,20 @@ def door(installed: Installed) -> Iterator[Door]:
         yield Door(installed, said, found[1], variables)
 
 
-def test_the_first_start_names_the_next_two_commands(door: Door) -> None:
-    first, second = re.findall(r"^  (\S.*)$", door.said, re.MULTILINE)
+def test_the_first_start_names_the_next_steps(door: Door) -> None:
+    link, first, second = re.findall(r"^  (\S.*)$", door.said, re.MULTILINE)
+    assert link.startswith(f"{door.url}/dashboard/welcome?token=")
     assert first.startswith("mailprobe account create --email")
     assert second.startswith(f"curl {door.url}/v1/email/verify")
     assert f"documentation on {door.url}/docs" in door.said
+
+
+def test_the_dashboard_is_installed_with_its_files(door: Door) -> None:
+    status, media_type, page = door.get("/dashboard/sign-in")
+    assert (status, media_type) == (200, "text/html")
+    files = re.findall(r"/dashboard/static/[^\"]+", page)
+    assert len(files) > 5
+    assert {door.get(file)[0] for file in files} == {200}
 
 
 def blocks_of(text: str) -> Iterator[tuple[str, str]]:
