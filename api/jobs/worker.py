@@ -28,7 +28,6 @@ from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, Work
 from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, open_answers
-from mailprobe.engine.reasons import PASSING
 from mailprobe.storage.records import Attempt, Claim, Job, Work
 from mailprobe.storage.store import Store
 
@@ -54,8 +53,7 @@ def recheck_after_s(job: Job, answer: Answer) -> float | None:
     """Seconds until a job is verified again; None if this result is final."""
     if not job.recheck or job.tries >= len(RECHECK_S):
         return None
-    is_passing = answer.verdict.status == "unknown" and answer.cause.reason in PASSING
-    return RECHECK_S[job.tries] if is_passing else None
+    return RECHECK_S[job.tries] if answer.is_passing else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from mailprobe.api.cli.clean import lights_of
 from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.limits import (
     ACTIVE_MAX,
     NAME_CHARACTERS_MAX,
@@ -57,6 +58,7 @@ CREATE_PARAMETERS = (
     _parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
     _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
     _parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
+    _parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
     _parameter("webhook", "A public https URL, called when the list is done."),
     _parameter("Webhook-Secret", "Signs the callback.", "header"),
 )
@@ -77,9 +79,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         raise _malformed("This service runs no background jobs, so it takes no lists.")
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
-    starts = _only_value(call, "start") or "1"
-    if starts not in ("0", "1"):
-        raise _malformed("The query parameter start must be 1 or 0.")
+    starts = _switch(call, "start", default=True)
     column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
     reading = ReadOptions(
         column=column,
@@ -99,7 +99,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     except BaseException:
         service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
         raise
-    state: ListState = "running" if starts == "1" else "paused"
+    state: ListState = "running" if starts else "paused"
     made = await store.change_list(order.id, state, before=["loading"], loaded=reader.loaded)
     if made is None:
         raise ListNotFound
@@ -186,9 +186,10 @@ def _order(call: Call) -> ListOrder:
         raise _malformed(
             f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters."
         )
+    rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     list_id, webhook = str(uuid4()), _only_value(call, "webhook")
     if webhook is None:
-        return ListOrder(list_id, name, None, "")
+        return ListOrder(list_id, name, None, "", rechecks=rechecks)
     secret = call.sent.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise _malformed(
@@ -200,7 +201,14 @@ def _order(call: Call) -> ListOrder:
     except NotAWebhook as error:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
-    return ListOrder(list_id, name, target.url, receiver, secret)
+    return ListOrder(list_id, name, target.url, receiver, secret, rechecks)
+
+
+def _switch(call: Call, name: str, *, default: bool) -> bool:
+    value = _only_value(call, name) or str(int(default))
+    if value not in ("0", "1"):
+        raise _malformed(f"The query parameter {name} must be 1 or 0.")
+    return value == "1"
 
 
 def _only_value(call: Call, name: str) -> str | None:
@@ -236,6 +244,7 @@ def response_of(found: StoredList, service: Service) -> ListResponse:
         left_s=round(left / per_s, 1) if per_s and found.state == "running" else None,
         cause=found.cause,
         ended_at=found.ended_at,
+        recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
     )
 
 

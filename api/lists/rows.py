@@ -86,6 +86,15 @@ def addresses_of(chunk: ListChunk) -> dict[int, str]:
     }
 
 
+def passing_of(chunk: ListChunk) -> dict[int, tuple[str, Status]]:
+    """The chunk's addresses whose result time may cure, by number, each with its status."""
+    return {
+        number: (result.email, result.status)
+        for number, result in results_of(chunk).items()
+        if result.is_passing
+    }
+
+
 def encode_results(answers: Iterable[tuple[int, Answer]]) -> str:
     """Lines for answers, each with the number of its address."""
     return "".join(_line_of(number, answer) for number, answer in answers)

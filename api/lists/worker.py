@@ -10,15 +10,16 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 import trio
 
+from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
-from mailprobe.api.lists.rows import addresses_of
+from mailprobe.api.lists.rows import addresses_of, passing_of
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.list_charge import ListCharge, store_callback, units_for_list
+from mailprobe.api.quota.list_charge import ListCharge, ListRecheck, store_callback, units_for_list
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.rest.errors import row_of
 from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
@@ -87,6 +88,8 @@ class ListQueue:
         if claim.is_last:
             return AttemptResult(partial(self._finish, claim))
         addresses = addresses_of(claim.chunk)
+        if not addresses:
+            return await self._recheck(claim)
         while addresses:
             try:
                 wait_s = await self._verify(claim, addresses)
@@ -100,6 +103,17 @@ class ListQueue:
             if addresses:
                 await trio.sleep(wait_s)
         return AttemptResult(self._nothing)
+
+    async def _recheck(self, claim: ListClaim) -> AttemptResult:
+        """Verify again what time may have cured. The units were counted the first time."""
+        recheck = ListRecheck(self._quota, claim, passing_of(claim.chunk))
+        while True:
+            try:
+                await recheck.run()
+            except Overloaded:
+                await trio.sleep(OVERLOADED_S)
+            else:
+                return AttemptResult(self._nothing)
 
     async def _nothing(self) -> None:
         """The chunk's last results have ended its claim."""
@@ -144,10 +158,18 @@ class ListQueue:
         await self._store.release_chunk(claim, self._now())
 
     async def _finish(self, claim: ListClaim) -> None:
-        """Store the callback, then end the list: a repetition finds the callback there."""
+        """Begin another pass; else store the callback, then end the list.
+
+        A repetition finds the callback there.
+        """
         found = await self._store.stored_list(claim.list.id)
         if found is None or found.state != "running":
             return
+        if found.rechecks:
+            pause_s = RECHECK_S[-found.rechecks]
+            if await self._store.begin_pass(claim, self._now() + timedelta(seconds=pause_s)):
+                log.info("asked again in %g s", pause_s, extra={"list": found.id})
+                return
         order = callback_of(found, claim.secret, self._now())
         if order is not None:
             await store_callback(self._quota, claim, order)

@@ -25,6 +25,7 @@ from mailprobe.api.rest.refusals import Overloaded, Refusal
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
+from mailprobe.engine.verdict import Status
 from mailprobe.storage.lists.records import ChunkPart, ListClaim
 from mailprobe.storage.records import JobOrder, Ledger, Reservation
 
@@ -99,6 +100,7 @@ class ListCharge:
             encode_results((self._numbers[answer.position], answer) for answer in answers),
             Counter(answer.verdict.status for answer in answers),
             ends=self._is_rest and not self._left,
+            passing=sum(answer.is_passing for answer in answers),
         )
         number = self._parts
         self._parts += 1
@@ -160,3 +162,54 @@ class ListCharge:
             self._quota.background_writes.write_until_durable(
                 lambda: store.settle(reservation, [], part=part, ends=True)
             )
+
+
+class ListRecheck:
+    """Another answer to the addresses of a chunk that time may have cured. It costs no units."""
+
+    def __init__(
+        self, quota: QuotaService, claim: ListClaim, passing: Mapping[int, tuple[str, Status]]
+    ) -> None:
+        self._quota = quota
+        self._claim = claim
+        self._numbers = list(passing)
+        self._texts = [text for text, _ in passing.values()]
+        self._before = [status for _, status in passing.values()]
+
+    async def run(self) -> None:
+        """Verify them, and store the better answers. Raises Overloaded, StoreUnavailable."""
+        quota, account, count = self._quota, self._claim.caller.account.id, len(self._texts)
+        if self._claim.caller.key.is_test:
+            await self._store([])
+            return
+        with quota.capacity.requesting(account, count) as ticket:
+            if not ticket.is_free:
+                raise Overloaded
+            ticket.is_used = True
+        quota.capacity.enter(count, account)
+        try:
+            async with open_answers(
+                quota.engine, self._texts, account=account, deferred_start=True
+            ) as answers:
+                better = [answer async for answer in answers if not answer.is_passing]
+        finally:
+            quota.capacity.release(count, account)
+        await self._store(better)
+
+    async def _store(self, better: Sequence[Answer]) -> None:
+        counts: Counter[str] = Counter(answer.verdict.status for answer in better)
+        counts.subtract(self._before[answer.position] for answer in better)
+        part = ChunkPart(
+            self._claim.list.id,
+            self._claim.chunk.place,
+            self._claim.fence,
+            encode_results((self._numbers[answer.position], answer) for answer in better),
+            counts,
+            ends=True,
+            passing=-len(better),
+        )
+
+        async def write() -> None:
+            await self._quota.store.record_part(part)
+
+        await self._quota.background_writes.write_shielded(write)

@@ -48,6 +48,7 @@ FIELDS: dict[str, str] = {
     "counts": "How many of the answered addresses have each status.",
     "per_minute": "Answers a minute since the list was sent.",
     "left_s": "Seconds that are left at this rate, if it runs.",
+    "recheck_at": "When what time may cure is asked again, or was last.",
     "cause": "The code of the error that paused it or made it fail.",
     "results": "One for each address, in the order of the request.",
     "count": "How many there are.",

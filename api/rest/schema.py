@@ -129,6 +129,7 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     left_s: float | None = None
     cause: str | None = None
     ended_at: Instant | None = None
+    recheck_at: Instant | None = None
 
 
 class ListsResponse(Struct, frozen=True):

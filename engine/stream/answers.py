@@ -7,7 +7,7 @@ import msgspec
 import trio
 
 from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.reasons import VerdictCause, cause_by_result
+from mailprobe.engine.reasons import PASSING, VerdictCause, cause_by_result
 from mailprobe.engine.verdict import Verdict
 
 
@@ -23,6 +23,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     def cause(self) -> VerdictCause:
         """The cause, as far as the result tells it where nothing else is known."""
         return self.known_cause or cause_by_result(self.verdict)
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether time may give a better answer."""
+        return self.verdict.status == "unknown" and self.cause.reason in PASSING
 
 
 class Answers:

@@ -14,7 +14,14 @@ from mailprobe.storage.lists import commands
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
-from mailprobe.storage.lists.records import ChunkPart, ListChunk, ListClaim, ListOrder, ListState, StoredList
+from mailprobe.storage.lists.records import (
+    ChunkPart,
+    ListChunk,
+    ListClaim,
+    ListOrder,
+    ListState,
+    StoredList,
+)
 from mailprobe.storage.records import Caller
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs

@@ -309,11 +309,15 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
     answered += part.answered
     db.change(
         "UPDATE lists SET counts = :counts, answered = :answered WHERE id = :id",
-        {**which, "counts": json.dumps(total), "answered": answered},
+        {**which, "counts": json.dumps(_without_zeros(total)), "answered": answered},
     )
     if answered == addresses and (part.answered or (part.ends and not _any_due(db, part))):
         _make_last_due(db, now, part.list_id)
     return True
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {status: count for status, count in counts.items() if count}
 
 
 def _any_due(db: ListDatabase, part: ChunkPart) -> bool:
@@ -350,9 +354,7 @@ def begin_pass(db: ListDatabase, _: datetime, command: BeginPass) -> bool:
         "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
         values,
     )
-    db.change(
-        f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL WHERE {HELD}", values
-    )
+    db.change(f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL WHERE {HELD}", values)
     return True
 
 

@@ -179,7 +179,9 @@ class MemoryLists(MemoryJobs):
         counts = Counter(entry.list.counts)
         counts.update(part.counts)
         answered = entry.list.answered + part.answered
-        entry.list = replace(entry.list, counts=dict(counts), answered=answered)
+        entry.list = replace(
+            entry.list, counts={k: v for k, v in counts.items() if v}, answered=answered
+        )
         any_due = any(each.due_at is not None for each in entry.chunks.values())
         if answered == entry.list.addresses and (part.answered or (part.ends and not any_due)):
             entry.chunks[LAST_PLACE].due_at = self._now()

@@ -163,19 +163,27 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             await trio.lowlevel.checkpoint()
             return parts.pop(0) if parts else b""
 
-        return await new_list(frame, name, form.get("column", ""), receive)
+        rechecks = form.get("recheck") == "1"
+        return await new_list(frame, name, form.get("column", ""), receive, rechecks=rechecks)
 
     async def _from_body() -> Any:
         incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
         name, column = request.args.get("name", "list"), request.args.get("column", "")
-        return await new_list(frame, name, column, incoming.next_part)
+        rechecks = request.args.get("recheck") == "1"
+        return await new_list(frame, name, column, incoming.next_part, rechecks=rechecks)
 
 
 async def new_list(
-    frame: Frame, name: str, column: str, receive: Any, media_type: str = "application/octet-stream"
+    frame: Frame,
+    name: str,
+    column: str,
+    receive: Any,
+    media_type: str = "application/octet-stream",
+    *,
+    rechecks: bool = True,
 ) -> Any:
     """Store a list that waits to be started; its fields as the API has them. Raises Refusal."""
-    query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"]}
+    query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))]}
     if column:
         query["column"] = [column]
     call = Call(caller(), query, {}, sent={"content-type": media_type}, receive=receive)
@@ -221,7 +229,9 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
 
         column = (await request.form).get("column", "")
         async with aclosing(parts):
-            made = await new_list(frame, found["name"], column, receive, "text/csv")
+            made = await new_list(
+                frame, found["name"], column, receive, "text/csv", rechecks=stored.rechecks > 0
+            )
         await frame.perform(lists.delete_list, id=id)
         return away(f"{LISTS_PAGE}/{made['list_id']}")
 

@@ -23,6 +23,7 @@ from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.schema import ListResponse
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.service_fixture import Shop, open_shop
 
@@ -513,3 +514,33 @@ async def test_a_list_may_wait_until_it_is_resumed(autojump_clock):
         await shop.request("POST", f"{LISTS}/{list_id}/resume")
         assert (await ended(shop, list_id))["answered"] == 2
         assert (await send(shop, query="?start=2")).status == 400
+
+
+async def test_a_list_asks_again_what_time_may_cure(autojump_clock):
+    """Five minutes later a greylisting host accepts; nothing is counted twice."""
+    async with open_list_shop() as shop:
+        shop.world.add("grey.test", MailHost(mailboxes=frozenset({"ann", "bob"}), greylist_s=200))
+        shop.world.add("down.test", MailHost(banner="421 4.3.2 come back later"))
+        text = "email\n" + "".join(f"{name}@grey.test\n" for name in ("ann", "bob", "eve"))
+        text += "ann@friendly.test\nann@down.test\n"
+        list_id = (await send(shop, text, "?recheck=1")).body["list_id"]
+        began = trio.current_time()
+        await trio.sleep(60)
+        got = await shop.request("GET", f"{LISTS}/{list_id}")
+        assert got.body["recheck_at"] is not None
+        assert got.body["status"] == "running"
+        assert got.body["counts"] == {"deliverable": 1, "unknown": 4}
+        got_end = await ended(shop, list_id, within_s=2_000)
+        assert got_end["counts"] == {"deliverable": 3, "undeliverable": 1, "unknown": 1}
+        assert got_end["answered"] == 5
+        assert 900 <= trio.current_time() - began <= 960
+        statuses = [row["status"] for row in await rows_of(shop, list_id)]
+        assert statuses == ["deliverable", "deliverable", "undeliverable", "deliverable", "unknown"]
+        assert sum(row.units for row in await shop.rows()) == 5
+
+
+async def test_without_it_a_list_ends_with_what_it_has(autojump_clock):
+    async with open_list_shop() as shop:
+        shop.world.add("grey.test", MailHost(greylist_s=200))
+        list_id = (await send(shop, "email\nann@grey.test\n")).body["list_id"]
+        assert (await ended(shop, list_id, within_s=60))["counts"] == {"unknown": 1}

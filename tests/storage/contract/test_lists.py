@@ -299,3 +299,68 @@ async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clo
     await store.apply_retention(RETENTION)
     clock.pass_(31 * 3_600)
     assert places(await claimed(store)) == [0, 1]
+
+
+async def answer_passing(store: Store, claim: ListClaim, passing: int, *statuses: str) -> None:
+    """Answer a chunk; time may cure so many of its answers."""
+    reserved: Any = await store.reserve(claim.caller, len(statuses), lambda _: None, lease_s=30)
+    part = replace(part_of(claim, *statuses), passing=passing)
+    await store.settle(reserved, [row(NOON) for _ in statuses], chunk=part)
+
+
+async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 2, 1, rechecks=2)
+    first, second = await claimed(store)
+    await answer_passing(store, first, 1, "deliverable", "unknown")
+    await answer_passing(store, second, 0, "deliverable")
+    [last] = await claimed(store)
+    assert (last.is_last, last.list.rechecks) == (True, 2)
+    due_at = clock() + timedelta(minutes=5)
+    assert await store.begin_pass(last, due_at)
+    assert not await store.begin_pass(last, due_at)
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert (found.rechecks, found.recheck_at) == (1, due_at)
+    assert await claimed(store) == []
+    clock.pass_(301)
+    [again] = await claimed(store)
+    assert again.chunk.place == 0
+    better = ChunkPart(
+        "list-1", 0, again.fence, '["deliverable"]\n', {"deliverable": 1, "unknown": -1},
+        ends=True, passing=-1,
+    )  # fmt: skip
+    assert not await store.record_part(replace(better, fence=first.fence))
+    assert await store.record_part(better)
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert (found.answered, dict(found.counts)) == (3, {"deliverable": 3})
+    [last] = await claimed(store)
+    assert last.is_last
+    assert not await store.begin_pass(last, due_at)  # nothing is left to cure
+    [chunk, _] = await store.chunks("list-1", first=0, limit=9)
+    assert chunk.results == '["deliverable"]\n["unknown"]\n["deliverable"]\n'
+
+
+async def test_a_pass_ends_when_its_last_chunk_does(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 1, 1, rechecks=1)
+    for claim in await claimed(store):
+        await answer_passing(store, claim, 1, "unknown")
+    [last] = await claimed(store)
+    assert await store.begin_pass(last, clock())
+    one, two = await claimed(store)
+    assert await store.record_part(ChunkPart("list-1", 0, one.fence, "", {}, ends=True))
+    assert await claimed(store) == []
+    assert await store.record_part(ChunkPart("list-1", 1, two.fence, "", {}, ends=True))
+    [last] = await claimed(store)
+    assert not await store.begin_pass(last, clock())  # no pass is left
+
+
+async def test_a_list_without_rechecks_has_no_pass(store: Store, clock: Clock) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 1)
+    [claim] = await claimed(store)
+    await answer_passing(store, claim, 1, "unknown")
+    [last] = await claimed(store)
+    assert not await store.begin_pass(last, clock())

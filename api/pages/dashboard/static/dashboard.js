@@ -41,7 +41,7 @@
     const file = form.elements.file, bar = document.getElementById("sent"), error = document.getElementById("upload-error");
     const send = () => {
       const chosen = file.files[0], request = new XMLHttpRequest();
-      const query = new URLSearchParams({ name: chosen.name, column: form.elements.column.value });
+      const query = new URLSearchParams({ name: chosen.name, column: form.elements.column.value, recheck: Number(form.elements.recheck.checked) });
       request.open("POST", "/dashboard/lists?" + query);
       request.setRequestHeader("X-CSRF-Token", csrf());
       request.setRequestHeader("Content-Type", "application/octet-stream");
@@ -85,6 +85,8 @@
       show("answered").textContent = number.format(list.answered);
       show("rate").textContent = number.format(Math.round(list.per_minute / 60));
       show("left").textContent = list.left_s === null ? "?" : list.left_s > 90 ? Math.round(list.left_s / 60) + " min" : Math.round(list.left_s) + " s";
+      const again = list.recheck_at && Date.parse(list.recheck_at) > Date.now();
+      show("again").textContent = again ? "What time may cure is asked again at " + new Date(list.recheck_at).toLocaleTimeString() + "." : "";
       progress.querySelector("progress").value = list.answered;
       const rows = Object.entries(list.counts).map(([status, count]) => {
         const row = document.createElement("tr"), share = document.createElement("meter");
