@@ -33,6 +33,7 @@ from mailprobe.api.observability import request_context
 from mailprobe.api.observability.exposition import page, serve_page
 from mailprobe.api.observability.logs import release
 from mailprobe.api.observability.metrics import Metrics
+from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.pages.dashboard.sessions import Sessions
@@ -115,6 +116,7 @@ async def open_service(
     At the end jobs finish while engine and store are open; pending writes come last.
     """
     rng, links = random.Random(), links_of(settings)
+    reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
         open_payments(
@@ -137,9 +139,7 @@ async def open_service(
         ) as alerts,
         open_background_writes() as background_writes,
         _open_leases(settings, metrics.timed(store) if metrics else store) as leases,
-        open_engine(
-            settings.engine, observer=metrics or observer.NO_OBSERVER, permits=leases
-        ) as engine,
+        open_engine(settings.engine, observer=reputation.observer, permits=leases) as engine,
         open_webhook_sender(
             engine.routes.addresses_now,
             allow_private=settings.engine.allow_private,
@@ -172,7 +172,7 @@ async def open_service(
                 service.store, service.quota, now=utc_now, rng=rng, wake_jobs=jobs.wake
             ) as lists,
         ):
-            yield replace(service, jobs=jobs, lists=lists)
+            yield replace(service, jobs=jobs, lists=lists, reputation=reputation)
 
 
 def _open_leases(
@@ -306,5 +306,7 @@ async def _apply_retention_once(service: Service) -> None:
         await service.store.apply_retention(
             {tier: plan.retention_days for tier, plan in service.plans.items()}
         )
+        if service.reputation is not None:
+            await service.reputation.save(service.store, service.now().date())
     except StoreUnavailable:
         log.warning("retention not applied: the store is unavailable")

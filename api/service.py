@@ -9,6 +9,7 @@ from typing import Protocol
 from mailprobe.api.http.overload import AdmissionQueue
 from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.keys import Draw
+from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
 from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
@@ -78,6 +79,7 @@ class Service:
     jobs: JobService | None = None  # None: no jobs
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
+    reputation: ReputationCounter | None = None  # None: nothing is counted
     operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners

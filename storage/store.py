@@ -36,7 +36,6 @@ from mailprobe.storage.encrypted_columns import (
     unpacked,
 )
 from mailprobe.storage.lists.records import ChunkPart
-from mailprobe.storage.lists.store import ListStore
 from mailprobe.storage.records import (
     Account,
     Answered,
@@ -60,6 +59,7 @@ from mailprobe.storage.records import (
     Work,
     units_of,
 )
+from mailprobe.storage.reputation import ReputationStore
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store(ListStore):
+class Store(ReputationStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from mailprobe.storage.lists.commands import (
     AddChunks,
@@ -31,6 +31,7 @@ from mailprobe.storage.lists.records import (
 from mailprobe.storage.lists.tables import LOADING_MAX
 from mailprobe.storage.memory.jobs import MemoryJobs
 from mailprobe.storage.records import Caller
+from mailprobe.storage.reputation import KEPT_MAX, CountReputation, ReadReputation, ReputationDay
 
 
 @dataclass(slots=True)
@@ -55,11 +56,24 @@ class _List:
 
 
 class MemoryLists(MemoryJobs):
-    """The layer of lists."""
+    """The layer of lists, and of the reputation."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
         self._lists: dict[str, _List] = {}
+        self._reputation: dict[date, ReputationDay] = {}
+
+    def count_reputation(self, command: CountReputation) -> None:
+        new = command.counted
+        old = self._reputation.get(new.day, ReputationDay(new.day, 0, 0))
+        self._reputation[new.day] = ReputationDay(
+            new.day, old.answers + new.answers, old.refused + new.refused
+        )
+        for day in [each for each in self._reputation if each < new.day - KEPT_MAX]:
+            del self._reputation[day]
+
+    def reputation(self, command: ReadReputation) -> list[ReputationDay]:
+        return [self._reputation[day] for day in sorted(self._reputation) if day >= command.first]
 
     def create_list(self, command: CreateList) -> StoredList | None:
         order, account = command.order, command.caller.account

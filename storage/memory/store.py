@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage import commands
+from mailprobe.storage import commands, reputation
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
@@ -128,6 +128,8 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         list_commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
         list_commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
         list_commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        reputation.CountReputation.run_by(MemoryExecutor.count_reputation),
+        reputation.ReadReputation.run_by(MemoryExecutor.reputation),
         list_commands.BeginPass.run_by(MemoryExecutor.begin_pass),
         list_commands.RecordPart.run_by(MemoryExecutor.record_part),
         list_commands.DeleteList.run_by(MemoryExecutor.delete_list),

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage import commands
+from mailprobe.storage import commands, reputation
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
@@ -212,6 +212,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ChangeList.run_by(lists.run(tables.change)),
         list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
         list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
+        reputation.CountReputation.run_by(lists.run(reputation.count)),
         list_commands.BeginPass.run_by(lists.run(tables.begin_pass)),
         list_commands.RecordPart.run_by(lists.run(tables.record_part)),
         list_commands.DeleteList.run_by(lists.run(tables.delete)),
@@ -233,6 +234,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
+        reputation.ReadReputation.run_by(lists.run(reputation.read)),
         list_commands.FindList.run_by(lists.run(tables.find)),
         list_commands.ListLists.run_by(lists.run(tables.list_lists)),
         list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),

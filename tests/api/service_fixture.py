@@ -25,6 +25,7 @@ from mailprobe.api.rest.errors import Links
 from mailprobe.api.service import Service, new_service
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.observer import NO_OBSERVER as NO_OBSERVER
+from mailprobe.engine.observer import Observer
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
@@ -294,6 +295,7 @@ async def open_shop(
     addresses_max: int | None = None,
     metrics: Metrics | None = None,
     kind: str = KIND,
+    observer: Observer | None = None,
     **more: Any,
 ) -> AsyncIterator[Shop]:
     """Open a service with one account and three domains: friendly, slow and silent.
@@ -314,7 +316,7 @@ async def open_shop(
             transport=network.transport,
             dial=network.dial,
             rng=random.Random(0),
-            observer=metrics or NO_OBSERVER,
+            observer=observer or metrics or NO_OBSERVER,
         ) as engine:
             store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock, kind)))
             service = new_service(

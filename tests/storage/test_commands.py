@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import commands
+from mailprobe.storage import commands, reputation
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.memory import store as memory
@@ -17,7 +17,8 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for value in [*vars(commands).values(), *vars(list_commands).values()]
+    for part in (commands, list_commands, reputation)
+    for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
 PARTS = [part for part in Store.__mro__ if part is not object]
@@ -41,14 +42,13 @@ def test_each_executor_has_each_command_once(kind: str):
 
 
 def test_each_command_is_made_by_one_method_of_the_store():
+    names = {command.__name__ for command in COMMANDS}
     made = [
-        node.func.attr
+        name
         for part in PARTS
         for node in ast.walk(ast.parse(inspect.getsource(part)))
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "commands"
+        and (name := getattr(node.func, "attr", getattr(node.func, "id", ""))) in names
     ]
     methods = [
         name

@@ -23,6 +23,11 @@
     drawLine(place, "verifications", cells.map(([day]) => Date.parse(day) / 1000), cells.map(([, calls]) => Number(calls)), true);
   }
 
+  for (const place of document.querySelectorAll("[data-chart=reputation]")) {
+    const cells = [...document.querySelectorAll("#reputation tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)).reverse();
+    if (cells.length > 1) drawLine(place, "% refused because of us", cells.map(([day]) => Date.parse(day) / 1000), cells.map((row) => parseFloat(row[3])), true);
+  }
+
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
     if (!button) return;

@@ -1,0 +1,71 @@
+"""How mail hosts treat this service: their answers, and the refusals that blame us, by UTC day.
+
+The statements are those that SQLite and PostgreSQL share, on the connection of
+`mailprobe.storage.lists.tables`.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.lists.tables import ListDatabase
+
+KEPT_MAX = timedelta(days=400)
+
+
+@dataclass(frozen=True, slots=True)
+class ReputationDay:
+    """What mail hosts answered on one UTC day, by number of addresses."""
+
+    day: date
+    answers: int
+    refused: int  # of them: the host refused because of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class CountReputation(StoreCommand[None]):
+    counted: ReputationDay
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReputation(StoreCommand[list[ReputationDay]]):
+    first: date
+
+
+class ReputationStore(ListStore):
+    """The part of the store that keeps the reputation."""
+
+    async def count_reputation(self, counted: ReputationDay) -> None:
+        """Add to the counts of a day; forget what is older than KEPT_MAX."""
+        await self._execute(CountReputation(counted))
+
+    async def reputation(self, first: date) -> list[ReputationDay]:
+        """The days with answers from `first` on, in order."""
+        return await self._execute(ReadReputation(first))
+
+
+def count(db: ListDatabase, _: datetime, command: CountReputation) -> None:
+    """See ReputationStore.count_reputation."""
+    counted = command.counted
+    db.change(
+        "INSERT INTO reputation (day, answers, refused) VALUES (:day, :answers, :refused)"
+        " ON CONFLICT (day) DO UPDATE SET answers = reputation.answers + excluded.answers,"
+        " refused = reputation.refused + excluded.refused",
+        {
+            "day": counted.day.isoformat(),
+            "answers": counted.answers,
+            "refused": counted.refused,
+        },
+    )
+    oldest = counted.day - KEPT_MAX
+    db.change("DELETE FROM reputation WHERE day < :oldest", {"oldest": oldest.isoformat()})
+
+
+def read(db: ListDatabase, _: datetime, command: ReadReputation) -> list[ReputationDay]:
+    """See ReputationStore.reputation."""
+    rows = db.all(
+        "SELECT day, answers, refused FROM reputation WHERE day >= :first ORDER BY day",
+        {"first": command.first.isoformat()},
+    )
+    return [ReputationDay(date.fromisoformat(day), *counts) for day, *counts in rows]
