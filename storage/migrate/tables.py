@@ -59,6 +59,7 @@ TABLES = (
     TableMap("outbox", ("number",)),
     TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
     TableMap("usage", ("number",)),
+    TableMap("reputation", ("day",)),
 )
 
 # Tables that are not moved: each store's own records, and leases, which expire by themselves.

@@ -57,9 +57,10 @@ class Visitor:
     def heading(self) -> str:
         return self.page.locator("h1").inner_text()
 
-    def send_list(self, file: Path) -> None:
+    def send_list(self, file: Path, *, rechecks: bool = False) -> None:
         """Choose a file and see its preview."""
         self.open("/lists")
+        self.page.get_by_label("Ask again").set_checked(rechecks)
         self.page.set_input_files("#file", str(file))
         self.page.get_by_role("button", name="Send the list").click()
         self.page.wait_for_url("**/lists/*-*")

@@ -44,8 +44,7 @@ def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
     assert ann.heading() == "Sign in"
     ann.page.get_by_label("Provisioning key").fill(ann.provisioning_key)
     ann.page.keyboard.press("Enter")
-    ann.page.wait_for_url("**/dashboard/keys")
-    assert ann.heading() == "Keys"
+    ann.page.get_by_role("heading", name="Keys").wait_for()
     (cookie,) = context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
 
@@ -100,6 +99,17 @@ def test_a_list_is_cleaned_to_its_download(ann: Visitor, tmp_path: Path) -> None
         assert {row["light"] for row in csv.DictReader(file)} <= {"GREEN_LIGHT"}
     ann.page.get_by_role("button", name="Delete the list").click()
     ann.page.get_by_text("There is no list yet").wait_for()
+
+
+def test_a_list_says_when_it_asks_again(ann: Visitor, tmp_path: Path) -> None:
+    file = tmp_path / "grey.csv"
+    file.write_text(f"email\n{LIVING}\nphansen@greylist-guild.test\n")
+    ann.send_list(file, rechecks=True)
+    ann.page.get_by_role("button", name="Clean the list").click()
+    ann.page.get_by_text("What time may cure is asked again at").wait_for()
+    assert "2 of 2 addresses answered" in ann.page.locator("main").inner_text()
+    ann.page.get_by_role("button", name="End it").click()
+    ann.page.wait_for_selector("[data-status=cancelled]")
 
 
 def test_another_column_is_chosen_in_the_preview(ann: Visitor, tmp_path: Path) -> None:
@@ -185,6 +195,7 @@ def test_pages_work_without_script(
     page: Page = plain.new_page()
     page.goto(f"{service.url}/dashboard/lists")
     page.set_input_files("#file", str(LIST))
+    page.get_by_label("Ask again").uncheck()
     page.get_by_role("button", name="Send the list").click()
     page.get_by_role("button", name="Clean the list").click()
     page.wait_for_selector("[data-status=done]", timeout=60_000)  # it reloads by itself
