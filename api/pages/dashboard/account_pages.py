@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from quart import Blueprint, Response, request
@@ -126,11 +127,10 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
         account = caller().account
         usage = await frame.result_of(management.get_usage_summary)
         days = (await frame.result_of(management.get_usage))["days"]
-        ledger = await frame.service.store.ledger(caller())
         plan = frame.service.plan(caller())
-        span = (ledger.period_end - ledger.period_start).total_seconds()
-        passed = max(1.0, (ledger.asked_at - ledger.period_start).total_seconds())
-        projected = round(usage["calls_used"] * max(1.0, span / passed))
+        start, end = (datetime.fromisoformat(usage["period"][name]) for name in ("start", "end"))
+        passed_s = max(1.0, (frame.service.now() - start).total_seconds())
+        projected = round(usage["calls_used"] * max(1.0, (end - start).total_seconds() / passed_s))
         return {
             "account": account,
             "usage": usage,

@@ -5,7 +5,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 
 from mailprobe.api.pages.dashboard import account_pages, operator_page, work_pages
 from mailprobe.api.pages.dashboard.assets import assets_by_url
-from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame
+from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.rest.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -26,8 +26,11 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
         return Response(asset.octets, headers=KEPT, content_type=asset.media_type)
 
     @pages.get(f"{HOME}/")
+    async def home() -> Response:
+        return away(HOME)
+
     @pages.get(f"{HOME}/<path:rest>")
-    async def nothing(rest: str = "") -> Response:
+    async def nothing(rest: str) -> Response:
         raise NotFound
 
     @pages.errorhandler(Exception)

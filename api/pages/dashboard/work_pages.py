@@ -23,7 +23,7 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.rest import verification
+from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
 from mailprobe.api.rest.refusals import JobNotFound, Refusal
 from mailprobe.api.rest.schema import VerifyRequest
@@ -246,13 +246,13 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     async def _cost(found: dict[str, Any]) -> dict[str, Any]:
         """What the list costs at most, beyond what the plan includes."""
         plan = frame.service.plan(caller())
-        ledger = await frame.service.store.ledger(caller())
-        used, more = ledger.month_billable, found["addresses"]
+        usage = await frame.result_of(management.get_usage_summary)
+        used, more = usage["calls_used"], found["addresses"]
         cost = overage_micros(plan, used + more) - overage_micros(plan, used)
         minutes = more / max(1, plan.rate_limit_per_min * 0.9)
         return {
             "cost_eur": eur_up(cost),
-            "left": max(0, plan.monthly_calls - used),
+            "left": usage["calls_remaining"],
             "minutes": max(1, round(minutes)),
         }
 

@@ -264,3 +264,13 @@ async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_cloc
             page = (await visitor.get("")).octets
             assert b"mail host refuses this machine" in page
             assert (b"strict.test" in page) is names
+
+
+async def test_the_projection_is_the_pace_of_the_month(autojump_clock):
+    """On the 14th at 9:26 of a month of 31 days."""
+    async with open_shop("builder") as shop:
+        await shop.use_up(1_300)
+        page = (await (await signed_in(shop)).get("")).octets.decode()
+        assert "1,300" in page
+        projected = int(re.findall(r'class="figure">([0-9,]+)<', page)[1].replace(",", ""))
+        assert 2_980 < projected < 3_020
