@@ -270,7 +270,7 @@ class LiveSession:
             except StoreUnavailable:
                 self._stop(UsageUnknown())
                 return None
-            for _ in taken:
+            for _ in taken[: len(self._waiting)]:  # a stop may have emptied the queue meanwhile
                 self._waiting.popleft()
             return charged, taken
         return None

@@ -301,3 +301,17 @@ async def test_one_slow_domain_holds_up_nobody_else(autojump_clock):
             while not any(line["email"] == "ann@friendly.test" for line in live.of("result")):
                 assert await live.receive()
             assert shop.clock() - began < timedelta(seconds=3.2)
+
+
+@pytest.mark.parametrize("steps", range(40))
+async def test_a_stop_at_any_moment_closes_with_its_code(steps, autojump_clock):
+    drain = trio.Event()
+    async with open_shop() as shop, open_live(shop, LiveServer(shop.service, drain)) as live:
+        await live.until("credit")
+        await live.send("ann@friendly.test", "bob@friendly.test", "slow@slow.test")
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        drain.set()
+        assert await live.until_closed() == 1001
+        await trio.sleep(1)
+        assert len(await shop.rows()) == len(live.of("result"))
