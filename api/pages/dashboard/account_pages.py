@@ -11,7 +11,7 @@ from quart import Blueprint, Response, request
 from mailprobe.api.cli.account import new_account
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.keys import key_hash
-from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller
+from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import COOKIE
 from mailprobe.api.quota.plans import MICROS_PER_EUR
@@ -47,7 +47,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
             return await frame.error(
                 429, "There were too many attempts to sign in.", "Wait a minute, then try again."
             )
-        form = await request.form
+        form = await form_fields()
         try:
             known = await frame.sessions.caller_of_key(form.get("key", ""))
         except Refusal:
@@ -74,7 +74,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/welcome")
     async def begin() -> Response:
         admitted()
-        form = await request.form
+        form = await form_fields()
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
             return await _not_welcome()
@@ -83,7 +83,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
                 "welcome.html", "Welcome", 400, token=token, email=email,
                 error="That is no e-mail address.",
             )  # fmt: skip
-        tier = form.get("tier", "free")
+        tier: Any = form.get("tier", "free")
         if tier not in frame.service.plans:
             return await frame.error(400, "There is no such plan.", "Choose one of the form.")
         made = await new_account(frame.service.store, email, tier)
@@ -153,7 +153,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/keys")
     @frame.signed_in
     async def make_key() -> Response:
-        form = await request.form
+        form = await form_fields()
         label = form.get("label", "").strip()[:LABEL_CHARACTERS_MAX] or None
         body = CreateKeyRequest(label=label, test=form.get("kind") == "test")
         return await shown(made=await frame.result_of(management.create_api_key, body))
@@ -184,7 +184,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/caps")
     @frame.signed_in
     async def set_caps() -> Response:
-        form = await request.form
+        form = await form_fields()
         try:
             changes: dict[str, Any] = {
                 f"{name}_cap_micros": _micros(form.get(name, "")) for name in ("soft", "hard")

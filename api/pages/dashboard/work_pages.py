@@ -20,6 +20,7 @@ from mailprobe.api.pages.dashboard.frame import (
     away,
     caller,
     fields_of,
+    form_fields,
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
@@ -59,7 +60,7 @@ def _register_try(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/try")
     @frame.signed_in
     async def try_address() -> Response:
-        email = (await request.form).get("email", "")
+        email = (await form_fields()).get("email", "")
         try:
             result = await frame.result_of(
                 verification.verify_email, VerifyRequest(email=email), query={"evidence": ["1"]}
@@ -153,7 +154,7 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         return request.mimetype == "multipart/form-data"
 
     async def _from_form() -> Any:
-        files, form = await request.files, await request.form
+        files, form = await request.files, await form_fields()
         file = files.get("file")
         octets = b"" if file is None else file.read()
         name = "list" if file is None else file.filename or "list"
@@ -227,7 +228,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         async def receive() -> bytes:
             return await anext(parts, b"")
 
-        column = (await request.form).get("column", "")
+        column = (await form_fields()).get("column", "")
         async with aclosing(parts):
             made = await new_list(
                 frame, found["name"], column, receive, "text/csv", rechecks=stored.rechecks > 0

@@ -274,3 +274,20 @@ async def test_the_projection_is_the_pace_of_the_month(autojump_clock):
         assert "1,300" in page
         projected = int(re.findall(r'class="figure">([0-9,]+)<', page)[1].replace(",", ""))
         assert 2_980 < projected < 3_020
+
+
+async def test_a_strangers_form_is_small(autojump_clock):
+    """The parsing of a form must not keep the loop for long."""
+    async with open_shop() as shop:
+        for body, status in (
+            (b"key=" + b"a" * 20_000, 413),
+            (b"&".join(b"k%d=v" % number for number in range(2_000)), 400),
+            (b"key=%" * 1_000, 401),
+            (b"\xff\xfe=\x00", 401),
+        ):
+            got = await shop.request(
+                "POST", f"{HOME}/sign-in", octets=body, key=None,
+                headers={**FORM, "origin": "https://api.test"},
+            )  # fmt: skip
+            assert got.status == status, body[:10]
+            assert got.headers["content-type"].startswith("text/html")
