@@ -3,6 +3,7 @@
 Virtual time moves the network, the limits and the dates together.
 """
 
+import inspect
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -56,7 +57,7 @@ class Unsteady:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.store, name)
-        if name == "derived_key":  # no query
+        if not inspect.iscoroutinefunction(method):
             return method
 
         async def call(*arguments: Any, **named: Any) -> Any:

@@ -7,6 +7,7 @@ the server that MAILPROBE_TEST_POSTGRES names.
 
 import atexit
 import base64
+import inspect
 import os
 import queue
 import sqlite3
@@ -90,6 +91,8 @@ class Still:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await trio.lowlevel.checkpoint()
