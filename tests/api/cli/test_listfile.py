@@ -421,7 +421,10 @@ def test_every_object_comes_out_once_and_unchanged(
         assert {key: after[key] for key in before} == before
 
 
-sheet_cells = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
+# With a letter at the end: a column of numbers, truths or dates comes out typed.
+sheet_cells = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12
+).map(lambda text: f"{text}x" if text else text)
 
 
 @given(rows=st.lists(st.lists(sheet_cells, min_size=3, max_size=3), max_size=5))
