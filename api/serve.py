@@ -236,6 +236,7 @@ async def serve_service(
             upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
             task_status=task_status,
         )
+        await contained(_save_reputation, service)  # of the last minute
         background.cancel_scope.cancel()
 
 
@@ -306,7 +307,15 @@ async def _apply_retention_once(service: Service) -> None:
         await service.store.apply_retention(
             {tier: plan.retention_days for tier, plan in service.plans.items()}
         )
-        if service.reputation is not None:
-            await service.reputation.save(service.store, service.now().date())
     except StoreUnavailable:
         log.warning("retention not applied: the store is unavailable")
+    await _save_reputation(service)
+
+
+async def _save_reputation(service: Service) -> None:
+    if service.reputation is None:
+        return
+    try:
+        await service.reputation.save(service.store, service.now().date())
+    except StoreUnavailable:
+        log.warning("the reputation is not stored: the store is unavailable")

@@ -1,7 +1,6 @@
 """`mailprobe account`: accounts, their tiers and spend caps. Prints JSON, one object per line."""
 
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -195,10 +194,14 @@ def read_cap(text: str, option: str) -> int | None:
     """Parse euros and cents into micro-euros; `none` gives None."""
     if text.strip().lower() == "none":
         return None
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text.strip(), re.ASCII):
-        raise Misuse(f"{option} is {text!r}: it takes euros, such as 25 or 12.50, or none")
-    euros, _, cents = text.strip().partition(".")
-    return int(euros) * 1_000_000 + int(cents.ljust(2, "0")) * 10_000
+    from mailprobe.api.quota.pricing import micros_of
+
+    try:
+        return micros_of(text.strip())
+    except ValueError:
+        raise Misuse(
+            f"{option} is {text!r}: it takes euros, such as 25 or 12.50, or none"
+        ) from None
 
 
 def _check_email(email: str) -> None:

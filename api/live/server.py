@@ -5,8 +5,10 @@ A request that may not have one gets its error as any other, and the connection 
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from urllib.parse import parse_qs
 
 import msgspec
 import trio
@@ -19,8 +21,10 @@ from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
+from mailprobe.api.rest.messages import Call
 from mailprobe.api.rest.operations import LIVE
 from mailprobe.api.rest.refusals import Overloaded, Refusal, UsageUnknown
+from mailprobe.api.rest.verification import evidence_requested
 from mailprobe.api.service import Service
 from mailprobe.engine.background import separate
 from mailprobe.storage.contract import StoreUnavailable
@@ -31,7 +35,6 @@ log = logging.getLogger("mailprobe.live")
 SOCKETS_MAX = 500  # of a process
 SOCKETS_EACH_MAX = 20  # of an account, by each process
 HANDSHAKE_S = 5.0
-EXPLAIN = b"evidence=1"  # the query of a socket whose results have their evidence
 RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
 
 _encode = msgspec.json.Encoder().encode
@@ -70,10 +73,8 @@ class LiveServer:
                             receive_buffer_size=RECEIVE_OCTETS,
                         )  # fmt: skip
                     if not handshake.cancelled_caught:
-                        explain = scope["query_string"] == EXPLAIN
-                        await self._serve(
-                            request, stream, headers_of_scope(scope), record, explain=explain
-                        )
+                        query = parse_qs(scope["query_string"].decode("latin-1"))
+                        await self._serve(request, stream, headers_of_scope(scope), record, query)
                     nursery.cancel_scope.cancel()
         except BaseException as error:
             fatal, fault = separate(error)
@@ -90,20 +91,20 @@ class LiveServer:
         stream: UpgradedStream,
         headers: Headers,
         record: RequestContext,
-        *,
-        explain: bool,
+        query: Mapping[str, Sequence[str]],
     ) -> None:
         identify = partial(self._identify, headers)
         try:
             record.caller = await identify()
-            opening = self._opening(record.caller.account.id)
+            explain = evidence_requested(Call(None, query), "live")
+            self._check_room(record.caller.account.id)
         except Refusal as refusal:
             await self._refuse(request, refusal, record)
             return
         except StoreUnavailable:
             await self._refuse(request, UsageUnknown(), record)
             return
-        with opening:
+        with self._counted(record.caller.account.id):
             socket = await request.accept()
             record.status, record.cut = 101, False
             session = LiveSession(self._service, identify, socket, stream, record, explain=explain)
@@ -121,10 +122,20 @@ class LiveServer:
             takes_test_keys=self._service.takes_test_keys,
         )
 
-    def _opening(self, account_id: str) -> "SocketCount":
+    def _check_room(self, account_id: str) -> None:
         if self._open.total() >= SOCKETS_MAX or self._open[account_id] >= SOCKETS_EACH_MAX:
             raise Overloaded
-        return SocketCount(self._open, account_id)
+
+    @contextmanager
+    def _counted(self, account_id: str) -> Iterator[None]:
+        """Count an open socket of an account for the duration of the block."""
+        self._open[account_id] += 1
+        try:
+            yield
+        finally:
+            self._open[account_id] -= 1
+            if not self._open[account_id]:
+                del self._open[account_id]
 
     async def _refuse(
         self, request: WebSocketRequest, refusal: Refusal, record: RequestContext
@@ -142,23 +153,6 @@ class LiveServer:
             extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
             body=_encode(body_of(refusal, self._service.links)),
         )
-
-
-class SocketCount:
-    """Counts an open socket of an account for the duration of the block."""
-
-    def __init__(self, sockets: Counter[str], account_id: str) -> None:
-        self._sockets = sockets
-        self._account_id = account_id
-        sockets[account_id] += 1
-
-    def __enter__(self) -> None:
-        """It is counted already: between the check and the block is no checkpoint."""
-
-    def __exit__(self, *_: object) -> None:
-        self._sockets[self._account_id] -= 1
-        if not self._sockets[self._account_id]:
-            del self._sockets[self._account_id]
 
 
 def head_of(scope: Scope) -> bytes:

@@ -83,7 +83,6 @@ class LiveSession:
         self._record = record
         self._scope = trio.CancelScope()
         self._waiting: deque[LiveAddress] = deque()
-        self._under_way = 0  # batches
         self._outstanding = 0  # addresses without a result
         self._answered = 0
         self._credit_owed = 0
@@ -102,8 +101,7 @@ class LiveSession:
                 for run in (self._check_alive, self._end_idle):
                     beside.start_soon(self._until_gone, run)
                 beside.start_soon(self._end_at, drain)
-                receiving = trio.CancelScope()
-                beside.start_soon(self._until_gone, self._receive, beside, receiving)
+                beside.start_soon(self._until_gone, self._receive, beside)
                 await self._until_gone(self._dispatch)
                 beside.cancel_scope.cancel()
             await self._until_gone(self._close)
@@ -145,7 +143,7 @@ class LiveSession:
 
     # -- the client
 
-    async def _receive(self, beside: trio.Nursery, receiving: trio.CancelScope) -> None:
+    async def _receive(self, beside: trio.Nursery) -> None:
         """Read messages until the client ends its input, or has sent more than its credit."""
         await self._send([plain_line("credit", more=CREDIT)])
         while not self._has_ended:
@@ -223,14 +221,14 @@ class LiveSession:
         async with trio.open_nursery() as batches:
             while await self._has_next():
                 await self._slots.acquire()
-                if self._under_way and len(self._waiting) < BATCH_MAX:
+                is_alone = self._slots.value == BATCHES_MAX - 1
+                if not is_alone and len(self._waiting) < BATCH_MAX:
                     with trio.move_on_after(GATHER_S):
                         await self._changed.wait()
                 reserved = await self._reserved()
                 if reserved is None:
                     self._slots.release()
                     continue
-                self._under_way += 1
                 batches.start_soon(self._answer, *reserved)
 
     async def _has_next(self) -> bool:
@@ -309,7 +307,6 @@ class LiveSession:
                         lines.append(plain_line("credit", more=credit))
                     await self._send(lines)
         finally:
-            self._under_way -= 1
             self._slots.release()
 
     def _count(self, answers: int) -> None:

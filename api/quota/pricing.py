@@ -3,7 +3,9 @@
 Pure. Money is never held as a binary fraction; euros appear only in answers.
 """
 
-from mailprobe.api.quota.plans import PricingPlan
+import re
+
+from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
 from mailprobe.storage.records import Tier
 
 MICROS_PER_CENT = 10_000
@@ -41,3 +43,11 @@ def eur_up(micros: int) -> float:
 def is_reported(tier: Tier) -> bool:
     """Whether billable units of this tier go to the billing provider's meter."""
     return tier != "free"
+
+
+def micros_of(text: str) -> int:
+    """Micro-euros of euros and cents, such as 25 or 12.50. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text, re.ASCII):
+        raise ValueError(text)
+    euros, _, cents = text.partition(".")
+    return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_CENT

@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import httpx
 import msgspec
@@ -100,13 +101,27 @@ class HttpSource:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _Run(self._client, self._url, texts, send)
-        async with receive, trio.open_nursery() as nursery:
-            nursery.start_soon(run.run)
+        async with running(_Run(self._client, self._url, texts, send)), receive:
             yield receive
-            nursery.cancel_scope.cancel()
-        if run.error is not None:  # raised after every answer was read
-            raise run.error
+
+
+class SourceRun(Protocol):
+    """One list on its way through a service; `error` is why it stopped."""
+
+    error: CommandError | None
+
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def running(run: SourceRun) -> AsyncIterator[None]:
+    """Run it beside the block; raise its error after every answer was read."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.run)
+        yield
+        nursery.cancel_scope.cancel()
+    if run.error is not None:
+        raise run.error
 
 
 class LimitNotice:

@@ -37,6 +37,7 @@ from mailprobe.api.cli.remote.http_source import (
     LimitNotice,
     ResultLine,
     check_server,
+    running,
 )
 from mailprobe.engine.background import sole_exception
 from mailprobe.engine.stream.answers import Answer
@@ -87,13 +88,8 @@ class LiveSource:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _LiveRun(self._url, self._key, texts, send)
-        async with receive, trio.open_nursery() as nursery:
-            nursery.start_soon(run.run)
+        async with running(_LiveRun(self._url, self._key, texts, send)), receive:
             yield receive
-            nursery.cancel_scope.cancel()
-        if run.error is not None:  # raised after every answer was read
-            raise run.error
 
 
 @asynccontextmanager
@@ -224,13 +220,12 @@ class _LiveRun:
         return messages
 
     async def _receive(self, socket: WebSocketConnection) -> str | None:
-        wait_s = 0.0
+        waits_until = -math.inf  # for a limit of the account
         while self._unanswered and self.error is None:
-            with trio.move_on_after(ANSWER_S + wait_s) as reading:
+            with trio.move_on_at(max(trio.current_time(), waits_until) + ANSWER_S) as reading:
                 message = await socket.get_message()
             if reading.cancelled_caught:
                 return f"sent no further result for {ANSWER_S:.0f} s"
-            wait_s = 0.0
             for line in str(message).split("\n"):
                 try:
                     received: Any = _decode(line)
@@ -244,6 +239,7 @@ class _LiveRun:
                         self._credit += more
                         self._credited.set()
                     case _Wait(seconds=wait_s):
+                        waits_until = trio.current_time() + wait_s
                         self._notice.print_once(wait_s)
                     case _Error():
                         self._refusal = received  # its status is the code of the close

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from quart import Blueprint, Response, request
 
 from mailprobe.api.cli.account import new_account
@@ -15,14 +16,11 @@ from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, call
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import COOKIE
 from mailprobe.api.quota.plans import MICROS_PER_EUR
-from mailprobe.api.quota.pricing import eur_up, overage_micros
+from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.rest import management
-from mailprobe.api.rest.refusals import Refusal
+from mailprobe.api.rest.refusals import InvalidRequest, Refusal
 from mailprobe.api.rest.schema import CreateKeyRequest
 from mailprobe.engine.address import NotAnAddress, parse
-
-LABEL_CHARACTERS_MAX = 100
-_EUR = re.compile(r"[0-9]{1,9}([.,][0-9]{1,2})?", re.ASCII)
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -154,8 +152,14 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @frame.signed_in
     async def make_key() -> Response:
         form = await form_fields()
-        label = form.get("label", "").strip()[:LABEL_CHARACTERS_MAX] or None
-        body = CreateKeyRequest(label=label, test=form.get("kind") == "test")
+        fields = {
+            "label": form.get("label", "").strip() or None,
+            "test": form.get("kind") == "test",
+        }
+        try:
+            body = msgspec.convert(fields, CreateKeyRequest)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"The label cannot be used: {error}.", "management") from None
         return await shown(made=await frame.result_of(management.create_api_key, body))
 
     @pages.post(f"{HOME}/keys/<id>/revoke")
@@ -212,9 +216,10 @@ def _euros(micros: int | None) -> str:
 
 def _micros(text: str) -> int | None:
     """Micro-euros of what was typed; None if it is empty. Raises ValueError with the reason."""
-    if not text.strip():
+    text = text.strip().replace(",", ".")
+    if not text:
         return None
-    if not _EUR.fullmatch(text.strip()):
-        raise ValueError(f"{text.strip()[:20]!r} is no amount in euros, such as 25 or 12.50.")
-    euros, _, cents = text.strip().replace(",", ".").partition(".")
-    return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_EUR // 100
+    try:
+        return micros_of(text)
+    except ValueError:
+        raise ValueError(f"{text[:20]!r} is no amount in euros, such as 25 or 12.50.") from None

@@ -26,7 +26,7 @@ from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
-from mailprobe.api.rest.refusals import JobNotFound, Refusal
+from mailprobe.api.rest.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest.schema import VerifyRequest
 from mailprobe.engine import Verdict
 from mailprobe.storage.lists.records import LAST_PLACE
@@ -191,6 +191,11 @@ async def new_list(
     return fields_of(await lists.create_list(frame.service, call))
 
 
+def is_waiting(found: dict[str, Any]) -> bool:
+    """Whether a list was sent and never started."""
+    return found["status"] == "paused" and not found["answered"] and not found["cause"]
+
+
 def _register_list(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{LISTS_PAGE}/<id>")
     @frame.signed_in
@@ -199,7 +204,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         return await frame.page("list.html", found["name"], list=found, **await _more(found))
 
     async def _more(found: dict[str, Any]) -> dict[str, Any]:
-        is_new = found["status"] == "paused" and not found["answered"] and not found["cause"]
+        is_new = is_waiting(found)
         stored = await frame.service.store.stored_list(found["list_id"])
         chunks = await frame.service.store.chunks(found["list_id"], first=0, limit=1)
         assert stored is not None
@@ -221,6 +226,8 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     async def choose_column(id: str) -> Response:
         """Read the rows again, with the addresses from another column."""
         found = await frame.result_of(lists.get_list, id=id)
+        if not is_waiting(found):
+            raise InvalidRequest("The column of a list that was started stays.", "lists")
         stored = await frame.service.store.stored_list(found["list_id"])
         assert stored is not None
         parts = csv_of_rows(frame.service.store, stored)

@@ -74,6 +74,7 @@ async def open_live(
     *,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
+    path: str = LIVE,
 ) -> AsyncIterator[Live]:
     """Open a live socket with the shop's key. Raises ConnectionRejected, in groups."""
     live = live or LiveServer(shop.service, trio.Event())
@@ -83,7 +84,7 @@ async def open_live(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hand_over, live, theirs)
         socket = await wrap_client_stream(
-            nursery, ours, "api.test", LIVE,
+            nursery, ours, "api.test", path,
             extra_headers=[(name.encode(), text.encode()) for name, text in sent.items()],
         )  # fmt: skip
         yield Live(socket)

@@ -315,3 +315,13 @@ async def test_a_stop_at_any_moment_closes_with_its_code(steps, autojump_clock):
         assert await live.until_closed() == 1001
         await trio.sleep(1)
         assert len(await shop.rows()) == len(live.of("result"))
+
+
+async def test_the_evidence_comes_when_it_is_asked_for(autojump_clock):
+    async with open_shop() as shop:
+        async with open_live(shop, path=f"{LIVE}?evidence=1") as live:
+            await live.send("ann@friendly.test", END)
+            await live.until_closed()
+            assert live.of("result")[0]["evidence"]["reason"] == "accepted"
+        error = await rejected(shop, path=f"{LIVE}?evidence=2")
+        assert error.status_code == 400

@@ -291,3 +291,20 @@ async def test_a_strangers_form_is_small(autojump_clock):
             )  # fmt: skip
             assert got.status == status, body[:10]
             assert got.headers["content-type"].startswith("text/html")
+
+
+async def test_a_label_keeps_the_rule_of_the_api(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        for label in ("a\x07b", "x" * 101):
+            assert (await visitor.post("/keys", {"label": label})).status == 400
+        assert len(await shop.store.keys(shop.account.id)) == 2
+
+
+async def test_the_column_of_a_list_that_was_started_stays(autojump_clock):
+    async with open_list_shop() as shop:
+        list_id = (await send(shop)).body["list_id"]
+        visitor = await signed_in(shop)
+        got = await visitor.post(f"/lists/{list_id}/column", {"column": "name"})
+        assert got.status == 400
+        assert await shop.store.stored_list(list_id) is not None
