@@ -374,8 +374,19 @@ def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[List
 
 def delete(db: ListDatabase, _: datetime, command: DeleteList) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
-    found = db.all("SELECT number FROM lists WHERE id = :id", {"id": command.list_id})
-    return not found or _delete(db, found[0][0])
+    found = _locked(db, "id = :id", {"id": command.list_id})
+    return not found or _delete(db, found[0])
+
+
+def _locked(db: ListDatabase, which: str, values: Values) -> list[int]:
+    """Lock a list that is to be deleted; return its number, if there is one.
+
+    No chunk is deleted while a claim chooses. The list is locked before its chunks,
+    as by all that change both.
+    """
+    db.lock_claims()
+    rows = db.all(f"SELECT number FROM lists WHERE {which} LIMIT 1{db.FOR_UPDATE}", values)
+    return [number for (number,) in rows]
 
 
 def _delete(db: ListDatabase, number: int) -> bool:
@@ -392,21 +403,21 @@ def _delete(db: ListDatabase, number: int) -> bool:
 
 def drop_ended(db: ListDatabase, tier: str, since: int) -> bool:
     """Delete some chunks of a list of this tier that ended before; whether there may be more."""
-    rows = db.all(
-        f"SELECT lists.number FROM {OF_ACCOUNTS} WHERE tier = :tier AND ended_at < :since LIMIT 1",
+    found = _locked(
+        db,
+        "account IN (SELECT number FROM accounts WHERE tier = :tier) AND ended_at < :since",
         {"tier": tier, "since": since},
     )
-    for (number,) in rows:
+    for number in found:
         _delete(db, number)
-    return bool(rows)
+    return bool(found)
 
 
 def drop_unloaded(db: ListDatabase, now: datetime) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
-    rows = db.all(
-        "SELECT number FROM lists WHERE state = 'loading' AND created_at < :since LIMIT 1",
-        {"since": micros(now - LOADING_MAX)},
+    found = _locked(
+        db, "state = 'loading' AND created_at < :since", {"since": micros(now - LOADING_MAX)}
     )
-    for (number,) in rows:
+    for number in found:
         _delete(db, number)
-    return bool(rows)
+    return bool(found)
