@@ -113,6 +113,11 @@ class Got:
     octets: bytes
     chunks: list[tuple[float, bytes]] = field(default_factory=list)  # with their virtual times
 
+    def add_header(self, name: str, value: str) -> None:
+        """Those that come several times are joined by line breaks."""
+        before = self.headers.get(name)
+        self.headers[name] = value if before is None else f"{before}\n{value}"
+
     @property
     def body(self) -> Any:
         return json.loads(self.octets)
@@ -228,7 +233,8 @@ class Shop:
             await trio.lowlevel.checkpoint()
             if message["type"] == "http.response.start":
                 got.status = message["status"]
-                got.headers = {k.decode().lower(): v.decode() for k, v in message["headers"]}
+                for name, value in message["headers"]:
+                    got.add_header(name.decode().lower(), value.decode())
             elif message.get("body"):
                 got.chunks.append((trio.current_time(), message["body"]))
                 if hang_up_after and hang_up_after([chunk for _, chunk in got.chunks]):

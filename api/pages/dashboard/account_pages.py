@@ -14,7 +14,7 @@ from mailprobe.api.http.overload import admitted
 from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
-from mailprobe.api.pages.dashboard.sessions import COOKIE
+from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.rest import management
@@ -41,7 +41,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         admitted()
         if not frame.is_same_site():
             return await frame.error(403, "This form comes from another site.", "Sign in here.")
-        if not frame.sign_ins.try_enter(request.remote_addr or ""):
+        known_account = frame.sessions.account_of_browser(request.cookies.get(BROWSER_COOKIE))
+        if not frame.sign_ins.try_enter(request.remote_addr or "", known_account):
             return await frame.error(
                 429, "There were too many attempts to sign in.", "Wait a minute, then try again."
             )

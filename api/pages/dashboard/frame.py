@@ -19,6 +19,8 @@ from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.sessions import (
+    BROWSER_COOKIE,
+    BROWSER_S,
     COOKIE,
     SESSION_S,
     Session,
@@ -118,11 +120,16 @@ class Frame:
         return is_same_site(origin, host, self.service.links.base_url)
 
     def with_cookie(self, response: Response, caller: Caller) -> Response:
-        """Begin a session."""
-        response.set_cookie(
-            COOKIE, self.sessions.cookie_of(caller), max_age=SESSION_S, path="/",
-            httponly=True, samesite="Lax", secure=self.is_https,
-        )  # fmt: skip
+        """Begin a session, and remember the browser beyond it."""
+        cookies = [
+            (COOKIE, self.sessions.cookie_of(caller), SESSION_S, "/"),
+            (BROWSER_COOKIE, self.sessions.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
+        ]
+        for name, value, max_age, path in cookies:
+            response.set_cookie(
+                name, value, max_age=max_age, path=path,
+                httponly=True, samesite="Lax", secure=self.is_https,
+            )  # fmt: skip
         return response
 
     # answers

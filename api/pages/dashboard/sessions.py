@@ -25,11 +25,13 @@ from mailprobe.storage.store import Store
 
 COOKIE = "mailprobe_session"
 SESSION_S = 12 * 3600
+BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
+BROWSER_S = 180 * 24 * 3600
 WELCOME_S = 24 * 3600
-TRIES_EACH = 5  # sign-ins of one address in TRIES_S
+TRIES_EACH = 5  # sign-ins of one client in TRIES_S
 TRIES_ALL = 60
 TRIES_S = 60.0
-ADDRESSES_MAX = 10_000  # remembered
+CLIENTS_MAX = 10_000  # remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class Sessions:
         return URLSafeTimedSerializer(self._secret, "session", signer_kwargs=SIGNER)
 
     @cached_property
+    def _browsers(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self._secret, "browser", signer_kwargs=SIGNER)
+
+    @cached_property
     def _welcomes(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self._secret, "welcome", signer_kwargs=SIGNER)
 
@@ -62,6 +68,17 @@ class Sessions:
         """The value of a new session's cookie."""
         words = {"a": caller.account.id, "k": caller.key.id, "n": secrets.token_hex(8)}
         return str(self._cookies.dumps(words))
+
+    def browser_cookie_of(self, caller: Caller) -> str:
+        """What a browser keeps beyond its session: an account that it has signed in to."""
+        return str(self._browsers.dumps(caller.account.id))
+
+    def account_of_browser(self, cookie: str | None) -> str | None:
+        """The id of an account that this browser has signed in to before."""
+        try:
+            return str(self._browsers.loads(cookie or "", max_age=BROWSER_S))
+        except BadSignature:
+            return None
 
     def csrf_of(self, cookie: str) -> str:
         """The token of the forms of this session."""
@@ -113,26 +130,35 @@ SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}
 
 
 class SignInLimit:
-    """Counts attempts to sign in, by address and all together."""
+    """Counts attempts to sign in: those of strangers by address and all together, others by account.
+
+    A browser that has signed in before is counted apart, so that strangers, who may share the
+    address of a proxy with it, cannot shut it out
+    (https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies).
+    """
 
     def __init__(self) -> None:
-        self._all: deque[float] = deque()
+        self._strangers: deque[float] = deque()
         self._each: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def try_enter(self, address: str) -> bool:
+    def try_enter(self, address: str, known_account: str | None = None) -> bool:
         """Count an attempt; False if there were too many."""
-        each = self._each.setdefault(_network_of(address), deque())
-        self._each.move_to_end(_network_of(address))
-        if len(self._each) > ADDRESSES_MAX:
+        client = f"account {known_account}" if known_account else _network_of(address)
+        each = self._each.setdefault(client, deque())
+        self._each.move_to_end(client)
+        if len(self._each) > CLIENTS_MAX:
             self._each.popitem(last=False)
         now = trio.current_time()
-        for times in (self._all, each):
+        counted = [(each, TRIES_EACH)]
+        if not known_account:
+            counted.append((self._strangers, TRIES_ALL))
+        for times, _ in counted:
             while times and times[0] <= now - TRIES_S:
                 times.popleft()
-        if len(self._all) >= TRIES_ALL or len(each) >= TRIES_EACH:
+        if any(len(times) >= most for times, most in counted):
             return False
-        self._all.append(now)
-        each.append(now)
+        for times, _ in counted:
+            times.append(now)
         return True
 
 

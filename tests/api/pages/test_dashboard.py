@@ -11,7 +11,14 @@ import trio
 from mailprobe.api.keys import key_hash
 from mailprobe.api.live.server import LiveServer
 from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S, TRIES_EACH, TRIES_S, Sessions
+from mailprobe.api.pages.dashboard.sessions import (
+    BROWSER_COOKIE,
+    COOKIE,
+    SESSION_S,
+    TRIES_EACH,
+    TRIES_S,
+    Sessions,
+)
 from mailprobe.api.rest.app import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send
@@ -29,6 +36,7 @@ class Visitor:
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
         self.cookie: str | None = None
+        self.browser_cookie: str | None = None
         self.csrf = ""
 
     async def get(self, path: str, **headers: str) -> Got:
@@ -41,12 +49,20 @@ class Visitor:
         body = urlencode({"csrf": self.csrf, **(fields or {})}).encode()
         sent = self._sent({**FORM, "origin": "https://api.test", **headers})
         got = await self.shop.request("POST", HOME + path, octets=body, key=None, headers=sent)
-        if found := re.match(rf"{COOKIE}=([^;]*)", got.headers.get("set-cookie", "")):
-            self.cookie = found[1]
+        for line in got.headers.get("set-cookie", "").splitlines():
+            name, _, rest = line.partition("=")
+            value = rest.partition(";")[0]
+            if name == COOKIE:
+                self.cookie = value
+            else:
+                assert name == BROWSER_COOKIE
+                self.browser_cookie = value
         return got
 
     def _sent(self, headers: Mapping[str, str]) -> dict[str, str | None]:
-        return {"cookie": self.cookie and f"{COOKIE}={self.cookie}", **headers}
+        cookies = {COOKIE: self.cookie, BROWSER_COOKIE: self.browser_cookie}
+        sent = "; ".join(f"{name}={value}" for name, value in cookies.items() if value)
+        return {"cookie": sent or None, **headers}
 
     async def sign_in(self, key: str | None = None) -> Got:
         got = await self.post("/sign-in", {"key": key or self.shop.provisioning})
@@ -115,10 +131,26 @@ async def test_attempts_to_sign_in_are_limited(autojump_clock):
         assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 303
 
 
+async def test_strangers_do_not_shut_out_a_browser_that_has_signed_in_before(autojump_clock):
+    """They share its address, as behind a proxy."""
+    async with open_shop() as shop:
+        visitor, stranger = await signed_in(shop), Visitor(shop)
+        await trio.sleep(TRIES_S)
+        visitor.cookie = None
+        while (await stranger.post("/sign-in", {"key": "x"})).status != 429:
+            pass
+        stranger.browser_cookie = f"{visitor.browser_cookie}x"
+        assert (await stranger.post("/sign-in", {"key": shop.provisioning})).status == 429
+        for _ in range(TRIES_EACH):
+            assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 303
+        assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 429
+
+
 async def test_a_session_ends(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
-        cookie = (await visitor.post("/sign-in", {"key": shop.provisioning})).headers["set-cookie"]
+        got = await visitor.post("/sign-in", {"key": shop.provisioning})
+        cookie = got.headers["set-cookie"].splitlines()[0]
         for word in ("HttpOnly", "SameSite=Lax", "Secure", f"Max-Age={SESSION_S}", "Path=/"):
             assert word in cookie
         assert visitor.cookie is not None
