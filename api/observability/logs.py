@@ -48,7 +48,7 @@ _SECRET = re.compile(
 )
 _SECRET_NAMES = ("secret", "authorization", "password")
 _SUSPICIOUS = ("@", "%40", "＠", "﹫", "secret", "authorization", "password")
-_AT = re.compile("(%40|[@＠﹫])")
+_AT = re.compile("((?:%40|[@＠﹫])*)(%40|[@＠﹫])")  # the last of several; the others are local
 _RUN = re.compile(r"[^\s<>()\[\],;:]+")  # for a reversed text
 _WORD = re.compile(r"\S+")  # where a comment stands before the @
 _WRAPPED = re.compile(r"""(?:\w+=|[bru]{1,2})?["'`]+(?=.)""")  # email='ann@…, b'ann@…
@@ -79,11 +79,11 @@ def _is_suspect(text: str) -> bool:
 
 
 def _without_addresses(text: str) -> str:
-    pieces = _AT.split(text)  # text, at, text, at, …, text
-    for place in range(0, len(pieces) - 2, 2):
-        behind = pieces[place + 2]
+    pieces = _AT.split(text)  # text, others, at, text, others, at, …, text
+    for place in range(0, len(pieces) - 3, 3):
+        before, others, _, behind = pieces[place : place + 4]
         if behind and not behind[0].isspace():
-            pieces[place] = _without_local_part(pieces[place])
+            pieces[place : place + 2] = [_without_local_part(before + others), ""]
     return "".join(pieces)
 
 
