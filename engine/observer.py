@@ -7,6 +7,7 @@ without one, nothing is reported and no extra clock is read.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 from mailprobe.engine.verdict import Outcome
 
@@ -18,7 +19,7 @@ OWN_RULES: tuple[str, ...] = (
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
-    *("smtputf8.not-offered", "catch-all.random-accepted"),
+    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, "host.changed"),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
 )
 

@@ -6,6 +6,7 @@ are documented in docs/verdicts.md. Pure: no clock, no network.
 
 from typing import NamedTuple
 
+from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED
 from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict
 
@@ -20,7 +21,10 @@ class VerdictCause(NamedTuple):
 # What time may cure within minutes. Not `full`, which takes its owner, nor `blocked_us`,
 # which takes ours: asking again would only confirm our bad name.
 PASSING: frozenset[Reason] = frozenset(
-    {"greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout", "resolver"}
+    (
+        *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
+        *("resolver", "untested", "host_changed"),
+    )
 )
 
 BY_OUTCOME: dict[Outcome, VerdictCause] = {
@@ -34,6 +38,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.CATCH_ALL: VerdictCause("catch_all", "host"),
     Outcome.MAILBOX_FULL: VerdictCause("full", "address"),
     Outcome.NEEDS_SMTPUTF8: VerdictCause("needs_smtputf8", "host"),
+    Outcome.HOST_CHANGED: VerdictCause("host_changed", "host"),
 }
 
 # Of the engine's own rules, where no reply was read.
@@ -43,6 +48,7 @@ BY_RULE: dict[str, VerdictCause] = {
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
     "clock.connect": VerdictCause("timeout", "network"),
+    RANDOM_UNANSWERED: VerdictCause("untested", "host"),
 }
 
 BY_MEANING: dict[Meaning, VerdictCause] = {
@@ -72,10 +78,10 @@ def verdict_cause(outcome: Outcome, rule: str) -> VerdictCause:
 
 
 def _find(outcome: Outcome, rule: str) -> VerdictCause:
-    if outcome in BY_OUTCOME:
-        return BY_OUTCOME[outcome]
     if rule in BY_RULE:
         return BY_RULE[rule]
+    if outcome in BY_OUTCOME:
+        return BY_OUTCOME[outcome]
     if outcome is Outcome.TIMED_OUT:
         return VerdictCause("timeout", "host")
     reading = standard_rules().readings.get(rule)

@@ -14,6 +14,7 @@ Status = Literal["deliverable", "undeliverable", "unknown", "catch_all", "invali
 FailedCheck = Literal["syntax", "disposable", "no_mx", "smtp", "smtp_timeout"]
 Reason = Literal[
     "accepted",
+    "untested",
     "catch_all",
     "syntax",
     "disposable",
@@ -30,6 +31,7 @@ Reason = Literal[
     "needs_smtputf8",
     "host_down",
     "host_error",
+    "host_changed",
     "timeout",
     "resolver",
     "unclear",
@@ -56,6 +58,7 @@ class Outcome(Enum):
     NEEDS_SMTPUTF8 = "needs_smtputf8"  # the host does not offer it, so no RCPT was sent
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
+    HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
@@ -89,6 +92,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.NEEDS_SMTPUTF8: Rung("unknown", False, 0.50, None),
     Outcome.CONVERSATION_FAILED: Rung("unknown", False, 0.50, "smtp"),
     Outcome.TIMED_OUT: Rung("unknown", False, 0.50, "smtp_timeout"),
+    Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
 }
 
 

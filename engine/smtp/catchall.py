@@ -4,42 +4,53 @@ The test sends RCPT for a random address that can't exist. Each domain is tested
 per host and six hours, one test at a time, and either result is kept. A result of one
 exchange is never used for another: a backup that accepts everything says nothing about
 a primary that does not. An inconclusive result expires soon, so that a short failure
-does not affect a whole list.
+does not affect a whole list. After a 4xx or no answer the same random address is sent
+again: a host that greylists knows it by then.
 """
 
-import random
+import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
+from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again soon
+UNANSWERED_S = 5.0  # a later question may find that the host is ready to answer
 DOMAINS_MAX = 100_000
 
 
 class Acceptance(Enum):
-    """How a domain treated the random address. The value is an accepted recipient's outcome."""
+    """How a domain treated the random address, and an accepted recipient's outcome then."""
 
-    ALL = Outcome.CATCH_ALL
-    SOME = Outcome.DELIVERABLE
-    UNTOLD = Outcome.DELIVERABLE_UNTESTED
+    ALL = "accepted", Outcome.CATCH_ALL
+    SOME = "refused as unknown", Outcome.DELIVERABLE
+    UNTOLD = "refused otherwise", Outcome.DELIVERABLE_UNTESTED
+    UNANSWERED = "4xx or no answer", Outcome.DELIVERABLE_UNTESTED  # time may cure it
 
     outcome: Outcome
 
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome  # same as `value`, which is slow in Python 3.11
+    def __init__(self, _: str, outcome: Outcome) -> None:
+        self.outcome = outcome
 
 
 _ALL = Acceptance.ALL  # Acceptance.ALL takes 0.12 µs in Python 3.11
+_UNANSWERED = Acceptance.UNANSWERED
+KEPT_S = {Acceptance.UNTOLD: INCONCLUSIVE_S, Acceptance.UNANSWERED: UNANSWERED_S}
+
+RANDOM_ACCEPTED = "catch-all.random-accepted"
+RANDOM_UNANSWERED = "catch-all.random-unanswered"
 
 
 def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
-    """Return the rule that decided an accepted address; a catch-all has one of its own."""
-    return "catch-all.random-accepted" if acceptance is _ALL else accepted_by
+    """Return the rule that decided an accepted address."""
+    if acceptance is _ALL:
+        return RANDOM_ACCEPTED
+    return RANDOM_UNANSWERED if acceptance is _UNANSWERED else accepted_by
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +62,11 @@ class DomainAcceptance:
     known_until: float = 0.0  # trio's clock
     testing: bool = False
     awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
+    random_local: str = ""  # of the test under way, or of one that was not answered
+    other_local: str = ""  # of its second random address, of another shape
+    refused_local: str = ""  # a random local part that the host refused as unknown
+    unknown_reply: SmtpReply | None = None  # the latest refusal of a listed address as unknown
+    unknown_mailbox: str = ""  # which that reply was about
     cold: int = 0  # recipients in a row that were refused because of us
     unanswered_sessions: int = 0  # sessions in a row without a reply to its recipients
     silence: Silence = NO_SILENCE
@@ -65,11 +81,23 @@ class DomainAcceptance:
     def needs_test(self, now: float) -> bool:
         return not self.testing and self.known(now) is None
 
+    def refused_as_unknown(self, mailbox: str, reply: SmtpReply) -> None:
+        """A listed address was refused as unknown: so the domain does not accept all."""
+        self.unknown_mailbox, self.unknown_reply = mailbox, reply
+        if self.acceptance is _ALL:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the result of the test. The next accepted address needs a new one."""
+        self.acceptance = None
+        self.known_until = 0.0
+
 
 class Domains:
     """The acceptance of each host's domains. Bounded; the longest unused is removed first."""
 
-    def __init__(self, keep_s: float, mint: Callable[[], str]) -> None:
+    def __init__(self, keep_s: float, mint: Callable[[int], str]) -> None:
+        """`mint` makes the local part of a random address, of shape 0 or 1."""
         self._keep_s = keep_s
         self._mint = mint
         self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
@@ -95,19 +123,51 @@ class Domains:
         """Store the test's result; return the probes that waited for it."""
         domain.testing = False
         domain.acceptance = acceptance
-        domain.known_until = now + (
-            INCONCLUSIVE_S if acceptance is Acceptance.UNTOLD else self._keep_s
-        )
+        domain.known_until = now + KEPT_S.get(acceptance, self._keep_s)
+        if acceptance is not _UNANSWERED:
+            domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
+            domain.random_local = domain.other_local = ""
         awaiting, domain.awaiting = domain.awaiting, []
         return awaiting
 
-    def random_mailbox(self, domain: DomainAcceptance) -> str:
-        """Return an address that can't be guessed, so that no such mailbox exists."""
-        return f"{self._mint()}@{domain.name}"
+    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
+        """Return an address that can't be guessed, so that no such mailbox exists.
+
+        The same one until the test is answered. The second one, of shape 1, is for hosts that
+        may have judged the shape of the first.
+        """
+        if shape:
+            domain.other_local = domain.other_local or self._mint(shape)
+            return f"{domain.other_local}@{domain.name}"
+        domain.random_local = domain.random_local or self._mint(shape)
+        return f"{domain.random_local}@{domain.name}"
 
 
-def random_local() -> str:
-    """Return 20 letters and digits, a letter first: about 100 random bits."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    system = random.SystemRandom()
-    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))
+# A random local part looks like a person's, because some hosts refuse or accept by its shape.
+# No word is longer than 13 letters. Bits of chance: 6.3 for a syllable of a given name, 6.9 for
+# one of a surname, 3 and 4 for their endings: 40.3 in shape 0, and 40.6 in shape 1.
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_GIVEN_ONSETS = tuple("bdfghjklmnprstvw")
+_ONSETS = "b br c ch d dr f g gr h j k kr l m n p r s st t tr v w".split()
+_VOWELS = tuple("aeiou")
+_GIVEN_ENDINGS = ("", "n", "l", "s", "na", "ra", "ka", "no")
+_ENDINGS = "ard berg dt eli ens er ini ino ley man mont off ova ski son ton".split()
+
+
+def random_local(shape: int = 0) -> str:
+    """Return a local part that looks like a person's, with at least 40 random bits.
+
+    Shape 0 is `given.surname`, shape 1 two initials, a surname and two digits.
+    """
+    chance = secrets.randbits(64)  # one system call
+
+    def draw(choices: Sequence[str]) -> str:
+        nonlocal chance
+        chance, drawn = divmod(chance, len(choices))
+        return choices[drawn]
+
+    surname = "".join(draw(_ONSETS) + draw(_VOWELS) for _ in range(3)) + draw(_ENDINGS)
+    if shape:
+        return f"{draw(_LETTERS)}{draw(_LETTERS)}.{surname}{draw('123456789')}{draw('0123456789')}"
+    given = "".join(draw(_GIVEN_ONSETS) + draw(_VOWELS) for _ in range(2)) + draw(_GIVEN_ENDINGS)
+    return f"{given}.{surname}"

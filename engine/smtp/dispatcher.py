@@ -29,7 +29,7 @@ from mailprobe.engine.smtp.address_lookups import (
     NOT_PUBLIC,
     AddressLookups,
 )
-from mailprobe.engine.smtp.catchall import Domains, random_local
+from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
@@ -87,7 +87,7 @@ class ProbeDispatcher:
         rules: Rules,
         operators: MailOperators,
         nursery: trio.Nursery,
-        mint: Callable[[], str],
+        mint: Callable[[int], str],
         observer: Observer = NO_OBSERVER,
         reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
@@ -225,9 +225,13 @@ class ProbeDispatcher:
             return
         if probe.accepted and not LADDER[outcome].valid:
             # It was sent again only for the catch-all test, and the reply was another.
-            outcome, rule = Outcome.DELIVERABLE_UNTESTED, probe.rule
+            outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
         probe.outcome = outcome
         probe.rule = rule
+        if probe.suspended_at:
+            waited_s = self._now() - probe.suspended_at
+            probe.excluded_s += waited_s
+            probe.deadline += waited_s
         try:
             self._remove(probe)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
@@ -236,6 +240,20 @@ class ProbeDispatcher:
             probe.on_settled(probe)
         except Exception:  # in the caller's callback: it must not affect other callers
             log_fault(probe.on_settled)
+
+    def suspend_clock(self, probe: Probe) -> None:
+        """A list's probe is answered, and waits for what confirms the answer: however long."""
+        if not probe.suspended_at:
+            probe.suspended_at = self._now()
+            self._clocked.pop(probe, None)
+
+    def restart_clock(self, probe: Probe) -> None:
+        """It is sent again, so its deadline begins anew."""
+        now, began = self._now(), probe.deadline - self.settings.probe_s
+        if not probe.settled and probe.suspended_at:
+            probe.suspended_at = 0.0
+            probe.excluded_s += now - began
+            self._begin(probe, now)
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
@@ -468,13 +486,13 @@ async def open_dispatcher(
     dial: Dial,
     rules: Rules,
     operators: MailOperators,
-    mint: Callable[[], str] | None = None,
+    mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
 ) -> AsyncIterator[ProbeDispatcher]:
     """Layer 4. Leaving the block sends QUIT and closes every connection.
 
-    `mint` makes the local part of the random address; the default is unguessable.
+    `mint` makes the local part of a random address, of shape 0 or 1; the default is unguessable.
     `permits` is the connection budget; by default it is all that the settings allow.
     """
     async with open_reactor() as reactor, trio.open_nursery() as nursery:

@@ -80,6 +80,9 @@ class Probe(msgspec.Struct, eq=False):
     smtputf8: bool = False
     notes: ProbeNotes | None = None
     behind: int = 0  # how many more probes the caller holds back for the same exchange
+    patient: bool = (
+        False  # of a list: once accepted, it waits for its domain's test without a clock
+    )
 
     deadline: float = float("inf")  # trio's clock
     exchange_index: int = -1  # of the exchange being tried
@@ -97,6 +100,8 @@ class Probe(msgspec.Struct, eq=False):
     unproven: bool = False  # its reply was not proven to be its own; it is sent once more
     accepted: bool = False  # by RCPT; only the catch-all test is pending
     cause: Cause | None = None  # of the last failure
+    suspended_at: float = 0.0  # when a list's patience took the place of its clock; 0: not
+    excluded_s: float = 0.0  # of its time so far: it waited, as in the backlog
 
     outcome: Outcome | None = None  # set once
     rule: str = ""

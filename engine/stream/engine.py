@@ -71,7 +71,7 @@ async def open_engine(
     transport: DohTransport | None = None,
     dial: Dial | None = None,
     rng: random.Random | None = None,
-    mint: Callable[[], str] | None = None,
+    mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     computed_s: Callable[[], float] = time.thread_time,

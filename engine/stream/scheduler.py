@@ -325,6 +325,7 @@ class _Scheduler:
             not address.local.isascii(),
             verification.notes,
             behind,
+            self._deferred,
         )
         return probe
 
@@ -333,6 +334,7 @@ class _Scheduler:
         try:
             verification: Verification = probe.owner
             verification.probe = None  # breaks the reference cycle
+            verification.began += probe.excluded_s
             if self._observed:
                 self._observer.probe_settled(probe.deadline - self._engine.settings.probe_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule

@@ -45,7 +45,7 @@ async def open_test_engine(
     network: FakeNetwork,
     *,
     transport: DohTransport | None = None,
-    mint: Callable[[], str] | None = None,
+    mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     **settings: Any,

@@ -246,7 +246,7 @@ async def test_a_domain_is_tested_once_in_six_hours(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with open_test_engine(network, mint=lambda: "random") as engine:
+        async with open_test_engine(network, mint=lambda shape: "random") as engine:
             for at_h, tests in ((0, 1), (1, 1), (5.9, 1), (6.1, 2)):
                 await trio.sleep_until(at_h * 3600)
                 [verdict] = await verify(engine, f"known{at_h}@shop.test")
@@ -258,7 +258,7 @@ async def test_both_answers_are_kept(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(catch_all=True)
         network.add("shop.test", host)
-        async with open_test_engine(network, mint=lambda: "random") as engine:
+        async with open_test_engine(network, mint=lambda shape: "random") as engine:
             for number in range(3):
                 [verdict] = await verify(engine, f"a{number}@shop.test")
                 assert fields_of(verdict) == CATCH_ALL
@@ -518,7 +518,7 @@ async def test_the_whole_conversation_as_it_stands_on_the_wire(autojump_clock):
         async with (
             open_test_engine(
                 network,
-                mint=lambda: "nobodyhasthis",
+                mint=lambda shape: "nobodyhasthis",
                 helo_name="probe.example.org",
                 mail_from="check@example.org",
             ) as engine,

@@ -51,6 +51,7 @@ WORDS: dict[str, str] = {
     "needs_smtputf8": "host takes no such characters",
     "host_down": "mail host cannot be reached",
     "host_error": "mail host broke off",
+    "host_changed": "host contradicts itself",
     "timeout": "no answer in time",
     "resolver": "DNS look-up failed",
     "unclear": "no clear answer",
@@ -60,7 +61,7 @@ WORDS: dict[str, str] = {
 # Reasons that need a mail host's reply to a recipient.
 ANSWERED: tuple[Reason, ...] = (
     *("accepted", "catch_all", "no_mailbox", "disabled", "full", "greylisted", "temporary"),
-    *("rate_limited", "policy", "unclear"),
+    *("rate_limited", "policy", "unclear", "untested", "host_changed"),
 )
 UNREACHED: tuple[Reason, ...] = ("host_down", "timeout", "host_error")
 

@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.catchall import (
+    RANDOM_UNANSWERED,
+    Acceptance,
+    DomainAcceptance,
+    deciding_rule,
+)
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -13,7 +18,7 @@ def settle_awaiting(pool: "Pool", domain: DomainAcceptance, acceptance: Acceptan
     """The test was answered: settle the probes that await it."""
     for probe in pool.dispatcher.domains.learn(domain, acceptance, pool.now()):
         rule = deciding_rule(acceptance, probe.rule)
-        pool.settle(probe, acceptance.value, rule)
+        pool.settle(probe, acceptance.outcome, rule)
 
 
 def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
@@ -31,4 +36,4 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
         return
     awaiting, domain.awaiting = domain.awaiting, []
     for probe in awaiting:
-        pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, probe.rule)
+        pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED)

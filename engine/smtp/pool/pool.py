@@ -12,6 +12,7 @@ import trio
 
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import MailOperator
 from mailprobe.engine.smtp.pairing import EARLY
@@ -69,6 +70,7 @@ class Pool:
         "backoff_cause",
         "behind",
         "connections",
+        "controls",
         "depth",
         "dispatcher",
         "fail_over",
@@ -88,11 +90,13 @@ class Pool:
         "present",
         "prompt",
         "recipient_read",
+        "restart_clock",
         "room_at",
         "session_barren",
         "sessions",
         "settle",
         "slow_to_answer",
+        "suspend_clock",
         "terms",
         "throttle",
         "usual_s",
@@ -134,6 +138,7 @@ class Pool:
         self.behind = 0  # probes that the scheduler holds back for this host
         self.pace = ReplyPace()
         self.lateness = Lateness()
+        self.controls = HostControls()
         self.opener = ConnectionOpener(self, dispatcher)
         refusals = RefusalMemory(self, self.lateness)
         self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
@@ -145,6 +150,8 @@ class Pool:
             dispatcher.settle,
             dispatcher.fail_over,
         )  # bound here to save a call for each reply
+        self.suspend_clock = dispatcher.suspend_clock
+        self.restart_clock = dispatcher.restart_clock
         self.now = trio.lowlevel.current_clock().current_time
 
     def belong_to(self, site: MailOperator | None) -> None:
@@ -393,8 +400,8 @@ class Pool:
     def session_reused(self) -> None:
         self.dispatcher.observer.session_reused()
 
-    def random_mailbox(self, domain: DomainAcceptance) -> str:
-        return self.dispatcher.domains.random_mailbox(domain)
+    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
+        return self.dispatcher.domains.random_mailbox(domain, shape)
 
     def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         settle_awaiting(self, domain, acceptance)
@@ -479,6 +486,10 @@ class Pool:
         """A reply too many, or one too few: from now on prove each verdict by itself."""
         self.wary = True
         self.depth = 1
+
+    def host_changed(self, cause: Cause) -> None:
+        """It contradicted its own earlier answer: leave it alone for a while."""
+        record_failure(self, cause, at_once=True)
 
     def session_late(self, session: SmtpSession, *, accepted: int) -> None:
         record_late(self, session, accepted=accepted)

@@ -7,9 +7,16 @@ test. A plain verdict takes `SmtpSession.usual` instead.
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.controls import Treatment, is_own_refusal
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
-from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.batch import (
+    BatchReplies,
+    CatchAllTest,
+    Control,
+    PendingProbe,
+    domain_of,
+)
 from mailprobe.engine.smtp.session.causes import refusal_outcome
 from mailprobe.engine.smtp.session.next_batch import new_test
 from mailprobe.engine.smtp.session.terms import objects_to_terms
@@ -48,7 +55,9 @@ def recipient_answered(
     again = not positive and objects_to_terms(session, asked, reading, to_all=False)
     if again:
         session.again.append(asked)
-    if isinstance(asked, CatchAllTest):
+    if isinstance(asked, Control):
+        session.confirmation.control_answered(asked, reply, reading, session.connection.received_at)
+    elif isinstance(asked, CatchAllTest):
         for probe in asked.domain.awaiting:
             session.recorder.record_exchange(probe, turn)
         if not again:
@@ -78,13 +87,42 @@ def test_answered(
     if wants_own_transaction(session, test, reading):
         session.tests.append(test)
         return
+    acceptance, now = acceptance_of(reply, reading), session.connection.received_at
+    domain, controls = test.domain, session.host.controls
+    if acceptance is Acceptance.SOME:
+        controls.note_refused(now)
+        session.confirmation.see(Treatment.REFUSED)
+    if needs_second_test(test, reply, reading):
+        session.tests.append(new_test(session, domain, patient=test.patient, shape=1))
+        return
+    if acceptance is not Acceptance.UNANSWERED:
+        controls.note_tested(domain, acceptance)
+    if acceptance is Acceptance.ALL and now < controls.watched_until:
+        session.confirmation.see(Treatment.ACCEPTED)
+        awaiting, domain.awaiting = domain.awaiting, []
+        for probe in awaiting:
+            if not probe.settled:
+                session.conclude(probe, acceptance.outcome, deciding_rule(acceptance, probe.rule))
+    session.host.learn(domain, acceptance)
+
+
+def acceptance_of(reply: SmtpReply, reading: ReplyMeaning) -> Acceptance:
+    """How the host treated a random address."""
     if reply.positive:
-        acceptance = Acceptance.ALL
-    elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
-        acceptance = Acceptance.SOME
-    else:
-        acceptance = Acceptance.UNTOLD
-    session.host.learn(test.domain, acceptance)
+        return Acceptance.ALL
+    if reply.code < 500:
+        return Acceptance.UNANSWERED
+    unknown = reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED)
+    return Acceptance.SOME if unknown else Acceptance.UNTOLD
+
+
+def needs_second_test(test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> bool:
+    """Was the first random address refused in words that may be about its shape?
+
+    Then one of another shape decides. Where the host refuses because of us, no name would help.
+    """
+    refused = reply.code >= 500 and not reading.about_us and test.shape == 0
+    return refused and not is_own_refusal(test.domain, test.mailbox, reply, reading)
 
 
 def probe_answered(
@@ -98,7 +136,9 @@ def probe_answered(
     elif reply.positive:
         probe_accepted(session, probe, reading)
     else:
-        session.host.settle(probe, refusal_outcome(reply, reading), reading.rule)
+        if reading.meaning is Meaning.NO_MAILBOX and reply.code >= 500:
+            probe.domain_here.refused_as_unknown(probe.mailbox, reply)
+        session.conclude(probe, refusal_outcome(reply, reading), reading.rule)
 
 
 def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) -> None:
@@ -107,10 +147,12 @@ def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) 
     if known is not None:
         if probe.notes is not None:
             probe.notes.cached.append("catch_all")
-        session.host.settle(probe, known.value, deciding_rule(known, reading.rule))
+        session.conclude(probe, known.outcome, deciding_rule(known, reading.rule))
         return
     probe.accepted = True
     probe.rule = reading.rule
     domain.awaiting.append(probe)
+    if probe.patient:
+        session.host.suspend_clock(probe)
     if not domain.testing:
-        session.tests.append(new_test(session, domain))
+        session.tests.append(new_test(session, domain, patient=probe.patient))

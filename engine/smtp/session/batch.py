@@ -1,10 +1,11 @@
 """One pipeline batch: the recipients that were sent together, and the replies so far."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
 from mailprobe.engine.smtp.wire import Command, CommandReply
@@ -16,10 +17,26 @@ class CatchAllTest:
 
     domain: DomainAcceptance
     mailbox: str
+    shape: int = 0  # of the random address: see catchall.Domains.random_mailbox()
+    patient: bool = False  # a list waits for it: see probe.Probe
     objections: int = 0
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
     sender_refused_by: object = None  # see probe.Probe
+
+
+@dataclass(slots=True, eq=False)
+class Control(CatchAllTest):
+    """An address that the host treated in one way before, sent again: see `controls`.
+
+    Where it is not answered nothing follows: it counts as abandoned from the start.
+    """
+
+    known: Known = field(kw_only=True)
+    expected: Treatment = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.abandoned = True
 
 
 PendingProbe = Probe | CatchAllTest

@@ -9,7 +9,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.failures import return_probes
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
-    """The recipients of the next batch; tests that are due go first."""
+    """The recipients of the next batch; a control that is due goes first, then tests."""
+    now, asked = session.now(), due_control(session)
+    if asked:
+        return openable(session, asked)
     if not session.tests and not session.host.any_waiting():
         return []
-    now, room = session.now(), room_for(session)
-    asked: list[PendingProbe] = []
+    room = room_for(session)
     while session.tests and len(asked) < room:
         asked.append(session.tests.popleft())
     # If the host limits transactions, the test must fit into this one.
@@ -43,6 +45,22 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         else:
             asked.append(probe)
     add_tests(session, asked, room, now)
+    return openable(session, asked)
+
+
+def due_control(session: "SmtpSession") -> list[PendingProbe]:
+    """A control, if the held verdicts are not to wait for a reply that confirms them."""
+    confirmation = session.confirmation
+    if not confirmation.verdicts:
+        return []
+    idle = not session.tests and not session.host.any_waiting()
+    due = confirmation.is_urgent() or (idle and session.now() >= confirmation.due_at)
+    control = confirmation.next_control(session.now()) if due else None
+    return [] if control is None else [control]
+
+
+def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingProbe]:
+    """These, if they need no transaction that the session may not open; else they go back."""
     if asked and session.transaction.must_open(asked) and not session.transaction.may_open(asked):
         return_probes(session, asked)
         return []
@@ -51,7 +69,7 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
 
 def room_for(session: "SmtpSession") -> int:
     offer = session.conversation.offer
-    room = min(REFUSALS_MAX - session.refusals, RECIPIENTS_MAX - session.recipients)
+    room = min(session.refusals_max - session.refusals, RECIPIENTS_MAX - session.recipients)
     if session.host.one_each or not offer.pipelining:
         return min(room, 1)
     room = min(room, session.host.window())
@@ -67,14 +85,17 @@ def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now:
         return
     for probe in list(asked):
         if isinstance(probe, Probe) and probe.domain_here.needs_test(now):
-            asked.append(new_test(session, probe.domain_here))
+            asked.append(new_test(session, probe.domain_here, patient=probe.patient))
             if len(asked) >= room:
                 return
 
 
-def new_test(session: "SmtpSession", domain: DomainAcceptance) -> CatchAllTest:
+def new_test(
+    session: "SmtpSession", domain: DomainAcceptance, *, patient: bool, shape: int = 0
+) -> CatchAllTest:
     domain.testing = True
-    return CatchAllTest(domain, session.host.random_mailbox(domain))
+    mailbox = session.host.random_mailbox(domain, shape)
+    return CatchAllTest(domain, mailbox, shape=shape, patient=patient)
 
 
 def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchReplies:
@@ -92,6 +113,8 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
         if isinstance(each, Probe):
             each.conversations += 1
             each.addresses_tried += 1
+            if each.accepted and each.patient:  # only for its domain's test
+                session.host.restart_clock(each)
             if each.deadline > received.until:
                 received.until = each.deadline
             if each.notes is not None:
@@ -100,6 +123,8 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
                 session.recorder.record_start(each.notes, attempt, reused=received.reused)
         else:
             received.tests = True
+            if each.patient:  # only silence ends the wait for its reply
+                received.until = float("inf")
     if not received.until:
         received.until = float("inf")
     received.alone = not received.pipelined and len(asked) == 1 and not received.noted

@@ -144,6 +144,6 @@ def process_oldest(session: "SmtpSession", received: BatchReplies, count: int) -
             else:
                 received.first = True
                 session.unanswered.popleft()
-                session.host.settle(*usual)
+                session.conclude(*usual)
     finally:
         session.host.end_answers(all_of_them=not session.unanswered)

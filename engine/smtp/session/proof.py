@@ -155,8 +155,10 @@ def release_proven(session: "SmtpSession") -> None:
     host.end_deferral(len(verdicts))
     host.begin_answers()
     try:
-        for probe, outcome, rule in verdicts:
-            host.settle(probe, outcome, rule)
+        now = session.connection.received_at
+        for verdict in verdicts:
+            if session.confirmation.may_settle(*verdict, now):
+                host.settle(*verdict)
     finally:
         # An idle session takes admitted probes only once it is woken.
         host.end_answers(all_of_them=not (session.unanswered or session.idle))

@@ -30,7 +30,7 @@ def fail_unanswered(
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
             if head and received.transaction and not probe.abandoned:
-                host.learn(probe.domain, Acceptance.UNTOLD)
+                host.learn(probe.domain, Acceptance.UNANSWERED)
             else:
                 leave_untested(host, probe)
         elif probe.settled or probe in elsewhere:
@@ -57,7 +57,7 @@ def requeue_rerouted(
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
             if not probe.abandoned:
-                host.learn(probe.domain, Acceptance.UNTOLD)
+                host.learn(probe.domain, Acceptance.UNANSWERED)
         elif not probe.settled and probe not in elsewhere:
             probe.rerouted = True
             probe.conversations -= 1

@@ -27,6 +27,7 @@ from mailprobe.engine.smtp.session.causes import (
     cause_of,
     refusal_outcome,
 )
+from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.failures import abandon_tests, requeue_unproven, return_probes
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.late import become_late, catch_up, may_reroute, reroutes_at
@@ -79,6 +80,7 @@ class SmtpSession:
         "again",
         "batches",
         "checking",
+        "confirmation",
         "connection",
         "conversation",
         "early_s",
@@ -134,6 +136,7 @@ class SmtpSession:
         self.received = BatchReplies([], False, False)  # of the batch under way
         self.pairing = Pairing()
         self.unproven = UnprovenPairings()
+        self.confirmation = Confirmation(host)
         self.early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self.pairing_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
         self.checking = False  # that reply is awaited
@@ -155,10 +158,15 @@ class SmtpSession:
     def spent(self) -> bool:
         """No more recipients may be sent on this connection."""
         return (
-            self.refusals >= REFUSALS_MAX
+            self.refusals >= self.refusals_max
             or self.recipients >= RECIPIENTS_MAX - (not self.tests)  # the last is a test's
             or not self.connection.usable
         )
+
+    @property
+    def refusals_max(self) -> int:
+        """Refusals of listed and random addresses: one less where a control may be refused."""
+        return REFUSALS_MAX - self.host.controls.comparable
 
     def interrupt(self) -> None:
         """Wake the session: a probe may be waiting."""
@@ -198,6 +206,7 @@ class SmtpSession:
                 elif self.leaving or self.spent or not await self._wait():
                     break
             await prove(self)
+            await self._send_controls()
             if not self.batches and self.connection.unread():
                 mistake = RemoteProtocolError("it spoke without being asked")
                 cause = cause_of(mistake, Step.HELLO)
@@ -207,6 +216,7 @@ class SmtpSession:
         finally:
             return_probes(self, self._next)
             requeue_unproven(self)
+            self.confirmation.end(self.now())
             requeue_again(self)
             if self._permit_lost:
                 requeue_unanswered(self.host, self.unanswered, self.elsewhere)
@@ -224,6 +234,8 @@ class SmtpSession:
         """Idle until woken; False if the time is up or the server spoke or closed."""
         self.idle, self._interrupted = True, False
         self._idle_until = until = self.now() + IDLE_S
+        if self.confirmation.verdicts:
+            until = min(until, self.confirmation.due_at)
         if self.unproven.verdicts:
             self.quiet_until = until = self.connection.received_at + self.unproven.quiet_s
         self.host.is_idle(self)
@@ -235,7 +247,22 @@ class SmtpSession:
         woken = self._interrupted and self.connection.usable
         if woken and not self.leaving:
             self.host.session_reused()
-        return woken
+        return woken or (self._is_control_due() and self.connection.usable)
+
+    def _is_control_due(self) -> bool:
+        """Is it time to confirm the verdicts, as nothing else is to be sent?"""
+        return bool(self.confirmation.verdicts) and self.now() >= self.confirmation.due_at
+
+    async def _send_controls(self) -> None:
+        """Confirm the last verdicts of the session, if it can still send."""
+        if not self.connection.usable or self._permit_lost:
+            return
+        control = self.confirmation.next_control(self.now())
+        if control is None:
+            return
+        if not self.transaction.must_open([control]) or self.transaction.may_open([control]):
+            await self._send_batch([control])
+            await prove(self)
 
     def _while_idle(self) -> float | None:
         """Until when to idle; None when that is over. Silence proves the held verdicts."""
@@ -248,6 +275,8 @@ class SmtpSession:
             release_proven(self)
             if self._interrupted:  # for a probe just admitted
                 return None
+        if self.confirmation.verdicts and self.confirmation.due_at < self._idle_until:
+            return self.confirmation.due_at if now < self.confirmation.due_at else None
         return self._idle_until if now < self._idle_until else None
 
     async def _send_batch(self, asked: list[PendingProbe]) -> None:
@@ -385,6 +414,8 @@ class SmtpSession:
             self.refusals += 1
             self.refused_promptly = self.refused_promptly or not self.received.late
             outcome, rule = refusal_outcome(reply, reading), reading.rule
+            if meaning is _NO_MAILBOX and code >= 500:
+                probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
         self.recipients += 1
         self.transaction.recipients += 1
@@ -410,7 +441,10 @@ class SmtpSession:
         if self._named or silent:
             if unproven.verdicts or unproven.quiet_s > QUIET_S:
                 release_proven(self)
-            host.settle_alone(asked, outcome, rule, round_s)
+            if self.confirmation.may_settle(asked, outcome, rule, now):
+                host.settle_alone(asked, outcome, rule, round_s)
+            else:
+                host.answered_alone(round_s)
         else:
             unproven.hold([(asked, outcome, rule)], now)
             host.hold_back(1)
@@ -422,7 +456,8 @@ class SmtpSession:
         probe = None
         if (
             not (self.leaving or self.tests)
-            and self.refusals < REFUSALS_MAX
+            and not (self.confirmation.verdicts and self.confirmation.is_urgent())
+            and self.refusals < self.refusals_max
             and self.recipients < RECIPIENTS_MAX - 1
         ):
             probe = host.next_probe(now)
@@ -445,6 +480,11 @@ class SmtpSession:
             return None
         deadline, late_at = self.connection.deadline(received.until), received.began + host.late_s
         return late_at if late_at < deadline else deadline
+
+    def conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
+        """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
+        if self.confirmation.may_settle(probe, outcome, rule, self.connection.received_at):
+            self.host.settle(probe, outcome, rule)
 
     def _is_single(self, probe: Probe, now: float) -> bool:
         """May this probe go next by itself, in the present transaction and without a test?"""

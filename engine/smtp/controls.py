@@ -1,0 +1,198 @@
+"""Whether a mail host still answers truly: evidence from its own replies, and controls.
+
+Some hosts change after a few refused recipients. From then on they refuse everybody as
+unknown, or accept everybody. Each single reply reads as usual, so only the sequence can
+tell. An acceptance proves that the refusals before it were true, and a refusal as unknown
+proves the same of the acceptances before it. Where no such reply comes by itself, a control
+is sent: an address that this host accepted, or a random one that it refused. A reply that
+contradicts the earlier one shows that the host has changed.
+
+No known default defence acts before the third refused recipient (MDaemon's bans then), so
+a host is watched only after `REFUSALS_TRUSTED` refusals within an hour. Pure: time is an argument.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
+from mailprobe.engine.smtp.replies.text import TEXT_MAX, Names
+from mailprobe.engine.smtp.throttle import NEVER
+from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.verdict import Outcome
+
+REFUSALS_TRUSTED = 3
+WATCHED_S = 3600.0  # after the third latest refusal; hosts count by the hour
+CHANGED_S = 3600.0  # after a contradiction, unless the host is seen to answer truly before
+ACCEPTED_MAX = 4  # accepted addresses that are kept for controls
+ACCEPTED_S_MAX = 6 * 3600.0  # mailboxes that were accepted longer ago may have gone
+SAMPLE_S = 5.0  # between two accepted addresses that are kept
+LEARNED_MAX = 256  # domains whose tests are dropped when the host has changed
+CHANCE_MIN = 0.01  # a run of refusals less likely than this calls for a control at once
+
+
+class Treatment(Enum):
+    """How a recipient was treated, where a host that has changed treats all alike."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+    @property
+    def opposite(self) -> "Treatment":
+        return Treatment.REFUSED if self is Treatment.ACCEPTED else Treatment.ACCEPTED
+
+
+TREATMENT = {
+    Outcome.DELIVERABLE: Treatment.ACCEPTED,
+    Outcome.DELIVERABLE_UNTESTED: Treatment.ACCEPTED,
+    Outcome.CATCH_ALL: Treatment.ACCEPTED,
+    Outcome.UNDELIVERABLE: Treatment.REFUSED,
+}
+_ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A mailbox, how the host treated it, and when."""
+
+    mailbox: str
+    domain: DomainAcceptance
+    at: float
+
+
+class HostControls:
+    """What one host's earlier replies allow to be compared with later ones."""
+
+    __slots__ = (
+        "_accepted",
+        "_accepted_count",
+        "_changed_until",
+        "_learned",
+        "_next_sample_at",
+        "_refused",
+        "_refused_at",
+        "_refused_count",
+        "changed",
+        "changed_at",
+        "comparable",
+        "watched_until",
+    )
+
+    def __init__(self) -> None:
+        self._accepted: deque[Known] = deque(maxlen=ACCEPTED_MAX)
+        self.comparable = False  # it has accepted a recipient: refusals are confirmed by controls
+        self._next_sample_at = NEVER
+        self._accepted_count = 0
+        self._refused: DomainAcceptance | None = None  # the latest whose random address was refused
+        self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
+        self._refused_at: deque[float] = deque(maxlen=REFUSALS_TRUSTED)
+        self._refused_count = 0
+        self.watched_until = NEVER
+        self.changed: Treatment | None = None  # how the host treats all since a contradiction
+        self.changed_at = NEVER
+        self._changed_until = NEVER
+
+    def note_accepted(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
+        """A recipient was accepted, and that is believed."""
+        self._accepted_count += 1
+        if now >= self._next_sample_at:
+            self._next_sample_at = now + SAMPLE_S * (len(self._accepted) >= ACCEPTED_MAX - 1)
+            self._accepted.append(Known(mailbox, domain, now))
+            self.comparable = True
+
+    def note_refused(self, now: float) -> None:
+        """A recipient was refused as unknown: a listed one, or a random one."""
+        self._refused_count += 1
+        self._refused_at.append(now)
+        if len(self._refused_at) == REFUSALS_TRUSTED:
+            self.watched_until = max(self.watched_until, self._refused_at[0] + WATCHED_S)
+
+    def note_tested(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
+        """A test of this domain was answered so."""
+        self._learned.append(domain)
+        if acceptance is Acceptance.SOME:
+            self._refused = domain
+
+    def note_seen(self, treatment: Treatment) -> None:
+        """The host treated a recipient so: it does not treat all in the other way any more."""
+        if self.changed is not None and self.changed is not treatment:
+            self.changed = None
+
+    def has_changed(self, now: float) -> bool:
+        """True since a contradiction, until the host was seen to answer truly again."""
+        return self.changed is not None and now < self._changed_until
+
+    def is_improbable(self, refusals_in_a_row: int) -> bool:
+        """Is this run of refusals well above what the host has shown?"""
+        earlier = max(0, self._refused_count - refusals_in_a_row)
+        share = (earlier + 1) / (earlier + self._accepted_count + 2)
+        return refusals_in_a_row > 1 and share**refusals_in_a_row < CHANCE_MIN
+
+    def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
+        """An address that was treated so before; of this domain, if one of its own is known."""
+        if treatment is _REFUSED:
+            return self._find_refused(domain, now)
+        usable = [each for each in self._accepted if now - each.at < ACCEPTED_S_MAX]
+        own = [each for each in usable if each.domain is domain]
+        return next(reversed(own or usable), None)
+
+    def _find_refused(self, domain: DomainAcceptance, now: float) -> Known | None:
+        for each in (domain, self._refused):
+            if each is not None and each.refused_local:
+                return Known(f"{each.refused_local}@{each.name}", each, now)
+        return None
+
+    def contradict(self, control: Known, treatment: Treatment, now: float) -> None:
+        """The control was treated so this time, unlike before: drop what was learned.
+
+        The control is dropped, too: its mailbox may be gone, or its domain accept all by now.
+        """
+        self.changed, self.changed_at = treatment, now
+        self._changed_until = now + CHANGED_S
+        self.watched_until = max(self.watched_until, self._changed_until)
+        if control in self._accepted:
+            self._accepted.remove(control)
+        self._next_sample_at = NEVER
+        for domain in self._learned:
+            domain.forget()
+        self._learned.clear()
+        control.domain.forget()
+        control.domain.refused_local = ""
+
+
+# -- the host's own words ----------------------------------------------------------------------
+
+# Rules of replies that state in words that there is no such user. Others read a code, or words
+# such as "invalid recipient", which a host that judges the shape of a name says as well.
+PLAIN_RULES = frozenset(
+    f"no-mailbox.{name}"
+    for name in ("unknown", "unknown-noun", "absent", "none", "not-here", "edge-block")
+)
+_WITH_DIGITS = re.compile(r"\S*\d\S*")
+
+
+def wording(reply: SmtpReply, mailbox: str) -> str:
+    """The words of a reply to this recipient without names, numbers and queue ids."""
+    local = re.escape(mailbox.rpartition("@")[0].lower())
+    text = " ".join(reply.lines)[:TEXT_MAX].lower()
+    names = Names()
+    text = names.remove_from(re.sub(rf"(?<!\w){local}(?!\w)(?!@)", "@", text))
+    return " ".join([str(reply.code), names.enhanced, *_WITH_DIGITS.sub("", text).split()])
+
+
+def is_own_refusal(
+    domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning
+) -> bool:
+    """Was a random address refused in the host's own words for an unknown user?
+
+    These are the words in which it refused a listed address of the domain. Where it has
+    refused none, they must state that there is no such user.
+    """
+    if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
+        return False
+    if domain.unknown_reply is not None:
+        own = wording(domain.unknown_reply, domain.unknown_mailbox)
+        return own == wording(reply, mailbox)
+    return reading.rule in PLAIN_RULES

@@ -1,0 +1,157 @@
+"""Verdicts that wait until the host is seen to answer truly: see mailprobe.engine.smtp.controls.
+
+All held verdicts of a session are of one kind, accepted or refused: the first reply of the
+other kind confirms them. A control is sent when the session has nothing else to send, before
+its share of refusals is used up, and at its end.
+"""
+
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.controls import TREATMENT, HostControls, Treatment
+from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
+from mailprobe.engine.smtp.session.batch import Control
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.verdict import Outcome
+
+CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
+CHANGED_RULE = "host.changed"
+_ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+
+
+class Confirmation:
+    """The unconfirmed verdicts of one session."""
+
+    __slots__ = ("_broken", "_controls", "_host", "_since", "_treatment", "due_at", "verdicts")
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self._controls: HostControls = host.controls
+        self.verdicts: list[tuple[Probe, Outcome, str]] = []
+        self._treatment = _ACCEPTED  # of all of them
+        self._since = 0.0  # when the first of them was read
+        self.due_at = 0.0  # when a control is sent if there is nothing else to send
+        self._broken = False  # a control of this session was contradicted
+
+    def may_settle(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> bool:
+        """May this proven verdict be settled now? Otherwise it is held until it is confirmed."""
+        treatment = TREATMENT.get(outcome)
+        if treatment is None:
+            return True
+        controls = self._controls
+        watched = now < controls.watched_until
+        if treatment is _REFUSED:
+            controls.note_refused(now)
+        elif not watched:
+            controls.note_accepted(probe.mailbox, probe.domain_here, now)
+        if not watched:
+            return True
+        self.see(treatment)
+        domain: DomainAcceptance = probe.domain_here
+        if not (
+            self._broken
+            or controls.has_changed(now)
+            or controls.find(treatment.opposite, domain, now)
+        ):  # there is nothing to compare it with
+            if treatment is _ACCEPTED:
+                controls.note_accepted(probe.mailbox, domain, now)
+            return True
+        self._hold(probe, outcome, rule, treatment, now)
+        return False
+
+    def _hold(
+        self, probe: Probe, outcome: Outcome, rule: str, treatment: Treatment, now: float
+    ) -> None:
+        if not self.verdicts:
+            self._treatment, self._since, self.due_at = treatment, now, now
+        if probe.patient:
+            self._host.suspend_clock(probe)
+            self.due_at = now + CONTROL_S
+        self.verdicts.append((probe, outcome, rule))
+        self._host.hold_back(1)
+
+    def see(self, treatment: Treatment) -> None:
+        """A recipient was treated so: this confirms the verdicts of the other kind."""
+        if not self._broken:
+            self._controls.note_seen(treatment)
+            if self.verdicts and self._treatment is not treatment:
+                self.release()
+
+    def is_urgent(self) -> bool:
+        """Are there more refusals in a row than the host has shown?"""
+        return self._treatment is _REFUSED and self._controls.is_improbable(len(self.verdicts))
+
+    def next_control(self, now: float) -> Control | None:
+        """The control that would confirm the verdicts; None if there is none, or no need."""
+        self.verdicts = [each for each in self.verdicts if not self._drop(each[0])]
+        if not self.verdicts or self._broken or self._controls.changed_at >= self._since:
+            return None
+        expected = self._treatment.opposite
+        known = self._controls.find(expected, self.verdicts[0][0].domain_here, now)
+        if known is None:
+            return None
+        return Control(known.domain, known.mailbox, known=known, expected=expected)
+
+    def _drop(self, probe: Probe) -> bool:
+        if probe.settled:
+            self._host.end_deferral(1)
+        return probe.settled
+
+    def control_answered(
+        self, control: Control, reply: SmtpReply, reading: ReplyMeaning, now: float
+    ) -> None:
+        if reply.positive:
+            treatment = _ACCEPTED
+        elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
+            treatment = _REFUSED
+            self._controls.note_refused(now)
+        else:  # it says openly that it does not answer now
+            self.release(is_weak=control.expected is _REFUSED)
+            return
+        if treatment is control.expected:
+            self.see(treatment)
+            return
+        self._broken = True
+        self._controls.contradict(control.known, treatment, now)
+        self.end(now)
+        words = f"answered otherwise than before: {reply.code} {reply.text[:80]}"
+        self._host.host_changed(Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True))
+
+    def end(self, now: float) -> None:
+        """No control was answered: settle the verdicts, as unknown if the host has changed."""
+        if not self._broken and not self._controls.has_changed(now):
+            self.release()
+            return
+        verdicts, self.verdicts = self.verdicts, []
+        self._settle([(probe, Outcome.HOST_CHANGED, CHANGED_RULE) for probe, _, _ in verdicts])
+
+    def release(self, *, is_weak: bool = False) -> None:
+        """Settle the verdicts as they are.
+
+        `is_weak`: the random address got no clear answer this time, so acceptances are untested.
+        """
+        verdicts, self.verdicts = self.verdicts, []
+        if self._treatment is _ACCEPTED:
+            for probe, _, _ in verdicts:
+                self._controls.note_accepted(probe.mailbox, probe.domain_here, self._since)
+        if is_weak:
+            untested = deciding_rule(Acceptance.UNANSWERED, "")
+            verdicts = [
+                (probe, Outcome.DELIVERABLE_UNTESTED, untested)
+                if outcome is Outcome.DELIVERABLE
+                else (probe, outcome, rule)
+                for probe, outcome, rule in verdicts
+            ]
+        self._settle(verdicts)
+
+    def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:
+        if not verdicts:
+            return
+        host = self._host
+        host.end_deferral(len(verdicts))
+        host.begin_answers()
+        try:
+            for verdict in verdicts:
+                host.settle(*verdict)
+        finally:
+            host.end_answers(all_of_them=False)
