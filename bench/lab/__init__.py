@@ -18,7 +18,7 @@ from typing import Any
 
 SCENARIO_NAMES = (
     *("default", "hostile", "slow", "many", "strict", "greylisting", "particular", "restless"),
-    *("waiting", "adverse", "internet"),
+    *("waiting", "adverse", "internet", "sequences"),
 )
 STOP_S = 10.0
 
@@ -32,7 +32,8 @@ class Lab:
     """A running lab: the settings that reach it, and addresses by outcome.
 
     Some scenarios sort their addresses in other ways too: in `groups` that are
-    asked together, and in `truth` by what they are, whatever can be known of it.
+    asked together, in `truth` by what they are, whatever can be known of it, and in
+    `hidden` by the reason why a single request cannot know it.
     """
 
     env: dict[str, str]
@@ -40,6 +41,7 @@ class Lab:
     process: subprocess.Popen[str]
     groups: dict[str, list[str]] = field(default_factory=dict)
     truth: dict[str, list[str]] = field(default_factory=dict)
+    hidden: dict[str, list[str]] = field(default_factory=dict)
     http1_url: str = ""  # of the same resolver, without HTTP/2
 
     def records(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
             process,
             first.get("groups", {}),
             first.get("truth", {}),
+            first.get("hidden", {}),
             first["http1_url"],
         )
     finally:

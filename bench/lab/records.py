@@ -27,7 +27,7 @@ def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:
 def forget(scenario: Scenario, resolver: Resolver) -> None:
     for host in scenario.hosts.values():
         host.record.clear()
-    scenario.zone.queries.clear()
+    scenario.zone.forget()
     resolver.connections_seen = 0
 
 

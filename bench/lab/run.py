@@ -88,6 +88,8 @@ def _introduction(
     }
     if scenario.groups:
         line["groups"] = scenario.groups
+    if scenario.hidden:
+        line["hidden"] = scenario.hidden
     if scenario.truth:
         line["truth"] = {truth.value: known for truth, known in scenario.truth.items()}
     return line

@@ -30,6 +30,7 @@ class Scenario:
     addresses: dict[Outcome, list[str]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     truth: dict[Truth, list[str]] = field(default_factory=lambda: defaultdict(list))
+    hidden: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # by reason
     doh_requests_max: int | None = None  # questions on one connection before GOAWAY
     mail_from: str = ""  # that a prober is to be configured with
     _next_address: IPv4Address = FIRST_ADDRESS

@@ -10,6 +10,7 @@ from mailprobe.bench.lab import fixture_domains
 from mailprobe.bench.lab.adverse_hosts import adverse
 from mailprobe.bench.lab.internet import internet
 from mailprobe.bench.lab.scenario import Scenario
+from mailprobe.bench.lab.sequences import sequences
 from mailprobe.engine.testing.host_profiles import NO_PTR, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
@@ -353,6 +354,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "restless": restless,
     "adverse": adverse,
     "internet": internet,
+    "sequences": sequences,
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mailprobe.engine.testing.faults import ReplyFault
+from mailprobe.engine.testing.host_behaviours import Turn
 from mailprobe.engine.testing.host_log import HostLog
 
 EHLO_LINES = (
@@ -73,7 +74,12 @@ class HostDescription:
     relay_reply: str = "554 5.7.1 <{rcpt}>: Relay access denied"
     catch_all: bool | frozenset[str] = False  # or the domains that are
     greylist_s: float | None = None  # an address is refused for this time after its first RCPT
+    greylist_tries: int | None = None  # so many first RCPTs of an address are refused
     greylist_reply: str = "450 4.7.1 <{rcpt}>: Recipient address rejected: Greylisted"
+
+    shape_reply: str | None = None  # to a local part that looks random, whoever exists
+    turn: Turn | None = None  # stops judging after refusals, or after a time
+    renames: Mapping[str, str] = field(default_factory=dict)  # domain -> the one in its replies
 
     # delays
     latency_s: float = 0.0  # from a command to its reply: the round trip

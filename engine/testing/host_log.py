@@ -7,6 +7,8 @@ stay exact, transcripts are kept of the newest sessions.
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from mailprobe.engine.testing.host_behaviours import ClientHistory
+
 SESSIONS_KEPT = 1_000
 COMMANDS_KEPT = 2_000  # commands of one session
 RECIPIENTS_KEPT = 50_000  # different mailboxes; later ones are counted under "…"
@@ -71,6 +73,7 @@ class HostLog:
     recipients: Counter[str] = field(default_factory=Counter)  # RCPT mailboxes
     first_recipient_at_s: dict[str, float] = field(default_factory=dict)  # for greylisting
     answered: Counter[str] = field(default_factory=Counter)  # for replies that follow each other
+    history: ClientHistory = field(default_factory=ClientHistory)  # all clients are one
 
     def open_session(self, now: float) -> HostLogSession:
         self.sessions_seen += 1
@@ -111,6 +114,7 @@ class HostLog:
         self.recipients.clear()
         self.first_recipient_at_s.clear()
         self.answered.clear()
+        self.history = ClientHistory()
         self.connections_peak = self.connections_now
         self.sessions_seen = 0
 

@@ -8,6 +8,7 @@ Exim after commands that are not mail, OpenSMTPD after two commands in one write
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mailprobe.engine.testing.host_behaviours import ClientHistory, looks_random
 from mailprobe.engine.testing.host_description import HostDescription
 from mailprobe.engine.testing.host_log import HostLogSession, rcpt_mailbox
 
@@ -42,6 +43,7 @@ class SmtpScript:
         self._null_sender = False  # in this transaction
         self._received_at_s: float | None = None
         self._stale = False  # no command came for long, and no MAIL since
+        self._history = ClientHistory()  # of this connection
 
     def greet(self) -> ScriptReply:
         host = self._host
@@ -196,7 +198,9 @@ class SmtpScript:
         wait_s = next((s for start, s in host.slow_s.items() if local.startswith(start)), 0.0)
         if reply == host.default_unknown:
             wait_s += host.unknown_delay_s
-        reply = reply.replace("{rcpt}", mailbox).replace("{local}", mailbox.rpartition("@")[0])
+        local_part, _, domain = mailbox.rpartition("@")
+        named = f"{local_part}@{host.renames.get(domain.lower(), domain)}"
+        reply = reply.replace("{rcpt}", named).replace("{local}", local_part)
         return (
             ScriptReply(reply, wait_s=wait_s)
             if reply.startswith("2")
@@ -221,17 +225,42 @@ class SmtpScript:
             return host.relay_reply
         if not mailbox.isascii() and not self._smtputf8:
             return "553 5.6.7 Must declare SMTPUTF8 to deliver to this mailbox name"
+        if host.turn is not None and self._client_history().has_turned(host.turn, now):
+            return host.default_known if host.turn.reply is None else host.turn.reply
         for key in (f"{local}@{domain}", local, f"@{domain}"):
             if key in host.replies:
                 return self._scripted(host.replies[key], mailbox)
-        if host.greylist_s is not None:
-            since = host.record.first_recipient_at_s.get(mailbox, now)
-            if now - since < host.greylist_s:
-                return host.greylist_reply
+        if self._is_greylisted(mailbox, now):
+            return host.greylist_reply
+        reply = self._judgement(local, domain)
+        if host.turn is not None and not reply.startswith("2"):
+            self._client_history().count_refusal(host.turn, now)
+        return reply
+
+    def _judgement(self, local: str, domain: str) -> str:
+        """The reply to a name, for its shape and by the mailboxes."""
+        host = self._host
+        if host.shape_reply is not None and looks_random(local):
+            return host.shape_reply
         everyone = host.catch_all if isinstance(host.catch_all, bool) else domain in host.catch_all
         if everyone or host.has_mailbox(local):
             return host.default_known
         return host.default_unknown
+
+    def _is_greylisted(self, mailbox: str, now: float) -> bool:
+        host = self._host
+        if host.greylist_s is not None:
+            since = host.record.first_recipient_at_s.get(mailbox, now)
+            if now - since < host.greylist_s:
+                return True
+        tries = host.greylist_tries
+        return tries is not None and host.record.times_answered(mailbox) < tries
+
+    def _client_history(self) -> ClientHistory:
+        """What the host remembers for its turn."""
+        turn = self._host.turn
+        each = turn is not None and turn.each_connection
+        return self._history if each else self._host.record.history
 
     def _scripted(self, replies: str | Sequence[str], mailbox: str) -> str:
         """The first reply to the first RCPT of a mailbox, and so on; the last one from then on."""

@@ -53,6 +53,7 @@ class Name:
     cname: str | None = None
     mode: ZoneMode | None = None
     mode_types: frozenset[str] = frozenset()  # record types that the mode applies to; empty: all
+    mode_times: int | None = None  # queries that the mode applies to, the first ones; None: all
     ttl_s: int = 3600
     shown: int | None = None  # addresses in each answer, in rotation
 
@@ -67,6 +68,7 @@ class Zone:
 
     names: dict[str, Name] = field(default_factory=dict)
     queries: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
+    _failed: Counter[str] = field(default_factory=Counter)  # queries of a name in its mode
     _turns: Counter[str] = field(default_factory=Counter)  # answers of a name that rotates
 
     def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
@@ -94,9 +96,16 @@ class Zone:
     def cname(self, name: str, target: str) -> None:
         self._change(name, cname=_plain(target))
 
-    def mode(self, name: str, mode: ZoneMode | None, *types: str) -> None:
-        """Fail for this name; with `types`, only for queries of these types."""
-        self._change(name, mode=mode, mode_types=frozenset(types))
+    def mode(
+        self, name: str, mode: ZoneMode | None, *types: str, times: int | None = None
+    ) -> None:
+        """Fail for this name; with `types`, only for queries of these types, and so many times."""
+        self._change(name, mode=mode, mode_types=frozenset(types), mode_times=times)
+
+    def forget(self) -> None:
+        """Count queries anew; what fails for some of them fails again."""
+        self.queries.clear()
+        self._failed.clear()
 
     def _change(self, name: str, **changes: object) -> None:
         name = _plain(name)
@@ -117,9 +126,16 @@ class Zone:
             self.queries[name, kind] += 1
         known = self.names.get(name)
         mode = known.mode if known else ZoneMode.NXDOMAIN
-        if mode is not None and (known is None or not known.mode_types or kind in known.mode_types):
+        if mode is not None and (known is None or self._is_failing(name, known, kind)):
             return answer_in_mode(question, mode)
         return _response(question, self._chain(name, kind)).to_wire()
+
+    def _is_failing(self, name: str, known: Name, kind: str) -> bool:
+        """Whether the name's mode applies to this query."""
+        if known.mode_types and kind not in known.mode_types:
+            return False
+        self._failed[name] += 1
+        return known.mode_times is None or self._failed[name] <= known.mode_times
 
     def _chain(self, name: str, kind: str) -> "list[dns.rrset.RRset] | None":
         """The records that answer, with CNAMEs; None if the name does not exist."""

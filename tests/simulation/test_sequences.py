@@ -1,0 +1,157 @@
+"""No sequence of events makes a verdict wrong: the hosts of bench/lab/sequences.py, from seeds.
+
+A seed decides how a site of a kind is asked: as a list with the later passes of `clean`, as
+batches of two accounts, or singly. Late primaries are late with their greeting or with the
+connection itself. Every address is known to exist or not, so a verdict
+is right, `unknown`, or wrong; and what can be known is known once a list has ended.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import trio
+
+from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
+from mailprobe.api.cli.cleaning.passes import Passes, Recheck
+from mailprobe.api.cli.source import OwnEngine
+from mailprobe.bench.harness.confusion import HONEST
+from mailprobe.bench.lab.internet import SENDER
+from mailprobe.bench.lab.sequences import (
+    KINDS,
+    KNOWABLE_LATER,
+    KnownAddress,
+    SequenceKind,
+    Site,
+    build_site,
+)
+from mailprobe.engine import Engine, EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine.settings import DOH_URLS
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import Late
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
+
+SEEDS_TRUE = range(12)
+SEEDS_KNOWN = range(100, 103)
+RECHECK = Recheck(passes=2, after_s=300.0)
+SETTLED_S = 30.0  # after which nothing of an engine is under way
+BATCH = 50
+BATCHES_EVERY_S, SINGLES_EVERY_S = 0.3, 0.05
+
+Statuses = dict[str, str]  # by address
+Ask = Callable[[Engine, list[str]], Awaitable[Statuses]]
+
+
+def with_late_connect(host: MailHost) -> MailHost:
+    """The same host, its connection late in place of its greeting."""
+    match host.faults.get("CONNECT"):
+        case Late(by_s=late_s):
+            return replace(host, faults={}, connect_s=late_s)
+    return host
+
+
+def add(network: FakeNetwork, site: Site, *, late_connect: bool) -> None:
+    hosts = {
+        exchange: with_late_connect(host) if late_connect else host
+        for exchange, host in site.hosts.items()
+    }
+    for domain, exchanges in site.exchanges.items():
+        for place, exchange in enumerate(exchanges, 1):
+            network.add(domain, hosts[exchange], mx=exchange, preference=10 * place)
+    for failure in site.failures:
+        network.zone.mode(failure.name, failure.mode, failure.record_type, times=failure.times)
+
+
+async def ask_list(engine: Engine, texts: list[str]) -> Statuses:
+    """As `clean` asks."""
+    addresses = DistinctAddresses()
+    for text in texts:
+        addresses.add(text)
+    with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
+        await Passes(addresses, journal, RECHECK, now=trio.current_time).run(OwnEngine(engine))
+        return {result.email: result.status for _, result in journal.answers()}
+
+
+async def ask_in_parts(
+    engine: Engine, texts: list[str], size: int, every_s: float, accounts: int
+) -> Statuses:
+    """As requests ask: one part after the other, whether or not those before are answered."""
+    statuses: Statuses = {}
+
+    async def ask(number: int) -> None:
+        part = texts[number * size : (number + 1) * size]
+        async with open_answers(engine, part, account=f"account{number % accounts}") as answers:
+            for verdict in await in_order(answers, len(part)):
+                assert verdict.latency_ms <= 3050 + 1500
+                statuses[verdict.email] = verdict.status
+
+    async with trio.open_nursery() as nursery:
+        for number in range(-(-len(texts) // size)):
+            nursery.start_soon(ask, number)
+            await trio.sleep(every_s)
+    return statuses
+
+
+async def ask_batches(engine: Engine, texts: list[str]) -> Statuses:
+    return await ask_in_parts(engine, texts, BATCH, BATCHES_EVERY_S, accounts=2)
+
+
+async def ask_singly(engine: Engine, texts: list[str]) -> Statuses:
+    return await ask_in_parts(engine, texts, 1, SINGLES_EVERY_S, accounts=3)
+
+
+WAYS: Mapping[str, Ask] = {"list": ask_list, "batches": ask_batches, "singly": ask_singly}
+
+
+async def simulate(kind: SequenceKind, way: str, seed: int) -> list[tuple[KnownAddress, str]]:
+    """Ask about all addresses of a site in this way; return each with its status."""
+    rng = random.Random(f"{kind.name}/{way}/{seed}")
+    settings = EngineSettings(
+        host_connections=rng.choice((1, 2, 4)), mail_from=SENDER, doh_urls=DOH_URLS[:1]
+    )
+    async with open_fake_network(seed=seed) as network:
+        site, known = build_site(kind, rng, seed % kind.sites)
+        add(network, site, late_connect=rng.random() < 0.5)
+        texts = [address.text for address in known]
+        if rng.random() < 0.7:
+            rng.shuffle(texts)
+        async with open_engine(
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
+        ) as engine:
+            statuses = await WAYS[way](engine, texts)
+            await trio.sleep(SETTLED_S)
+            assert_whole(engine)
+        for host in network.hosts.values():
+            assert host.record.mistakes == []
+    assert statuses.keys() == set(texts)
+    return [(address, statuses[address.text]) for address in known]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_no_verdict_is_wrong(autojump_clock, kind):
+    wrong: Counter[str] = Counter()
+    for seed in SEEDS_TRUE:
+        way = list(WAYS)[(seed + seed // len(WAYS)) % len(WAYS)]  # not always a site's same one
+        for address, status in await simulate(kind, way, seed):
+            if status not in HONEST[address.truth]:
+                wrong[f"{address.truth.value}, told {status}, {way}"] += 1
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_what_can_be_known_is_known_when_a_list_has_ended(autojump_clock, kind):
+    unknown: Counter[str] = Counter()
+    for seed in SEEDS_KNOWN:
+        for address, status in await simulate(kind, "list", seed):
+            hidden = address.hidden is not None and address.hidden not in KNOWABLE_LATER
+            if status == "unknown" and not hidden:
+                unknown[address.truth.value] += 1
+    assert not unknown
