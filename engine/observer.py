@@ -62,7 +62,9 @@ class Observer(Protocol):
         """A mail host is in back-off: it refused us (`refused`), or could not be reached."""
 
 
-class _NoObserver:
+class NoObserver:
+    """Ignores everything; a base for observers that want some of it."""
+
     def text_read(self, began: float) -> None: ...
     def route_read(self, began: float) -> None: ...
     def probe_settled(self, began: float) -> None: ...
@@ -75,7 +77,7 @@ class _NoObserver:
     def host_backed_off(self, *, refused: bool) -> None: ...
 
 
-NO_OBSERVER: Observer = _NoObserver()
+NO_OBSERVER: Observer = NoObserver()
 
 
 @dataclass(frozen=True, slots=True)

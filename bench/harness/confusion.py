@@ -1,4 +1,5 @@
-"""Prints a confusion matrix of verdicts against the truth, for the lab's scenario `internet`.
+"""Prints a confusion matrix of verdicts against the truth, for the lab's scenarios
+`internet` and `sequences`.
 
     mailprobe lab --scenario internet > lab.json &
     ... verify every address in its "truth", one JSON object a line with "email" and "status" ...
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from mailprobe.bench.lab.internet import KNOWABLE
@@ -37,11 +39,17 @@ class KnownTruth:
     knowable: frozenset[str]
 
     @classmethod
-    def of(cls, truth: Mapping[str, list[str]], addresses: Mapping[str, list[str]]) -> "KnownTruth":
-        """From the lab's first line."""
+    def of(
+        cls,
+        truth: Mapping[str, list[str]],
+        addresses: Mapping[str, list[str]],
+        known_later: Iterable[str] = (),
+    ) -> "KnownTruth":
+        """From the lab's first line. Addresses `known_later` can be known, too."""
+        known = (addresses.get(outcome.value, ()) for outcome in KNOWABLE)
         return cls(
-            {address: Truth(name) for name, known in truth.items() for address in known},
-            frozenset(a for outcome in KNOWABLE for a in addresses.get(outcome.value, ())),
+            {address: Truth(name) for name, those in truth.items() for address in those},
+            frozenset(chain(known_later, *known)),
         )
 
 
@@ -70,12 +78,15 @@ class Matrix:
         counts = self.counts.items()
         return sum(n for (_, known, _), n in counts if knowable in (None, known))
 
+    def told_unknown(self, *, knowable: bool) -> int:
+        """Addresses that were reported as unknown, of those that can be known or of the others."""
+        counts = self.counts.items()
+        return sum(n for (_, known, told), n in counts if known is knowable and told == "unknown")
+
     @property
     def unknown_share(self) -> float:
         """Knowable addresses that were reported as unknown, in percent."""
-        counts = self.counts.items()
-        unknown = sum(n for (_, known, reported), n in counts if known and reported == "unknown")
-        return 100 * unknown / max(1, self.verified(knowable=True))
+        return 100 * self.told_unknown(knowable=True) / max(1, self.verified(knowable=True))
 
     def lines(self) -> Iterable[str]:
         """The matrix as text: truth × reported; rows marked `hidden` cannot be known."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -12,36 +12,30 @@ from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.observer import NoObserver
 
 
-@dataclass(slots=True)
-class Watch:
-    """Measurements of an engine's dispatcher: how long probes take, how many are under way."""
+class Watch(NoObserver):
+    """Measurements of an engine's layer 4: how long probes take, how many are under way."""
 
-    layer4_ms: list[float] = field(
-        default_factory=list
-    )  # from the start of each probe to its verdict
-    under_way_most: int = 0
+    def __init__(self) -> None:
+        self.layer4_ms: list[float] = []  # from the start of each probe to its verdict
+        self.under_way_most = 0
+        self.engine: Engine | None = None
+
+    def probe_settled(self, began: float) -> None:
+        self.layer4_ms.append((trio.current_time() - began) * 1000)
+        if self.engine is not None:  # the settled one is no longer counted
+            self.under_way_most = max(self.under_way_most, self.engine.dispatcher.under_way + 1)
 
 
 @asynccontextmanager
 async def open_watched(lab: Lab, **changes: Any) -> AsyncIterator[tuple[Engine, Watch]]:
     """An engine for this lab, and a watch on layer 4."""
     settings = replace(Settings.read(lab.env).engine, **changes)
-    async with open_engine(settings) as engine:
-        watch = Watch()
-        dispatcher = engine.dispatcher
-        settle = dispatcher.settle
-
-        def timed(question: Probe, *args: Any) -> None:
-            if not question.settled:
-                watch.under_way_most = max(watch.under_way_most, dispatcher.under_way)
-                began = question.deadline - settings.probe_s
-                watch.layer4_ms.append((trio.current_time() - began) * 1000)
-            settle(question, *args)
-
-        setattr(dispatcher, "settle", timed)  # noqa: B010 - mypy forbids to assign to a method
+    watch = Watch()
+    async with open_engine(settings, observer=watch) as engine:
+        watch.engine = engine
         yield engine, watch
 
 

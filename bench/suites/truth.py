@@ -1,111 +1,195 @@
-"""Compares verdicts with the truth for 5,000 addresses at hosts such as the Internet has.
+"""Compares verdicts with the truth, at hosts such as the Internet has and at those of `sequences`.
 
-First as one list with deferred start; then a part of them by an engine with empty caches,
-as batches of 50 and as single requests, without deferred start. It prints the kinds of
-domains with wrong verdicts, and those with "unknown" where more could be known.
+Each scenario is asked as a list through `mailprobe clean` with its later passes, and by an
+engine with empty caches as batches of 50 and as single requests; `internet` also as one list
+without later passes, to measure its clock. Then a list is killed in the middle. It prints the
+confusion matrices, and by kind of host what was wrong and what is unknown without a reason.
 """
 
 import random
 import re
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
 from mailprobe.bench.harness.confusion import KnownTruth, Matrix
 from mailprobe.bench.harness.engine_runs import open_watched
-from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.engine import Engine, Verdict, in_order, open_answers
+from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
+from mailprobe.bench.load.clean_process import CleanProcess, ReportedAddress
+from mailprobe.bench.suites.truth_killed import killed_figures
+from mailprobe.engine import Engine, in_order, open_answers
 
 BATCH, BATCHES, BATCHES_AT_A_TIME = 50, 16, 4
 SINGLES, SINGLES_EVERY_S = 200, 0.05
-REMARKS_MAX = 12
+PASSES, PASS_S = 2, EACH_S_MAX + 1  # hosts forgive sooner; real ones within minutes
+CLEAN_S = 100.0  # then the list is ended with what it knows
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a lab, and how to name the kinds of its hosts."""
+
+    lab: Lab
+    known: KnownTruth  # to a request
+    known_to_list: KnownTruth
+    kind_of: Callable[[str], str]  # of an address
 
 
 def run() -> list[Figure]:
-    return trio.run(_run)
-
-
-async def _run() -> list[Figure]:
     with start_lab("internet") as lab:
         known = KnownTruth.of(lab.truth, lab.addresses)
-        return [*await _verify_list(lab, known), *await _verify_requests(lab, known)]
+        internet = Asked(lab, known, known, _kind_by_name)
+        texts = _shuffled(known.truth, seed=1)
+        ends = BATCH * BATCHES
+        batches = [texts[start : start + BATCH] for start in range(0, ends, BATCH)]
+        figures = [
+            *trio.run(_verify_list, "internet, a list", internet),
+            *_clean("internet, cleaned", internet),
+            *trio.run(
+                _verify_requests, "internet, requests", internet, batches,
+                texts[ends : ends + SINGLES],
+            ),
+            *killed_figures(lab, known, _shuffled(known.truth, seed=2)),
+        ]  # fmt: skip
+    with start_lab("sequences") as lab:
+        later = [text for reason in KNOWABLE_LATER for text in lab.hidden[reason.value]]
+        kinds = {text: kind for kind, texts in lab.groups.items() for text in texts}
+        sequences = Asked(
+            lab,
+            KnownTruth.of(lab.truth, lab.addresses),
+            KnownTruth.of(lab.truth, lab.addresses, later),
+            kinds.__getitem__,
+        )
+        figures += [
+            *_clean("sequences, cleaned", sequences),
+            *trio.run(_verify_requests, "sequences, requests", sequences, *_by_kind(lab)),
+        ]
+    return figures
 
 
-async def _verify_list(lab: Lab, known: KnownTruth) -> list[Figure]:
-    texts = _shuffled(known)
-    async with open_watched(lab) as (engine, watch):
+def _shuffled(texts: Iterable[str], seed: int = 0) -> list[str]:
+    shuffled = sorted(texts)
+    random.Random(seed).shuffle(shuffled)
+    return shuffled
+
+
+def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:
+    """Half of each kind as batches of that kind alone; the rest in mixed batches, and singly."""
+    batches: list[list[str]] = []
+    mixed: list[str] = []
+    for texts in lab.groups.values():
+        shuffled = _shuffled(texts)
+        half = len(texts) // 2
+        batches += [shuffled[start : min(start + BATCH, half)] for start in range(0, half, BATCH)]
+        mixed += shuffled[half:]
+    mixed = _shuffled(mixed)
+    singles, mixed = mixed[: len(mixed) // 3], mixed[len(mixed) // 3 :]
+    batches += [mixed[start : start + BATCH] for start in range(0, len(mixed), BATCH)]
+    return batches, singles
+
+
+async def _verify_list(who: str, asked: Asked) -> list[Figure]:
+    """One list with deferred start and without later passes."""
+    texts = _shuffled(asked.known.truth)
+    async with open_watched(asked.lab) as (engine, watch):
         began = time.perf_counter()
-        verdicts = await _verify(engine, "list", texts, deferred_start=True)
+        reported = await _verify(engine, "list", texts, deferred_start=True)
         took_s = time.perf_counter() - began
     return [
-        *_judge("a list", known, verdicts),
-        Figure("a list: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
-        Figure("a list: in all", took_s, "s"),
+        *_judge(who, asked.known, asked.kind_of, reported),
+        Figure(f"{who}: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
+        Figure(f"{who}: in all", took_s, "s"),
     ]
 
 
-async def _verify_requests(lab: Lab, known: KnownTruth) -> list[Figure]:
-    texts = _shuffled(known, seed=1)[: BATCH * BATCHES + SINGLES]
-    verdicts: list[Verdict] = []
+def _clean(who: str, asked: Asked) -> list[Figure]:
+    """The command, as a user runs it, with a shorter time between its passes."""
+    asked.lab.forget()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="truth-", dir=RESULTS) as folder:
+        texts = _shuffled(asked.known.truth)
+        passes = ("--recheck", str(PASSES), "--recheck-after", f"{PASS_S:g}s")
+        cleaning = CleanProcess(asked.lab.env, Path(folder), texts, *passes)
+        began = time.perf_counter()
+        try:
+            cleaning.start()
+            cleaning.wait(CLEAN_S)
+            reported = cleaning.results()
+        finally:
+            cleaning.stop()
+    took_s = time.perf_counter() - began
+    return [
+        *_judge(who, asked.known_to_list, asked.kind_of, reported),
+        Figure(f"{who}: in all", took_s, "s"),
+    ]
+
+
+async def _verify_requests(
+    who: str, asked: Asked, batches: Sequence[Sequence[str]], singles: Sequence[str]
+) -> list[Figure]:
+    """Batches of some accounts, and single requests of another beside them."""
+    reported: list[ReportedAddress] = []
     limit = trio.CapacityLimiter(BATCHES_AT_A_TIME)
 
     async def verify_batch(number: int) -> None:
         async with limit:
-            part = texts[number * BATCH : (number + 1) * BATCH]
-            verdicts.extend(await _verify(engine, f"account{number % BATCHES_AT_A_TIME}", part))
+            account = f"account{number % BATCHES_AT_A_TIME}"
+            reported.extend(await _verify(engine, account, batches[number]))
 
     async def verify_single(text: str) -> None:
-        verdicts.extend(await _verify(engine, "single", [text]))
+        reported.extend(await _verify(engine, "single", [text]))
 
-    async with open_watched(lab) as (engine, watch), trio.open_nursery() as nursery:
-        for number in range(BATCHES):
+    asked.lab.forget()
+    async with open_watched(asked.lab) as (engine, watch), trio.open_nursery() as nursery:
+        for number in range(len(batches)):
             nursery.start_soon(verify_batch, number)
-        for text in texts[BATCH * BATCHES :]:
+        for text in singles:
             nursery.start_soon(verify_single, text)
             await trio.sleep(SINGLES_EVERY_S)
     return [
-        *_judge("requests", known, verdicts),
-        Figure("requests: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
+        *_judge(who, asked.known, asked.kind_of, reported),
+        Figure(f"{who}: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
     ]
 
 
 async def _verify(
     engine: Engine, account: str, texts: Sequence[str], *, deferred_start: bool = False
-) -> list[Verdict]:
+) -> list[ReportedAddress]:
     async with open_answers(
         engine, texts, account=account, deferred_start=deferred_start
     ) as answers:
-        return await in_order(answers, len(texts))
+        verdicts = await in_order(answers, len(texts))
+    return [ReportedAddress(v.email, v.status, v.failed_check or "no check") for v in verdicts]
 
 
-def _shuffled(known: KnownTruth, seed: int = 0) -> list[str]:
-    texts = sorted(known.truth)
-    random.Random(seed).shuffle(texts)
-    return texts
-
-
-def _judge(who: str, known: KnownTruth, verdicts: Sequence[Verdict]) -> list[Figure]:
+def _judge(
+    who: str,
+    known: KnownTruth,
+    kind_of: Callable[[str], str],
+    reported: Sequence[ReportedAddress],
+) -> list[Figure]:
     matrix = Matrix(known)
-    lies: Counter[str] = Counter()
-    unknown: Counter[str] = Counter()
-    for verdict in verdicts:
-        email, reported = verdict.email, verdict.status
-        matrix.add(email, reported)
-        if matrix.is_lie(email, reported):
-            lies[f"{known.truth[email].value}, told {reported}, at {_kind(email)}"] += 1
-        elif reported == "unknown" and email in known.knowable:
-            unknown[
-                f"{known.truth[email].value}, told {verdict.failed_check}, at {_kind(email)}"
-            ] += 1
+    remarks: Counter[tuple[str, str]] = Counter()  # by kind, and what is to be said
+    for each in reported:
+        matrix.add(each.email, each.status)
+        truth = known.truth[each.email].value
+        if matrix.is_lie(each.email, each.status):
+            remarks[kind_of(each.email), f"WRONG: {truth}, told {each.status}"] += 1
+        elif each.status == "unknown" and each.email in known.knowable:
+            remarks[kind_of(each.email), f"could be known: {truth} ({each.why})"] += 1
     print(f"# {who}: true × told")
     for line in matrix.lines():
         print(f"# {line}")
-    for words, counts in (("wrong", lies), ("could be known", unknown)):
-        for what, count in counts.most_common(REMARKS_MAX):
-            print(f"# {who}: {words}: {count} × {what}")
+    asked_of = Counter(kind_of(each.email) for each in reported)
+    for (kind, what), count in sorted(remarks.items()):
+        print(f"# {who}: {kind}: {count} of {asked_of[kind]} {what}")
     asked = f"of {matrix.verified():,}"
     return [
         Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
@@ -115,6 +199,6 @@ def _judge(who: str, known: KnownTruth, verdicts: Sequence[Verdict]) -> list[Fig
     ]
 
 
-def _kind(email: str) -> str:
+def _kind_by_name(email: str) -> str:
     """Return the kind of the address' domain (bench/lab/internet.py), from its name."""
     return re.sub(r"\d+\.test$", "", email.partition("@")[2])

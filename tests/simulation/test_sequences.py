@@ -35,8 +35,8 @@ from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
 
-SEEDS_TRUE = range(12)
-SEEDS_KNOWN = range(100, 103)
+SEEDS_TRUE_MIN = 9
+SEEDS_KNOWN = range(9, 11)
 RECHECK = Recheck(passes=2, after_s=300.0)
 SETTLED_S = 30.0  # after which nothing of an engine is under way
 BATCH = 50
@@ -138,7 +138,7 @@ async def simulate(kind: SequenceKind, way: str, seed: int) -> list[tuple[KnownA
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_no_verdict_is_wrong(autojump_clock, kind):
     wrong: Counter[str] = Counter()
-    for seed in SEEDS_TRUE:
+    for seed in range(max(SEEDS_TRUE_MIN, kind.sites)):
         way = list(WAYS)[(seed + seed // len(WAYS)) % len(WAYS)]  # not always a site's same one
         for address, status in await simulate(kind, way, seed):
             if status not in HONEST[address.truth]:
