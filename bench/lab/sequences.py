@@ -22,13 +22,9 @@ from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
 
 QUESTIONS_MAX = 50  # of one connection to the resolver, which then ends it (GOAWAY)
-<<<<<<< HEAD
-EACH_S_MAX = 2.0  # hosts forgive and greylists end after this: less than a bench waits between passes
-=======
 EACH_S_MAX = (
     2.0  # hosts forgive and greylists end after this: less than a bench waits between passes
 )
->>>>>>> lab
 NAMES = tuple(sorted(name for name in LIVING if not name.startswith("silent.")))
 
 
@@ -205,11 +201,7 @@ LATE = tuple(
 POLICY = "550 5.7.1 <{rcpt}>: Too many invalid recipients, access denied"
 TURNS_TO: Mapping[str, str | None] = {"nobody": POSTFIX.default_unknown, "everybody": None}
 # refusals -> (sites, living, missing): enough to turn
-<<<<<<< HEAD
-TURN_SIZES = {3: (2, 12, 12), 10: (2, 14, 16), 30: (1, 30, 45)}
-=======
 TURN_SIZES = {3: (2, 12, 12), 10: (2, 14, 16), 30: (1, 24, 40)}
->>>>>>> lab
 TURNING_AFTER_REFUSALS = tuple(
     SequenceKind(
         f"turns-{refusals}-{'connection' if each else 'client'}-to-{to}",

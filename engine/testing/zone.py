@@ -96,13 +96,7 @@ class Zone:
     def cname(self, name: str, target: str) -> None:
         self._change(name, cname=_plain(target))
 
-<<<<<<< HEAD
-    def mode(
-        self, name: str, mode: ZoneMode | None, *types: str, times: int | None = None
-    ) -> None:
-=======
     def mode(self, name: str, mode: ZoneMode | None, *types: str, times: int | None = None) -> None:
->>>>>>> lab
         """Fail for this name; with `types`, only for queries of these types, and so many times."""
         self._change(name, mode=mode, mode_types=frozenset(types), mode_times=times)
 
