@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED
+from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 from mailprobe.engine.verdict import Outcome
 
@@ -19,7 +20,7 @@ OWN_RULES: tuple[str, ...] = (
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
-    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, "host.changed"),
+    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, CHANGED_RULE),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
 )
 

@@ -31,6 +31,7 @@ ACCEPTED_S_MAX = 6 * 3600.0  # mailboxes that were accepted longer ago may have 
 SAMPLE_S = 5.0  # between two accepted addresses that are kept
 LEARNED_MAX = 256  # domains whose tests are dropped when the host has changed
 CHANCE_MIN = 0.01  # a run of refusals less likely than this calls for a control at once
+CHANGED_RULE = "host.changed"  # decides what came since the last reply that was as before
 
 
 class Treatment(Enum):
@@ -133,16 +134,10 @@ class HostControls:
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
         """An address that was treated so before; of this domain, if one of its own is known."""
         if treatment is _REFUSED:
-            return self._find_refused(domain, now)
+            return _refused_at(domain, now) or (self._refused and _refused_at(self._refused, now))
         usable = [each for each in self._accepted if now - each.at < ACCEPTED_S_MAX]
         own = [each for each in usable if each.domain is domain]
         return next(reversed(own or usable), None)
-
-    def _find_refused(self, domain: DomainAcceptance, now: float) -> Known | None:
-        for each in (domain, self._refused):
-            if each is not None and each.refused_local:
-                return Known(f"{each.refused_local}@{each.name}", each, now)
-        return None
 
     def contradict(self, control: Known, treatment: Treatment, now: float) -> None:
         """The control was treated so this time, unlike before: drop what was learned.
@@ -159,7 +154,14 @@ class HostControls:
             domain.forget()
         self._learned.clear()
         control.domain.forget()
-        control.domain.refused_local = ""
+        control.domain.refused_local = control.domain.unknown_mailbox = ""
+
+
+def _refused_at(domain: DomainAcceptance, now: float) -> Known | None:
+    """An address of this domain that was refused as unknown: a random one, or a listed one."""
+    if domain.refused_local:
+        return Known(f"{domain.refused_local}@{domain.name}", domain, now)
+    return Known(domain.unknown_mailbox, domain, now) if domain.unknown_mailbox else None
 
 
 # -- the host's own words ----------------------------------------------------------------------
@@ -192,7 +194,7 @@ def is_own_refusal(
     """
     if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
         return False
-    if domain.unknown_reply is not None:
+    if domain.unknown_reply is not None and domain.unknown_mailbox:
         own = wording(domain.unknown_reply, domain.unknown_mailbox)
         return own == wording(reply, mailbox)
     return reading.rule in PLAIN_RULES

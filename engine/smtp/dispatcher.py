@@ -35,6 +35,7 @@ from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
+from mailprobe.engine.smtp.pool.catchall_tests import continue_test
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
@@ -223,7 +224,7 @@ class ProbeDispatcher:
         """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
-        if probe.accepted and not LADDER[outcome].valid:
+        if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
         probe.outcome = outcome
@@ -236,6 +237,8 @@ class ProbeDispatcher:
             self._remove(probe)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self._remove)
+        if probe.accepted:
+            continue_test(probe.domain_here)
         try:
             probe.on_settled(probe)
         except Exception:  # in the caller's callback: it must not affect other callers

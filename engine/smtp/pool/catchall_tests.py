@@ -8,6 +8,7 @@ from mailprobe.engine.smtp.catchall import (
     DomainAcceptance,
     deciding_rule,
 )
+from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ def settle_awaiting(pool: "Pool", domain: DomainAcceptance, acceptance: Acceptan
     for probe in pool.dispatcher.domains.learn(domain, acceptance, pool.now()):
         rule = deciding_rule(acceptance, probe.rule)
         pool.settle(probe, acceptance.outcome, rule)
+
+
+def continue_test(domain: DomainAcceptance) -> None:
+    """An accepted probe is settled. If it was to carry the test, another one does."""
+    if domain.awaiting and not domain.testing:
+        pool = next((each.pool for each in domain.awaiting if each.pool is not None), None)
+        if pool is not None:
+            repeat_test(pool, domain)
 
 
 def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
@@ -35,5 +44,9 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
         pool.requeue(again)
         return
     awaiting, domain.awaiting = domain.awaiting, []
+    has_changed = pool.controls.has_changed(pool.now())
     for probe in awaiting:
-        pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED)
+        if has_changed:
+            pool.settle(probe, Outcome.HOST_CHANGED, CHANGED_RULE)
+        else:
+            pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED)

@@ -97,8 +97,9 @@ def test_answered(
         return
     if acceptance is not Acceptance.UNANSWERED:
         controls.note_tested(domain, acceptance)
-    if acceptance is Acceptance.ALL and now < controls.watched_until:
+    if acceptance is Acceptance.ALL:
         session.confirmation.see(Treatment.ACCEPTED)
+    if acceptance is not Acceptance.SOME and now < controls.watched_until:
         awaiting, domain.awaiting = domain.awaiting, []
         for probe in awaiting:
             if not probe.settled:

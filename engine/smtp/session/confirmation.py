@@ -6,7 +6,7 @@ its share of refusals is used up, and at its end.
 """
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.controls import TREATMENT, HostControls, Treatment
+from mailprobe.engine.smtp.controls import CHANGED_RULE, TREATMENT, HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import Control
@@ -15,7 +15,6 @@ from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
-CHANGED_RULE = "host.changed"
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 
 

@@ -53,9 +53,11 @@ def due_control(session: "SmtpSession") -> list[PendingProbe]:
     confirmation = session.confirmation
     if not confirmation.verdicts:
         return []
-    idle = not session.tests and not session.host.any_waiting()
-    due = confirmation.is_urgent() or (idle and session.now() >= confirmation.due_at)
-    control = confirmation.next_control(session.now()) if due else None
+    now, idle = session.now(), not session.tests and not session.host.any_waiting()
+    is_last = idle and now >= confirmation.due_at
+    control = confirmation.next_control(now) if is_last or confirmation.is_urgent() else None
+    if control is None and is_last:
+        confirmation.end(now)
     return [] if control is None else [control]
 
 
