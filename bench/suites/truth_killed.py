@@ -8,7 +8,8 @@ import csv
 import io
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ LIST_S = 90.0
 POLL_S = 0.05
 
 
-def killed_figures(lab: Lab, known: KnownTruth, texts: Sequence[str]) -> list[Figure]:
+def killed_figures(
+    lab: Lab, known: KnownTruth, kind_of: Callable[[str], str], texts: Sequence[str]
+) -> list[Figure]:
     """Both comparisons, over the first ROWS of these addresses of the lab."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     rows = texts[:ROWS]
@@ -39,6 +42,14 @@ def killed_figures(lab: Lab, known: KnownTruth, texts: Sequence[str]) -> list[Fi
             with tempfile.TemporaryDirectory(prefix="killed-", dir=RESULTS) as folder:
                 reported = run(lab, Path(folder), rows, is_killed)
             measured.append((_matrix(known, reported), time.perf_counter() - began))
+            remarks = Counter(
+                f"{kind_of(each.email)} ({each.why})"
+                for each in reported
+                if each.status == "unknown" and each.email in known.knowable
+            )
+            for what, count in sorted(remarks.items()):
+                how = "killed" if is_killed else "not killed"
+                print(f"# {who}, {how}: {count} could be known: {what}")
         (whole, whole_s), (killed, killed_s) = measured
         print(f"# {who}: unknown: {_unknown(whole)}; killed in the middle: {_unknown(killed)}")
         asked = f"of {len(rows):,}"
