@@ -10,19 +10,18 @@ import random
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from mailprobe.bench.harness.confusion import KnownTruth, Matrix
+from mailprobe.bench.harness.confusion import KnownTruth, Matrix, ReportedAddress, remarks
 from mailprobe.bench.harness.engine_runs import open_watched
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
-from mailprobe.bench.load.clean_process import CleanProcess, ReportedAddress
+from mailprobe.bench.load.clean_process import CleanProcess
 from mailprobe.bench.suites.truth_killed import killed_figures
 from mailprobe.engine import Engine, open_answers
 
@@ -184,21 +183,10 @@ def _judge(
     kind_of: Callable[[str], str],
     reported: Sequence[ReportedAddress],
 ) -> list[Figure]:
-    matrix = Matrix(known)
-    remarks: Counter[tuple[str, str]] = Counter()  # by kind, and what is to be said
-    for each in reported:
-        matrix.add(each.email, each.status)
-        truth = known.truth[each.email].value
-        if matrix.is_lie(each.email, each.status):
-            remarks[kind_of(each.email), f"WRONG: {truth}, told {each.status}"] += 1
-        elif each.status == "unknown" and each.email in known.knowable:
-            remarks[kind_of(each.email), f"could be known: {truth} ({each.why})"] += 1
+    matrix = Matrix.of(known, reported)
     print(f"# {who}: true × told")
-    for line in matrix.lines():
+    for line in (*matrix.lines(), *remarks(known, kind_of, reported)):
         print(f"# {line}")
-    asked_of = Counter(kind_of(each.email) for each in reported)
-    for (kind, what), count in sorted(remarks.items()):
-        print(f"# {who}: {kind}: {count} of {asked_of[kind]} {what}")
     asked = f"of {matrix.verified():,}"
     return [
         Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),

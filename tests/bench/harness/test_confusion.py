@@ -83,7 +83,7 @@ def test_what_is_known_later_can_be_known():
     matrix = Matrix(KnownTruth.of(TRUTH, ADDRESSES, ["full@a.test"]))
     for address, reported in RIGHT.items():
         matrix.add(address, reported)
-    assert (matrix.told_unknown(knowable=True), matrix.told_unknown(knowable=False)) == (1, 0)
+    assert (matrix.unknown_count(knowable=True), matrix.unknown_count(knowable=False)) == (1, 0)
 
 
 def test_another_verifiers_results_are_judged(tmp_path, capsys):

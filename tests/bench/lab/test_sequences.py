@@ -59,9 +59,9 @@ def test_the_truth_is_what_the_first_host_says_when_it_is_patient(kind: Sequence
 def test_an_address_is_hidden_or_has_an_outcome() -> None:
     scenario = sequences(Random(0))
     hidden = [text for texts in scenario.hidden.values() for text in texts]
-    told = [text for texts in scenario.addresses.values() for text in texts]
+    judged = [text for texts in scenario.addresses.values() for text in texts]
     known = [text for texts in scenario.truth.values() for text in texts]
-    assert sorted(hidden + told) == sorted(known)
+    assert sorted(hidden + judged) == sorted(known)
     assert sorted(known) == sorted(text for texts in scenario.groups.values() for text in texts)
     assert scenario.hidden.keys() == {reason.value for reason in Hidden}
 
