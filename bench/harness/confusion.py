@@ -102,7 +102,9 @@ class Matrix:
     def unknown_count(self, *, knowable: bool) -> int:
         """Addresses that were reported as unknown, of those that can be known or of the others."""
         counts = self.counts.items()
-        return sum(n for (_, known, told), n in counts if known is knowable and told == "unknown")
+        return sum(
+            n for (_, known, status), n in counts if (known, status) == (knowable, "unknown")
+        )
 
     @property
     def unknown_share(self) -> float:
