@@ -13,6 +13,7 @@ from mailprobe.api.gc_tuning import tune_collector
 LONGEST_FIRST = (
     "tests/api/quota/test_killed.py",
     "tests/simulation/test_doubled_at_tarpits.py",
+    "tests/simulation/test_sequences.py",
     "tests/api/quota/test_killed_between_writes.py",
     "tests/engine/smtp/test_cancellation.py",
     "tests/engine/test_real_sockets.py",

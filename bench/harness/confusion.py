@@ -12,7 +12,7 @@ those addresses separately: see bench/lab/internet.py.
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -53,12 +53,33 @@ class KnownTruth:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedAddress:
+    """What was reported of an address; `why` is its reason."""
+
+    email: str
+    status: str
+    why: str
+
+
+def unanswered(email: str) -> ReportedAddress:
+    """Of an address without an answer when its list had to end."""
+    return ReportedAddress(email, "unknown", "unanswered")
+
+
 @dataclass(slots=True)
 class Matrix:
     """The number of addresses by (truth, knowable, reported status)."""
 
     known: KnownTruth
     counts: Counter[tuple[Truth, bool, str]] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, known: KnownTruth, reported: Iterable[ReportedAddress]) -> "Matrix":
+        matrix = cls(known)
+        for each in reported:
+            matrix.add(each.email, each.status)
+        return matrix
 
     def add(self, address: str, reported: str) -> None:
         self.counts[self.known.truth[address], address in self.known.knowable, reported] += 1
@@ -78,15 +99,17 @@ class Matrix:
         counts = self.counts.items()
         return sum(n for (_, known, _), n in counts if knowable in (None, known))
 
-    def told_unknown(self, *, knowable: bool) -> int:
+    def unknown_count(self, *, knowable: bool) -> int:
         """Addresses that were reported as unknown, of those that can be known or of the others."""
         counts = self.counts.items()
-        return sum(n for (_, known, told), n in counts if known is knowable and told == "unknown")
+        return sum(
+            n for (_, known, status), n in counts if (known, status) == (knowable, "unknown")
+        )
 
     @property
     def unknown_share(self) -> float:
         """Knowable addresses that were reported as unknown, in percent."""
-        return 100 * self.told_unknown(knowable=True) / max(1, self.verified(knowable=True))
+        return 100 * self.unknown_count(knowable=True) / max(1, self.verified(knowable=True))
 
     def lines(self) -> Iterable[str]:
         """The matrix as text: truth × reported; rows marked `hidden` cannot be known."""
@@ -96,6 +119,23 @@ class Matrix:
                 row = [self.counts[truth, knowable, reported] for reported in REPORTED]
                 if any(row):
                     yield f"{truth.value + words:>27} | " + " ".join(f"{n:>13,}" for n in row)
+
+
+def remarks(
+    known: KnownTruth, kind_of: Callable[[str], str], reported: Sequence[ReportedAddress]
+) -> Iterable[str]:
+    """What is wrong, and what is unknown without need, by the kind of the address' host."""
+    matrix = Matrix(known)
+    found: Counter[tuple[str, str]] = Counter()
+    for each in reported:
+        truth = known.truth[each.email].value
+        if matrix.is_lie(each.email, each.status):
+            found[kind_of(each.email), f"WRONG: {truth}, told {each.status}"] += 1
+        elif each.status == "unknown" and each.email in known.knowable:
+            found[kind_of(each.email), f"could be known: {truth} ({each.why})"] += 1
+    asked = Counter(kind_of(each.email) for each in reported)
+    for (kind, what), count in sorted(found.items()):
+        yield f"{kind}: {count} of {asked[kind]} {what}"
 
 
 def main(lab: Path, results: Path) -> int:

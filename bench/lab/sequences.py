@@ -7,7 +7,7 @@ virtual time; what each address is, is known for all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from mailprobe.bench.lab.internet import LIVING, SENDER
 from mailprobe.bench.lab.scenario import Scenario, Truth
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_profiles import EXIM, POSTFIX, new_host
+from mailprobe.engine.testing.host_profiles import POSTFIX, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
@@ -108,12 +108,13 @@ def _one(*profiles: str, **changes: Any) -> BuildSite:
     return build
 
 
+PRIMARY_ONLY = "451 4.3.0 <{rcpt}>: try the primary"
 BACKUPS: Mapping[str, Mapping[str, Any]] = {
     "refuses": {"mailboxes": frozenset()},
     "accepts": {"catch_all": True},
     "denies-relay": {"domains": frozenset()},
-    "451": {reply: "451 4.3.0 <{rcpt}>: try the primary" for reply in ("default_known", "default_unknown")},
-}  # fmt: skip
+    "451": {"default_known": PRIMARY_ONLY, "default_unknown": PRIMARY_ONLY},
+}
 
 
 def _late(late_s: float, backup: str) -> BuildSite:

@@ -7,27 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from mailprobe.bench.harness.confusion import ReportedAddress, unanswered
 from mailprobe.bench.load.service_process import MAILPROBE, ROOT
 
 INTERRUPT_S = 30.0  # from a Ctrl-C to the end of the process
 POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedAddress:
-    """What was reported of an address; `why` is its reason."""
-
-    email: str
-    status: str
-    why: str
-
-
-def unanswered(email: str) -> ReportedAddress:
-    """Of an address without an answer when its list had to end."""
-    return ReportedAddress(email, "unknown", "unanswered")
 
 
 class CleanProcess:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,7 +67,8 @@ class ServiceProcess:
     def kill(self) -> None:
         """SIGKILL it and its children at once."""
         for pid in (self.pid, *_children(self.pid)):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a child may have ended meanwhile
+                os.kill(pid, signal.SIGKILL)
 
 
 def cpu_s_of(pid: int) -> float:

@@ -8,16 +8,23 @@ import csv
 import io
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from mailprobe.bench.harness.confusion import REPORTED, KnownTruth, Matrix
+from mailprobe.bench.harness.confusion import (
+    REPORTED,
+    KnownTruth,
+    Matrix,
+    ReportedAddress,
+    remarks,
+    unanswered,
+)
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab
-from mailprobe.bench.load.clean_process import CleanProcess, ReportedAddress, unanswered
+from mailprobe.bench.load.clean_process import CleanProcess
 from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
 
 ROWS = 2_000
@@ -26,7 +33,9 @@ LIST_S = 90.0
 POLL_S = 0.05
 
 
-def killed_figures(lab: Lab, known: KnownTruth, texts: Sequence[str]) -> list[Figure]:
+def killed_figures(
+    lab: Lab, known: KnownTruth, kind_of: Callable[[str], str], texts: Sequence[str]
+) -> list[Figure]:
     """Both comparisons, over the first ROWS of these addresses of the lab."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     rows = texts[:ROWS]
@@ -38,11 +47,14 @@ def killed_figures(lab: Lab, known: KnownTruth, texts: Sequence[str]) -> list[Fi
             began = time.perf_counter()
             with tempfile.TemporaryDirectory(prefix="killed-", dir=RESULTS) as folder:
                 reported = run(lab, Path(folder), rows, is_killed)
-            measured.append((_matrix(known, reported), time.perf_counter() - began))
+            measured.append((Matrix.of(known, reported), time.perf_counter() - began))
+            how = "killed" if is_killed else "not killed"
+            for remark in remarks(known, kind_of, reported):
+                print(f"# {who}, {how}: {remark}")
         (whole, whole_s), (killed, killed_s) = measured
         print(f"# {who}: unknown: {_unknown(whole)}; killed in the middle: {_unknown(killed)}")
         asked = f"of {len(rows):,}"
-        more = max(0, killed.told_unknown(knowable=True) - whole.told_unknown(knowable=True))
+        more = max(0, killed.unknown_count(knowable=True) - whole.unknown_count(knowable=True))
         figures += [
             Figure(f"{who} killed: more unknown than not killed", more, asked),
             Figure(f"{who} killed: told wrong", killed.lies(*REPORTED), asked),
@@ -52,20 +64,13 @@ def killed_figures(lab: Lab, known: KnownTruth, texts: Sequence[str]) -> list[Fi
     return figures
 
 
-def _matrix(known: KnownTruth, reported: Sequence[ReportedAddress]) -> Matrix:
-    matrix = Matrix(known)
-    for each in reported:
-        matrix.add(each.email, each.status)
-    return matrix
-
-
 def _unknown(matrix: Matrix) -> str:
-    hidden = matrix.told_unknown(knowable=False)
-    return f"{matrix.told_unknown(knowable=True)} that could be known, {hidden} hidden"
+    hidden = matrix.unknown_count(knowable=False)
+    return f"{matrix.unknown_count(knowable=True)} that could be known, {hidden} hidden"
 
 
 def _clean(lab: Lab, folder: Path, rows: Sequence[str], is_killed: bool) -> list[ReportedAddress]:
-    cleaning = CleanProcess(lab.env, folder, rows, "--recheck", "0")
+    cleaning = CleanProcess(lab.env, folder, rows, "--recheck", "1", "--recheck-after", "1s")
     try:
         cleaning.start()
         if is_killed:

@@ -40,14 +40,12 @@ class ClientHistory:
 
     def has_turned(self, turn: Turn, now: float) -> bool:
         """Whether the host has turned when it gets this recipient."""
-        if self.turned_at_s is not None and turn.rest_s is not None:
-            if now - self.turned_at_s >= turn.rest_s:
-                self.first_at_s, self.refusals, self.turned_at_s = None, 0, None
+        if _has_passed(turn.rest_s, self.turned_at_s, now):
+            self.first_at_s, self.refusals, self.turned_at_s = None, 0, None
         if self.first_at_s is None:
             self.first_at_s = now
-        if self.turned_at_s is None and turn.after_s is not None:
-            if now - self.first_at_s >= turn.after_s:
-                self.turned_at_s = now
+        if self.turned_at_s is None and _has_passed(turn.after_s, self.first_at_s, now):
+            self.turned_at_s = now
         return self.turned_at_s is not None
 
     def count_refusal(self, turn: Turn, now: float) -> None:
@@ -55,6 +53,10 @@ class ClientHistory:
         self.refusals += 1
         if turn.refusals is not None and self.refusals >= turn.refusals:
             self.turned_at_s = now
+
+
+def _has_passed(time_s: float | None, since_s: float | None, now: float) -> bool:
+    return time_s is not None and since_s is not None and now - since_s >= time_s
 
 
 def looks_random(local: str) -> bool:

@@ -143,7 +143,7 @@ async def test_no_verdict_is_wrong(autojump_clock, kind):
         for address, status in await simulate(kind, way, seed):
             if status not in HONEST[address.truth]:
                 wrong[f"{address.truth.value}, told {status}, {way}"] += 1
-    assert not wrong
+    assert not wrong, dict(wrong)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -154,4 +154,4 @@ async def test_what_can_be_known_is_known_when_a_list_has_ended(autojump_clock, 
             hidden = address.hidden is not None and address.hidden not in KNOWABLE_LATER
             if status == "unknown" and not hidden:
                 unknown[address.truth.value] += 1
-    assert not unknown
+    assert not unknown, dict(unknown)

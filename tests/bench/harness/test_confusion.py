@@ -79,6 +79,13 @@ def test_every_truth_says_what_is_honest():
     assert all("unknown" in reported and reported <= set(REPORTED) for reported in HONEST.values())
 
 
+def test_what_is_known_later_can_be_known():
+    matrix = Matrix(KnownTruth.of(TRUTH, ADDRESSES, ["full@a.test"]))
+    for address, reported in RIGHT.items():
+        matrix.add(address, reported)
+    assert (matrix.unknown_count(knowable=True), matrix.unknown_count(knowable=False)) == (1, 0)
+
+
 def test_another_verifiers_results_are_judged(tmp_path, capsys):
     lab, results = tmp_path / "lab.json", tmp_path / "results.ndjson"
     lab.write_text(json.dumps({"truth": TRUTH, "addresses": ADDRESSES}) + "\n", "utf-8")

@@ -179,3 +179,11 @@ async def test_domains_can_share_hosts_and_have_several(autojump_clock):
             "b.test. MX 20 mx2.hub.test.",
         ]
         assert texts(resolve(network.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]
+
+
+def test_a_name_fails_for_its_first_queries_alone(zone: Zone) -> None:
+    zone.mode("mx1.shop.test", ZoneMode.SERVFAIL, "A", times=1)
+    rcodes = [resolve(zone, "mx1.shop.test", kind).rcode() for kind in ("AAAA", "A", "A")]
+    assert rcodes == [dns.rcode.NOERROR, dns.rcode.SERVFAIL, dns.rcode.NOERROR]
+    zone.forget()
+    assert resolve(zone, "mx1.shop.test", "A").rcode() == dns.rcode.SERVFAIL
