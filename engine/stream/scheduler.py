@@ -325,6 +325,7 @@ class _Scheduler:
             not address.local.isascii(),
             verification.notes,
             behind,
+            self._deferred,
         )
         return probe
 

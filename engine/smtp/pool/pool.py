@@ -17,7 +17,6 @@ from mailprobe.engine.smtp.operators import MailOperator
 from mailprobe.engine.smtp.pairing import EARLY
 from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
 from mailprobe.engine.smtp.pool.connecting import run_connection
-from mailprobe.engine.smtp.pool.hedging import claim_hedged
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.late_sessions import record_late, record_prompt, record_rerouted
 from mailprobe.engine.smtp.pool.lateness import LATE_S, PROMPT_BATCHES, QUICK_REPLY_S, Lateness
@@ -163,9 +162,6 @@ class Pool:
             probe.pool = self
             domain = probe.domain_here = find_domain(self.host, probe.domain)
             self.present += 1
-            if probe.hedge is self:  # it is queued here already
-                probe.hedge = None
-                continue
             backing_off = (
                 now < self.backoff.until
                 or now < domain.backoff_until
@@ -181,7 +177,7 @@ class Pool:
             before = self._coming
             self.staff()
         if self.opener.hedged and not self.sessions:
-            self.dispatcher.hedge(self)
+            self.dispatcher.hedges.hedge(self, probes)
 
     def room(self, held: int, *, at_end: bool = False) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
@@ -295,7 +291,7 @@ class Pool:
 
     def session_ended(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""
-        return probe.outcome is not None or (probe.pool is not self and probe.hedge is not self)
+        return probe.outcome is not None or probe.pool is not self
 
     def window(self) -> int:
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
@@ -326,13 +322,8 @@ class Pool:
 
     def next_probe(self, now: float) -> Probe | None:
         while (probe := self.waiting.pop()) is not None:
-            if probe.outcome is not None:
+            if probe.outcome is not None or probe.pool is not self:
                 continue
-            if probe.pool is not self:
-                if probe.hedge is not self:
-                    continue  # it is under way elsewhere
-                claim_hedged(self, probe)
-            probe.hedge = None
             backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
             if not backing_off or (cause := cause_of_backoff(self, probe, now)) is None:
                 return probe
