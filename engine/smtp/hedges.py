@@ -54,11 +54,11 @@ class Hedges:
 
     def is_wanted(self, pool: Pool) -> bool:
         """May probes of a silent pool still move to this one?"""
-        return any(silent.silent for silent in self._silent.get(pool, ()))
+        return any(silent.opener.silent for silent in self._silent.get(pool, ()))
 
     def greeted(self, pool: Pool) -> None:
         for silent in self._silent.pop(pool, ()):
-            if silent.silent:
+            if silent.opener.silent:
                 take_equals(pool, silent)
 
     def gave_up(self, pool: Pool) -> None:
@@ -83,5 +83,5 @@ class Hedges:
             await self._routes.addresses(name, account)
         finally:
             self._looking_up.discard(name)
-        if silent.silent and self._routes.cached_addresses(name) is not None:
+        if silent.opener.silent and self._routes.cached_addresses(name) is not None:
             self.hedge(silent, list(silent.waiting))

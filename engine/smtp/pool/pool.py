@@ -14,7 +14,7 @@ from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import MailOperator
-from mailprobe.engine.smtp.pairing import EARLY
+from mailprobe.engine.smtp.pairing import EARLY, Renamings
 from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
 from mailprobe.engine.smtp.pool.connecting import run_connection
 from mailprobe.engine.smtp.pool.host import PoolHost
@@ -48,8 +48,6 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 MANY = 1 << 30  # more probes than there ever are
-
-
 _NOT_IDLE = object()
 
 
@@ -69,6 +67,7 @@ class Pool:
         "behind",
         "connections",
         "depth",
+        "depth_trusted",
         "dispatcher",
         "fail_over",
         "found_at",
@@ -87,6 +86,7 @@ class Pool:
         "present",
         "prompt",
         "recipient_read",
+        "renamings",
         "room_at",
         "session_barren",
         "sessions",
@@ -123,6 +123,8 @@ class Pool:
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
+        self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
+        self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
@@ -140,10 +142,8 @@ class Pool:
         self.pipelines: bool | None = None
         self.accepted_several = False  # a whole batch of recipients
         self.dispatcher = dispatcher
-        self.settle, self.fail_over = (
-            dispatcher.settle,
-            dispatcher.fail_over,
-        )  # bound here to save a call for each reply
+        self.settle = dispatcher.settle  # bound here to save a call for each reply
+        self.fail_over = dispatcher.fail_over
         self.now = trio.lowlevel.current_clock().current_time
 
     def belong_to(self, site: MailOperator | None) -> None:
@@ -302,10 +302,6 @@ class Pool:
         if gap_s * REFUSALS_MAX <= BATCH_S:
             return self.depth
         return min(self.depth, max(1, int(BATCH_S / gap_s)))
-
-    @property
-    def silent(self) -> bool:
-        return self.opener.silent
 
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
@@ -466,10 +462,22 @@ class Pool:
         """`count` verdicts are settled or doubted now."""
         self.dispatcher.end_hold(self, count)
 
-    def distrust(self) -> None:
-        """A reply too many, or one too few: from now on prove each verdict by itself."""
+    def distrust(self, *, renamed: bool) -> None:
+        """A reply too many, or one too few: from now on prove each verdict by itself.
+
+        `renamed`: or else the host renamed a recipient; then only until that is proven.
+        """
+        if not renamed:
+            self.depth_trusted = 0
+        elif not self.wary:
+            self.depth_trusted = self.depth
         self.wary = True
         self.depth = 1
+
+    def learn_renamings(self, pairs: set[tuple[str, str]]) -> None:
+        if self.renamings.learn(pairs) and self.depth_trusted:
+            self.wary = False
+            self.depth, self.depth_trusted = self.depth_trusted, 0
 
     def session_late(self, session: SmtpSession, *, accepted: int) -> None:
         record_late(self, session, accepted=accepted)

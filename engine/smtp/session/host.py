@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.host_policy import Terms
+from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.wire import SmtpReply
@@ -23,6 +24,7 @@ class SessionHost(Protocol):
     wary: bool  # its replies did not match commands before: prove each verdict by itself
     slow_to_answer: bool  # one of its replies was late recently: likewise
     terms: Terms
+    renamings: Renamings
 
     @property
     def helo_name(self) -> str: ...
@@ -63,4 +65,5 @@ class SessionHost(Protocol):
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
     ) -> None: ...
-    def distrust(self) -> None: ...
+    def distrust(self, *, renamed: bool) -> None: ...
+    def learn_renamings(self, pairs: set[tuple[str, str]]) -> None: ...

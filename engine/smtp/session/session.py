@@ -37,6 +37,7 @@ from mailprobe.engine.smtp.session.proof import (
     connection_failed,
     expect_surplus,
     prove,
+    proves,
     release_proven,
     silent_until,
 )
@@ -132,7 +133,7 @@ class SmtpSession:
         self.tls_wanted = False  # a reply demanded it
         self.tls_of_all = False  # and that was the reply to MAIL
         self.received = BatchReplies([], False, False)  # of the batch under way
-        self.pairing = Pairing()
+        self.pairing = Pairing(host.renamings)
         self.unproven = UnprovenPairings()
         self.early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self.pairing_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
@@ -285,7 +286,7 @@ class SmtpSession:
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
                 pairing = self.pairing
-                self._named = reply is not pairing.nameless and pairing.proves(reply, asked.mailbox)
+                self._named = reply is not pairing.nameless and proves(self, asked, reply)
                 if not self.transaction.recipients and reply == self.conversation.opening_reply:
                     self.pairing_suspect = True
                 if (usual := self.usual(asked, reply)) is not None:
