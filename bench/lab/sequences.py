@@ -201,8 +201,8 @@ LATE = tuple(
 
 POLICY = "550 5.7.1 <{rcpt}>: Too many invalid recipients, access denied"
 TURNS_TO: Mapping[str, str | None] = {"nobody": POSTFIX.default_unknown, "everybody": None}
-# refusals -> (sites, living, missing): enough to turn
-TURN_SIZES = {3: (2, 12, 12), 10: (2, 14, 16), 30: (1, 24, 40)}
+# refusals -> (sites, living, missing): enough to turn, and after an acceptance most of the time
+TURN_SIZES = {3: (6, 20, 4), 10: (2, 14, 16), 30: (1, 24, 40)}
 TURNING_AFTER_REFUSALS = tuple(
     SequenceKind(
         f"turns-{refusals}-{'connection' if each else 'client'}-to-{to}",

@@ -147,11 +147,14 @@ class Domains:
 # No word is longer than 13 letters. Bits of chance: 6.3 for a syllable of a given name, 6.9 for
 # one of a surname, 3 and 4 for their endings: 40.3 in shape 0, and 40.6 in shape 1.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_GIVEN_ONSETS = tuple("bdfghjklmnprstvw")
-_ONSETS = "b br c ch d dr f g gr h j k kr l m n p r s st t tr v w".split()
-_VOWELS = tuple("aeiou")
+_GIVEN_ONSETS = "bdfghjklmnprstvw"
+_ONSETS = (*"bcdfghjklmnprstvw", *("br", "ch", "dr", "gr", "kr", "st", "tr"))
+_VOWELS = "aeiou"
 _GIVEN_ENDINGS = ("", "n", "l", "s", "na", "ra", "ka", "no")
-_ENDINGS = "ard berg dt eli ens er ini ino ley man mont off ova ski son ton".split()
+_ENDINGS = (
+    *("ard", "berg", "dt", "eli", "ens", "er", "ini", "ino"),
+    *("ley", "man", "mont", "off", "ova", "ski", "son", "ton"),
+)
 
 
 def random_local(shape: int = 0) -> str:

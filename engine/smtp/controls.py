@@ -134,7 +134,8 @@ class HostControls:
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
         """An address that was treated so before; of this domain, if one of its own is known."""
         if treatment is _REFUSED:
-            return _refused_at(domain, now) or (self._refused and _refused_at(self._refused, now))
+            known = _refused_at(domain, now)
+            return known if known or self._refused is None else _refused_at(self._refused, now)
         usable = [each for each in self._accepted if now - each.at < ACCEPTED_S_MAX]
         own = [each for each in usable if each.domain is domain]
         return next(reversed(own or usable), None)

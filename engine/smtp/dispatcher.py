@@ -71,7 +71,7 @@ class ProbeDispatcher:
         "closing",
         "dial",
         "domains",
-        "hedge",
+        "hedges",
         "host_memory",
         "observer",
         "permits",
@@ -122,7 +122,7 @@ class ProbeDispatcher:
             self.pools.at_address,
             self.capacity_freed,
         )
-        self.hedge = Hedges(routes, self.pools, self._usable, self.start).hedge
+        self.hedges = Hedges(routes, self.pools, self._usable, self.start)
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
@@ -374,9 +374,6 @@ class ProbeDispatcher:
             probe.pool = None
         while probe.exchange_index + 1 < len(probe.exchanges):
             probe.exchange_index += 1
-            if probe.exchange_index == probe.hedge_index and probe.hedge is None:
-                probe.cause = probe.hedge_cause or probe.cause
-                continue  # the hedge tried it already
             exchange = probe.exchanges[probe.exchange_index]
             known = self._routes.cached_addresses(exchange.name)
             if known is None:

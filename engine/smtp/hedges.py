@@ -1,18 +1,25 @@
-"""Dialling the next exchange of probes whose exchange is silent, beside the silent one."""
+"""Connecting to the next exchange of probes while their exchange is silent.
 
-from collections.abc import Callable
+A hedge only opens a connection: connect, banner, EHLO. Its probes move there when the silent
+exchange has failed, and not before: a less preferred exchange may refuse or accept every
+recipient, so it must not answer for one that is only slow. Of exchanges with the same preference,
+the first one to greet takes the probes. Addresses of a list are not hedged.
+"""
+
+from collections.abc import Callable, Iterable
 
 from mailprobe.engine.dns.messages import Addresses
 from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.smtp.pool.hedging import queue_hedged
+from mailprobe.engine.smtp.pool.hedging import connect_ahead, take_equals
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
+from mailprobe.engine.smtp.probe import Probe
 
 
 class Hedges:
     """The hedges of one dispatcher, and the address look-ups that they wait for."""
 
-    __slots__ = ("_looking_up", "_pools", "_routes", "_start", "_usable")
+    __slots__ = ("_looking_up", "_pools", "_routes", "_silent", "_start", "_usable")
 
     def __init__(
         self,
@@ -27,33 +34,54 @@ class Hedges:
         self._usable = usable
         self._start = start
         self._looking_up: set[str] = set()  # exchanges
+        # The silent pools for which a pool is connecting now, by that pool.
+        self._silent: dict[Pool, dict[Pool, None]] = {}
 
-    def hedge(self, pool: Pool) -> None:
-        """The pool's exchange is silent: dial the next exchange of each probe that waits there."""
-        for probe in list(pool.waiting):
-            if probe.settled or probe.pool is not pool or probe.hedge_index >= 0:
+    def hedge(self, silent: Pool, probes: Iterable[Probe]) -> None:
+        """This pool is silent: connect to the next exchange of each of these that waits there."""
+        exchanges: dict[str, str] = {}  # name -> account
+        for probe in probes:
+            if silent.session_ended(probe) or probe.deferred_start:
                 continue
-            index = probe.exchange_index + 1
-            if index >= len(probe.exchanges):
-                continue
-            name = probe.exchanges[index].name
+            if (exchange := probe.next_exchange) is not None:
+                exchanges.setdefault(exchange.name, probe.asker)
+        for name, account in exchanges.items():
             known = self._routes.cached_addresses(name)
             if known is None:
-                self._look_up(name, probe.asker, pool)
+                self._look_up(name, account, silent)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                other = self._pools.find(usable, name)
-                if other is not pool:
-                    queue_hedged(other, probe, index)
+                self._connect(self._pools.find(usable, name), silent)
 
-    def _look_up(self, name: str, account: str, pool: Pool) -> None:
+    def is_wanted(self, pool: Pool) -> bool:
+        """May probes of a silent pool still move to this one?"""
+        return any(silent.opener.silent for silent in self._silent.get(pool, ()))
+
+    def greeted(self, pool: Pool) -> None:
+        for silent in self._silent.pop(pool, ()):
+            if silent.opener.silent:
+                take_equals(pool, silent)
+
+    def gave_up(self, pool: Pool) -> None:
+        """The pool has no connection any more."""
+        self._silent.pop(pool, None)
+
+    def _connect(self, pool: Pool, silent: Pool) -> None:
+        if pool is silent:
+            return
+        if pool.sessions:
+            take_equals(pool, silent)
+        elif pool.connections or connect_ahead(pool):
+            self._silent.setdefault(pool, {})[silent] = None
+
+    def _look_up(self, name: str, account: str, silent: Pool) -> None:
         if name not in self._looking_up:
             self._looking_up.add(name)
-            self._start(self._find, name, account, pool)
+            self._start(self._find, name, account, silent)
 
-    async def _find(self, name: str, account: str, pool: Pool) -> None:
+    async def _find(self, name: str, account: str, silent: Pool) -> None:
         try:
             await self._routes.addresses(name, account)
         finally:
             self._looking_up.discard(name)
-        if pool.silent and self._routes.cached_addresses(name) is not None:
-            self.hedge(pool)
+        if silent.opener.silent and self._routes.cached_addresses(name) is not None:
+            self.hedge(silent, list(silent.waiting))

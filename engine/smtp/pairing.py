@@ -10,6 +10,10 @@ or a random address was accepted), the session sends NOOP first: the missing rep
 be taken for the reply to NOOP, and a refusal can't be one. The session holds a verdict
 until the proof comes and probes on meanwhile. So the proof costs `QUIET_S` once in many
 recipients, and nothing if the host names recipients.
+
+A host may name a recipient by another address, to which it has renamed it:
+<ann@canonical.test> in reply to ann@alias.test. That proves nothing, and contradicts the
+order only if the other address is a recipient of the session, too: see `Pairing.proves`.
 """
 
 import re
@@ -24,6 +28,7 @@ QUIET_S = 0.01  # a doubled reply follows at once; networks delay it by up to 10
 QUIET_S_MAX = 0.3
 QUIET_MARGIN = 1.5  # times the host's usual time for one more reply
 DEADLINE_MARGIN_S = 0.3  # a held verdict is proven this long before its address's deadline
+RENAMINGS_MAX = 1000  # pairs of domains remembered for one host
 EARLY = 0.5  # of the usual time; a reply sooner than that may answer an earlier command
 
 # Each octet is scanned for at most one "<", so the search is linear.
@@ -35,12 +40,47 @@ class OutOfStep(RemoteProtocolError):
     """Replies no longer match commands: unproven verdicts must not be trusted."""
 
 
+class NamesAnother(OutOfStep):
+    """A reply to RCPT names another recipient of the session in angle brackets."""
+
+    def __init__(self, *, same_local: bool) -> None:
+        super().__init__("the reply names another recipient")
+        self.same_local = same_local  # so it may be this one, renamed
+
+
+class Renamings:
+    """Pairs of domains, as sent and as one host names them in its replies."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        return pair in self._known
+
+    def learn(self, pairs: set[tuple[str, str]]) -> bool:
+        """Add pairs that were proven; True if one of them is new."""
+        new = pairs - self._known
+        if len(self._known) + len(new) > RENAMINGS_MAX:
+            return False
+        self._known |= new
+        return bool(new)
+
+
 class Pairing:
     """All recipients of one session, to check the names in a reply against them."""
 
-    __slots__ = ("_new", "_quoted", "_sent", "add", "nameless")
+    __slots__ = (
+        *("_domains", "_new", "_quoted", "_renamings", "_sent"),
+        *("add", "nameless", "renamed"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, renamings: Renamings | None = None) -> None:
+        """`renamings`: those of the host, as far as they are proven."""
+        self._renamings = Renamings() if renamings is None else renamings
+        self.renamed: set[tuple[str, str]] = set()  # pairs of domains, not proven yet
+        self._domains: dict[str, list[str]] = {}  # at which a local part was sent
         self._sent: set[str] = set()  # lower case
         self._new: list[str] = []  # not added to it yet: few replies contain a name
         self._quoted = False  # a local part is quoted: it may contain another address
@@ -52,8 +92,11 @@ class Pairing:
     def proves(self, reply: SmtpReply, mailbox: str) -> bool:
         """Return whether the reply to RCPT names its recipient and no other.
 
-        Raises RemoteProtocolError for a code that can't answer RCPT, and OutOfStep if the
-        reply names another recipient of the session in angle brackets and not this one.
+        A name proves nothing if another recipient of the session is known to be renamed to it.
+
+        Raises RemoteProtocolError for a code that can't answer RCPT, and NamesAnother if the
+        reply names another recipient of the session in angle brackets and not this one,
+        unless the host is known to rename this one so.
         """
         if 300 <= reply.code < 400:
             raise RemoteProtocolError(f"{reply.code} in answer to RCPT")
@@ -64,12 +107,23 @@ class Pairing:
             return False
         text, mailbox = text.lower(), mailbox.lower()
         asked = self._all_sent()
-        in_brackets = asked.intersection(_IN_BRACKETS.findall(text))
+        names = set(_IN_BRACKETS.findall(text))
+        in_brackets = asked & names
         named = in_brackets or asked.intersection(_words(text))
+        local, _, domain = mailbox.rpartition("@")
         if mailbox in named or f"<{mailbox}>" in text:
-            return len(named) <= 1 and not self._quoted
-        if in_brackets:
-            raise OutOfStep("the reply names another recipient")
+            if len(named) > 1 or self._quoted:
+                return False
+            domains = self._domains.get(local, ())
+            return len(domains) < 2 or not any((d, domain) in self._renamings for d in domains)
+        same_local = {name for name in names if name.rpartition("@")[0] == local}
+        pairs = {(domain, name.rpartition("@")[2]) for name in same_local}
+        if len(pairs) == 1:
+            self.renamed |= pairs
+        if in_brackets and not (
+            in_brackets <= same_local and all(map(self._renamings.__contains__, pairs))
+        ):
+            raise NamesAnother(same_local=in_brackets <= same_local)
         return False
 
     def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:
@@ -85,9 +139,13 @@ class Pairing:
             raise OutOfStep("the reply names a recipient before RCPT was sent")
 
     def _all_sent(self) -> set[str]:
-        for mailbox in self._new:
-            self._sent.add(mailbox.lower())
+        for mailbox in map(str.lower, self._new):
+            if mailbox in self._sent:
+                continue
+            self._sent.add(mailbox)
             self._quoted = self._quoted or '"' in mailbox
+            local, _, domain = mailbox.rpartition("@")
+            self._domains.setdefault(local, []).append(domain)
         self._new.clear()
         return self._sent
 

@@ -91,6 +91,7 @@ class Pools:
         )
         if known is not None:
             pool.throttle, pool.terms = known.throttle, known.terms
+            pool.renamings = known.renamings
         self._find_at(pool, key)
         return pool
 

@@ -80,9 +80,8 @@ class Probe(msgspec.Struct, eq=False):
     smtputf8: bool = False
     notes: ProbeNotes | None = None
     behind: int = 0  # how many more probes the caller holds back for the same exchange
-    patient: bool = (
-        False  # of a list: once accepted, it waits for its domain's test without a clock
-    )
+    # Of a list: it is not hedged, and once accepted waits for its domain's test without a clock.
+    deferred_start: bool = False
 
     deadline: float = float("inf")  # trio's clock
     exchange_index: int = -1  # of the exchange being tried
@@ -93,9 +92,6 @@ class Probe(msgspec.Struct, eq=False):
     objections: int = 0
     sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
     retried: bool = False  # once, after a reused connection failed
-    hedge: Any = None  # the pool of the next exchange, where it waits as well
-    hedge_index: int = -1  # of that exchange; kept after the hedge failed
-    hedge_cause: Cause | None = None  # why the hedge failed
     rerouted: bool = False  # its reply was late while others waited; it is sent once more
     unproven: bool = False  # its reply was not proven to be its own; it is sent once more
     accepted: bool = False  # by RCPT; only the catch-all test is pending
@@ -109,6 +105,12 @@ class Probe(msgspec.Struct, eq=False):
     @property
     def settled(self) -> bool:
         return self.outcome is not None
+
+    @property
+    def next_exchange(self) -> MailExchange | None:
+        """The exchange to try if the present one fails."""
+        place = self.exchange_index + 1
+        return self.exchanges[place] if place < len(self.exchanges) else None
 
     @property
     def exhausted(self) -> bool:

@@ -21,6 +21,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
             pool.opener.proven_parallelism = max(pool.opener.proven_parallelism, len(pool.sessions))
             if pool.dispatcher.closing:
                 session.withdraw()
+            pool.dispatcher.hedges.greeted(pool)
             pool.dispatcher.capacity_freed(pool)
             pool.open_all()
             with pool.dispatcher.permits.holding(session.address):
@@ -36,6 +37,8 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
             pool.opener.closed_at = pool.now()
             pool.dispatcher.permits.release(session.address)
         pool.connections -= 1
+        if not pool.connections:
+            pool.dispatcher.hedges.gave_up(pool)
     pool.staff()
 
 

@@ -1,37 +1,52 @@
-"""Queueing a probe at the next exchange as well, because the one before it is silent."""
+"""One hedge: a connection for probes that may fail over, and moves between equal exchanges."""
 
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.evidence import ConnectionAttempt
+from mailprobe.engine.smtp.pool.connecting import run_connection
 from mailprobe.engine.smtp.pool.opening import HEDGE_S
-from mailprobe.engine.smtp.probe import Probe
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
 
-def queue_hedged(pool: "Pool", probe: Probe, place: int) -> None:
-    """Queue the probe here as well, because the exchange before this one is silent.
-
-    The first of the two that greets takes it.
-    """
+def connect_ahead(pool: "Pool") -> bool:
+    """Open this pool's first connection, though no probe waits here; False if it may not be."""
     now = pool.now()
+    if now < pool.backoff.until or now < pool.names_backoff_until or pool.dispatcher.closing:
+        return False
+    if not any(map(pool.dispatcher.permits.available, pool.addresses)):
+        return False
+    pool.connections += 1
+    pool.dispatcher.start(run_connection, pool, None)
+    return True
+
+
+def take_equals(pool: "Pool", silent: "Pool") -> None:
+    """Move here the probes for which this host and the silent one have the same preference.
+
+    The two exchanges change places, so the silent one is the next if this one fails.
+    """
+    now, taken = pool.now(), []
     if now < pool.backoff.until or now < pool.names_backoff_until:
         return
-    probe.hedge, probe.hedge_index = pool, place
-    pool.waiting.join(probe.asker, probe)
-    pool.staff()
-
-
-def claim_hedged(pool: "Pool", probe: Probe) -> None:
-    """This host greeted first: move the probe here from the pool where it waited."""
-    silent: Pool = probe.pool
-    silent.present -= 1
-    pool.dispatcher.capacity_freed(silent)
-    if probe.notes is not None:
-        words = f"silent for {HEDGE_S:g} s, the next exchange was quicker"
-        probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
-    probe.pool, probe.hedge = pool, None
-    probe.exchange_index = probe.hedge_index
-    probe.domain_here = pool.dispatcher.domains.find(pool.host, probe.domain)
-    pool.present += 1
+    for probe in silent.waiting:
+        if silent.session_ended(probe) or probe.deferred_start:
+            continue
+        place, exchange = probe.exchange_index, probe.next_exchange
+        if exchange is None or exchange.name not in pool.names:
+            continue
+        if exchange.preference != probe.exchanges[place].preference:
+            continue
+        if now < pool.dispatcher.domains.find(pool.host, probe.domain).backoff_until:
+            continue
+        probe.exchanges = probe.exchanges.copy()  # it is shared
+        probe.exchanges[place : place + 2] = probe.exchanges[place + 1], probe.exchanges[place]
+        if probe.notes is not None:
+            words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
+            probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
+        taken.append(probe)
+    if taken:
+        silent.present -= len(taken)
+        pool.join(taken, now)
+        pool.dispatcher.capacity_freed(silent)

@@ -16,6 +16,7 @@ from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
+    from mailprobe.engine.smtp.hedges import Hedges
     from mailprobe.engine.smtp.permits import Permits
     from mailprobe.engine.smtp.pool.pool import Pool
 
@@ -29,6 +30,7 @@ class PoolHost(Protocol):
     domains: Domains
     observer: Observer
     permits: "Permits"
+    hedges: "Hedges"
     host_memory: HostMemory
     closing: bool
 
@@ -41,7 +43,6 @@ class PoolHost(Protocol):
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, probe: Probe, cause: Cause) -> None: ...
     def capacity_freed(self, pool: "Pool") -> None: ...
-    def hedge(self, pool: "Pool") -> None: ...
     def defer(self, pool: "Pool", count: int) -> None: ...
     def end_hold(self, pool: "Pool", count: int) -> None: ...
     def begin_answers(self) -> None: ...

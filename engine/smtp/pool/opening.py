@@ -13,17 +13,19 @@ from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S
 from mailprobe.engine.smtp.pool.resting import record_failure, send_on
-from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause
+from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER
+from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
-HEDGE_S = 0.25  # without a greeting, then the next exchange is dialled as well
+HEDGE_S = 0.25  # without a greeting, then the next exchange is connected to as well
 HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
+NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
 
 
@@ -31,6 +33,8 @@ class ConnectionOpener:
     """The connection attempts of one pool, and what was learned from them."""
 
     __slots__ = (
+        "_attempts",
+        "_dialled",
         "_dispatcher",
         "_greeted",
         "_greeter",
@@ -53,10 +57,12 @@ class ConnectionOpener:
         self._now = trio.lowlevel.current_clock().current_time
         self._greeted = 0  # connections so far
         self._turn = 0  # which address is next
+        self._attempts = 0  # connections being opened
+        self._dialled: set[str] = set()  # addresses that they are waiting for, or found silent
         self.closed_at = NEVER  # trio's clock; of the latest session
         self.failed_at: dict[str, float] = {}  # by address, on trio's clock
         self.has_enough = False  # one was refused since the latest greeting: open one at a time
-        self.hedged = False  # a greeting is so slow that the next exchange was dialled
+        self.hedged = False  # a greeting is so slow that the next exchange was connected to
         self.slow_greeting = False  # a greeting takes long
         self.opening_s = OPENING_S_LEAST  # from the dial to a greeting
         self.proven_parallelism = 0  # most sessions at a time since the host last refused one
@@ -64,13 +70,18 @@ class ConnectionOpener:
     async def open(self, permit_at: str | None) -> SmtpSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""
         greeted = trio.CancelScope()
+        self._attempts += 1
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.connections > self.proven_parallelism or not self._pool.sessions:
             self._dispatcher.start(self._hurry, greeted)
         try:
             return await self._try_addresses(permit_at)
         finally:
-            self.slow_greeting = self.hedged = False
+            self._attempts -= 1
+            if not self._attempts:
+                self._dialled.clear()
+                self.hedged = False
+            self.slow_greeting = False
             greeted.cancel()
 
     async def _hurry(self, greeted: trio.CancelScope) -> None:
@@ -82,7 +93,7 @@ class ConnectionOpener:
             await trio.sleep(HEDGE_S - HURRY_S)
             if not self._pool.sessions:
                 self.hedged = True
-                self._dispatcher.hedge(self._pool)
+                self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
 
     @property
     def silent(self) -> bool:
@@ -95,17 +106,25 @@ class ConnectionOpener:
         None if none does: then every waiting probe has failed over, unless the failure
         is this connection's alone because others are open or being opened.
         """
-        cause, permits_short, backoff_cause = None, False, None
+        cause, permits_short, backoff_cause, tried = None, False, None, False
         for address in self._addresses_in_turn(permit_at):
+            if tried and address in self._dialled:
+                continue
+            if tried and self._short_of_time():
+                if self._attempts > 1:
+                    break  # the last of them to fail decides
+                if cause is not None:
+                    self._fail_over_in_time(cause)
             if address != permit_at:
                 if (known := self._dispatcher.host_memory.address_backoff(address)) is not None:
                     backoff_cause = known
                     continue
-                if not self._pool.any_waiting():
+                if not (self._pool.any_waiting() or self._dispatcher.hedges.is_wanted(self._pool)):
                     break  # what was learned of the host also holds for later probes
                 if not self._dispatcher.permits.try_acquire(address, self._pool):
                     permits_short = True
                     continue
+            tried = True
             greeted = await self._try_address(address)
             if not isinstance(greeted, Cause):
                 return greeted
@@ -125,7 +144,10 @@ class ConnectionOpener:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
         others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
+        self._dialled.add(address)
         greeted = await self._greeter.greet(address)
+        if not (isinstance(greeted, Cause) and greeted.outcome is Outcome.TIMED_OUT):
+            self._dialled.discard(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
         self._dispatcher.observer.connected(greeted=isinstance(greeted, SmtpSession))
@@ -152,6 +174,21 @@ class ConnectionOpener:
             return None
         self._record_attempt(address, greeted)
         return greeted
+
+    def _short_of_time(self) -> bool:
+        """Is there a probe for which another address here would leave no time to fail over?"""
+        return any(map(self._must_fail_over, self._pool.waiting))
+
+    def _must_fail_over(self, probe: Probe) -> bool:
+        if self._pool.session_ended(probe) or probe.next_exchange is None:
+            return False
+        read_s = self._dispatcher.settings.read_s
+        return probe.deadline < self._now() + read_s + NEXT_EXCHANGE_S
+
+    def _fail_over_in_time(self, cause: Cause) -> None:
+        for probe in list(self._pool.waiting):
+            if self._must_fail_over(probe):
+                self._pool.fail_over(probe, cause)
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""

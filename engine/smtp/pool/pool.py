@@ -15,10 +15,9 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import MailOperator
-from mailprobe.engine.smtp.pairing import EARLY
+from mailprobe.engine.smtp.pairing import EARLY, Renamings
 from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
 from mailprobe.engine.smtp.pool.connecting import run_connection
-from mailprobe.engine.smtp.pool.hedging import claim_hedged
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.late_sessions import record_late, record_prompt, record_rerouted
 from mailprobe.engine.smtp.pool.lateness import LATE_S, PROMPT_BATCHES, QUICK_REPLY_S, Lateness
@@ -50,8 +49,6 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 MANY = 1 << 30  # more probes than there ever are
-
-
 _NOT_IDLE = object()
 
 
@@ -72,6 +69,7 @@ class Pool:
         "connections",
         "controls",
         "depth",
+        "depth_trusted",
         "dispatcher",
         "fail_over",
         "found_at",
@@ -90,6 +88,7 @@ class Pool:
         "present",
         "prompt",
         "recipient_read",
+        "renamings",
         "restart_clock",
         "room_at",
         "session_barren",
@@ -128,6 +127,8 @@ class Pool:
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
+        self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
+        self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
@@ -146,12 +147,10 @@ class Pool:
         self.pipelines: bool | None = None
         self.accepted_several = False  # a whole batch of recipients
         self.dispatcher = dispatcher
-        self.settle, self.fail_over = (
-            dispatcher.settle,
-            dispatcher.fail_over,
-        )  # bound here to save a call for each reply
         self.suspend_clock = dispatcher.suspend_clock
         self.restart_clock = dispatcher.restart_clock
+        self.settle = dispatcher.settle  # bound here to save a call for each reply
+        self.fail_over = dispatcher.fail_over
         self.now = trio.lowlevel.current_clock().current_time
 
     def belong_to(self, site: MailOperator | None) -> None:
@@ -170,9 +169,6 @@ class Pool:
             probe.pool = self
             domain = probe.domain_here = find_domain(self.host, probe.domain)
             self.present += 1
-            if probe.hedge is self:  # it is queued here already
-                probe.hedge = None
-                continue
             backing_off = (
                 now < self.backoff.until
                 or now < domain.backoff_until
@@ -188,7 +184,7 @@ class Pool:
             before = self._coming
             self.staff()
         if self.opener.hedged and not self.sessions:
-            self.dispatcher.hedge(self)
+            self.dispatcher.hedges.hedge(self, probes)
 
     def room(self, held: int, *, at_end: bool = False) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
@@ -302,7 +298,7 @@ class Pool:
 
     def session_ended(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""
-        return probe.outcome is not None or (probe.pool is not self and probe.hedge is not self)
+        return probe.outcome is not None or probe.pool is not self
 
     def window(self) -> int:
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
@@ -313,10 +309,6 @@ class Pool:
         if gap_s * REFUSALS_MAX <= BATCH_S:
             return self.depth
         return min(self.depth, max(1, int(BATCH_S / gap_s)))
-
-    @property
-    def silent(self) -> bool:
-        return self.opener.silent
 
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
@@ -333,13 +325,8 @@ class Pool:
 
     def next_probe(self, now: float) -> Probe | None:
         while (probe := self.waiting.pop()) is not None:
-            if probe.outcome is not None:
+            if probe.outcome is not None or probe.pool is not self:
                 continue
-            if probe.pool is not self:
-                if probe.hedge is not self:
-                    continue  # it is under way elsewhere
-                claim_hedged(self, probe)
-            probe.hedge = None
             backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
             if not backing_off or (cause := cause_of_backoff(self, probe, now)) is None:
                 return probe
@@ -482,14 +469,26 @@ class Pool:
         """`count` verdicts are settled or doubted now."""
         self.dispatcher.end_hold(self, count)
 
-    def distrust(self) -> None:
-        """A reply too many, or one too few: from now on prove each verdict by itself."""
+    def distrust(self, *, renamed: bool) -> None:
+        """A reply too many, or one too few: from now on prove each verdict by itself.
+
+        `renamed`: or else the host renamed a recipient; then only until that is proven.
+        """
+        if not renamed:
+            self.depth_trusted = 0
+        elif not self.wary:
+            self.depth_trusted = self.depth
         self.wary = True
         self.depth = 1
 
     def host_changed(self, cause: Cause) -> None:
         """It contradicted its own earlier answer: leave it alone for a while."""
         record_failure(self, cause, at_once=True)
+
+    def learn_renamings(self, pairs: set[tuple[str, str]]) -> None:
+        if self.renamings.learn(pairs) and self.depth_trusted:
+            self.wary = False
+            self.depth, self.depth_trusted = self.depth_trusted, 0
 
     def session_late(self, session: SmtpSession, *, accepted: int) -> None:
         record_late(self, session, accepted=accepted)

@@ -44,8 +44,6 @@ def send_on(pool: "Pool", cause: Cause) -> None:
     for probe in pool.waiting.pop_all():
         if probe.pool is pool:
             pool.fail_over(probe, cause)
-        elif probe.hedge is pool:
-            probe.hedge, probe.hedge_cause = None, cause
 
 
 def end_backoff(pool: "Pool") -> None:

@@ -153,7 +153,7 @@ def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) 
     probe.accepted = True
     probe.rule = reading.rule
     domain.awaiting.append(probe)
-    if probe.patient:
+    if probe.deferred_start:
         session.host.suspend_clock(probe)
     if not domain.testing:
-        session.tests.append(new_test(session, domain, patient=probe.patient))
+        session.tests.append(new_test(session, domain, patient=probe.deferred_start))

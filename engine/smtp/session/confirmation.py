@@ -63,7 +63,7 @@ class Confirmation:
     ) -> None:
         if not self.verdicts:
             self._treatment, self._since, self.due_at = treatment, now, now
-        if probe.patient:
+        if probe.deferred_start:
             self._host.suspend_clock(probe)
             self.due_at = now + CONTROL_S
         self.verdicts.append((probe, outcome, rule))

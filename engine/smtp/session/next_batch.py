@@ -87,7 +87,7 @@ def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now:
         return
     for probe in list(asked):
         if isinstance(probe, Probe) and probe.domain_here.needs_test(now):
-            asked.append(new_test(session, probe.domain_here, patient=probe.patient))
+            asked.append(new_test(session, probe.domain_here, patient=probe.deferred_start))
             if len(asked) >= room:
                 return
 
@@ -115,7 +115,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
         if isinstance(each, Probe):
             each.conversations += 1
             each.addresses_tried += 1
-            if each.accepted and each.patient:  # only for its domain's test
+            if each.accepted and each.deferred_start:  # only for its domain's test
                 session.host.restart_clock(each)
             if each.deadline > received.until:
                 received.until = each.deadline

@@ -14,6 +14,7 @@ from mailprobe.engine.smtp.session.proof import (
     accepts_at_random,
     begin_quiet,
     expect_surplus,
+    proves,
     release_proven,
 )
 from mailprobe.engine.smtp.wire import CommandReply
@@ -52,7 +53,7 @@ def received_all(
             process_proven(session, received)
             return False
         reply = turn.reply
-        named = reply is not pairing.nameless and pairing.proves(reply, asked[place].mailbox)
+        named = reply is not pairing.nameless and proves(session, asked[place], reply)
         if not (place or session.transaction.recipients):
             session.pairing_suspect = (
                 session.pairing_suspect or reply == session.conversation.opening_reply

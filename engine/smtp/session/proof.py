@@ -4,13 +4,21 @@ Held verdicts are settled after a silence, or are sent once more when the connec
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import ConnectionLost, Overdue
-from mailprobe.engine.smtp.pairing import EARLY, QUIET_MARGIN, QUIET_S, QUIET_S_MAX, OutOfStep
-from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.pairing import (
+    EARLY,
+    QUIET_MARGIN,
+    QUIET_S,
+    QUIET_S_MAX,
+    NamesAnother,
+    OutOfStep,
+)
+from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, REROUTED, Rerouted, cause_of
@@ -18,10 +26,28 @@ from mailprobe.engine.smtp.session.failures import drop_replies, expire_batch, r
 from mailprobe.engine.smtp.session.requeue import requeue_doubted
 from mailprobe.engine.smtp.session.terms import batch_refused
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
-from mailprobe.engine.smtp.wire import RemoteProtocolError, Stage
+from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, Stage
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
+
+
+def proves(session: "SmtpSession", asked: PendingProbe, reply: SmtpReply) -> bool:
+    """Does the reply name its recipient? Raises NamesAnother if it names another one.
+
+    That is no contradiction if nothing else is unanswered and the host may have renamed the
+    recipient: the local part is the same, or the recipient is sent again because its reply
+    named another. The reply to NOOP proves the order then.
+    """
+    try:
+        return session.pairing.proves(reply, asked.mailbox)
+    except NamesAnother as error:
+        again = isinstance(asked, Probe) and asked.unproven
+        alone = len(session.received.sent) == 1 and session.transaction.resets <= RESETS_MAX
+        if not (alone and (error.same_local or again)):
+            raise
+    session.pairing_suspect = True
+    return False
 
 
 def accepts_at_random(session: "SmtpSession", received: BatchReplies) -> bool:
@@ -148,6 +174,9 @@ def release_proven(session: "SmtpSession") -> None:
     if session.early_s:
         session.host.learn_fast_reply(session.early_s)
         session.early_s = 0.0
+    if session.pairing.renamed:
+        session.host.learn_renamings(session.pairing.renamed)
+        session.pairing.renamed = set()
     verdicts = session.unproven.release_all()
     if not verdicts:
         return
@@ -170,15 +199,20 @@ def distrust_pairing(
     """Requeue what was answered and is not proven, once; after that it is unknown.
 
     If only a late reply was given up, nothing shows that the host is out of step. That
-    does not use up the one retry.
+    does not use up the one retry. If a reply named another recipient, its own is in doubt as
+    well, and those behind it have no share in it.
     """
     session.early_s = 0.0
     doubted: list[PendingProbe] = [probe for probe, _, _ in session.unproven.verdicts]
     session.host.end_deferral(len(session.unproven.release_all()))
     doubted += [session.unanswered.popleft() for _ in received.exchanges]
     received.exchanges.clear()
+    if isinstance(error, NamesAnother) and received.transaction:
+        doubted.append(session.unanswered.popleft())
+        behind, session.unanswered = session.unanswered, deque()
+        requeue_doubted(session.host, behind, session.elsewhere, cause, gave_way=True)
     if doubted and isinstance(error, RemoteProtocolError):
-        session.host.distrust()
+        session.host.distrust(renamed=isinstance(error, NamesAnother) and error.same_local)
     requeue_doubted(
         session.host, doubted, session.elsewhere, cause, gave_way=isinstance(error, Rerouted)
     )

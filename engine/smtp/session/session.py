@@ -38,6 +38,7 @@ from mailprobe.engine.smtp.session.proof import (
     connection_failed,
     expect_surplus,
     prove,
+    proves,
     release_proven,
     silent_until,
 )
@@ -134,7 +135,7 @@ class SmtpSession:
         self.tls_wanted = False  # a reply demanded it
         self.tls_of_all = False  # and that was the reply to MAIL
         self.received = BatchReplies([], False, False)  # of the batch under way
-        self.pairing = Pairing()
+        self.pairing = Pairing(host.renamings)
         self.unproven = UnprovenPairings()
         self.confirmation = Confirmation(host)
         self.early_s = 0.0  # a reply came sooner than usual, and is not proven yet
@@ -314,7 +315,7 @@ class SmtpSession:
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
                 pairing = self.pairing
-                self._named = reply is not pairing.nameless and pairing.proves(reply, asked.mailbox)
+                self._named = reply is not pairing.nameless and proves(self, asked, reply)
                 if not self.transaction.recipients and reply == self.conversation.opening_reply:
                     self.pairing_suspect = True
                 if (usual := self.usual(asked, reply)) is not None:

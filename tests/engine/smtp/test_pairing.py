@@ -3,8 +3,15 @@
 import time
 
 import pytest
+import trio
 
-from mailprobe.engine.smtp.pairing import OutOfStep, Pairing
+from mailprobe.engine.smtp.pairing import (
+    RENAMINGS_MAX,
+    NamesAnother,
+    OutOfStep,
+    Pairing,
+    Renamings,
+)
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Twice
@@ -82,6 +89,124 @@ async def test_who_resembles_another_does_not_get_its_reply(autojump_clock, offe
             for verdict in await verify(engine, "joann@shop.test", "ann@shop.test"):
                 true = "deliverable" if verdict.email.startswith("ann") else "undeliverable"
                 assert verdict.status in (true, "unknown"), verdict
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+def test_a_renamed_recipient_proves_nothing(known: bool):
+    """Not its own reply, and not that of the recipient that it was renamed to."""
+    renamings = Renamings()
+    pairing = Pairing(renamings)
+    pairing.add("ann@alias.test")
+    reply = SmtpReply(550, ("5.1.1 <ann@canonical.test>: User unknown",))
+    assert not pairing.proves(reply, "ann@alias.test")
+    assert pairing.renamed == {("alias.test", "canonical.test")}
+    if known:
+        renamings.learn(pairing.renamed)
+    pairing.add("ann@canonical.test")
+    pairing.add("bob@alias.test")
+    if known:
+        assert not pairing.proves(reply, "ann@alias.test")
+        assert not pairing.proves(reply, "ann@canonical.test")
+    else:
+        with pytest.raises(NamesAnother) as trouble:
+            pairing.proves(reply, "ann@alias.test")
+        assert trouble.value.same_local
+    with pytest.raises(NamesAnother) as trouble:
+        pairing.proves(reply, "bob@alias.test")
+    assert not trouble.value.same_local
+
+
+def test_renamings_are_bounded():
+    renamings = Renamings()
+    for number in range(2 * RENAMINGS_MAX):
+        assert renamings.learn({(f"d{number}.test", "canonical.test")}) == (number < RENAMINGS_MAX)
+    assert ("d0.test", "canonical.test") in renamings
+
+
+UNKNOWN_USER = "550 5.1.1 {}: Recipient address rejected: User unknown"
+ALIASES = {  # as asked -> as the host names it
+    "ann@alias.test": "ann@canonical.test",
+    "ann@other.test": "ann@canonical.test",
+    "gone@alias.test": "gone@canonical.test",
+    "sales@alias.test": "ann@canonical.test",
+    "info@alias.test": "gone@canonical.test",
+}
+TRUE = {
+    "ann": "deliverable",
+    "sales": "deliverable",
+    "gone": "undeliverable",
+    "info": "undeliverable",
+}
+TEXTS: dict[str, list[str]] = {
+    "alias alone": ["ann@alias.test"],
+    "alias first": ["ann@alias.test", "ann@canonical.test"],
+    "alias last": ["gone@canonical.test", "gone@alias.test"],
+    "two aliases": ["ann@alias.test", "ann@other.test", "ann@canonical.test"],
+    "one accepted and one refused": ["ann@alias.test", "gone@canonical.test", "gone@alias.test"],
+    "both twice": [
+        *("ann@alias.test", "gone@alias.test", "gone@canonical.test", "ann@canonical.test"),
+    ],
+    "another local part": ["sales@alias.test", "ann@canonical.test"],
+    "another local part of two": [
+        *("ann@canonical.test", "info@alias.test", "gone@canonical.test", "sales@alias.test"),
+    ],
+}
+
+
+def renaming_host(offer: tuple[str, ...], *, names_accepted: bool, latency_s: float) -> MailHost:
+    """It names a recipient by the address that it was renamed to."""
+    replies = {"@alias.test": UNKNOWN_USER.format("<{local}@canonical.test>")}
+    for asked in {*ALIASES, *ALIASES.values()}:
+        name = f"<{ALIASES.get(asked, asked)}>"
+        accepted = f"250 2.1.5 {name}" if names_accepted else "250 2.1.5 Ok"
+        living = TRUE[asked.partition("@")[0]] == "deliverable"
+        replies[asked] = accepted if living else UNKNOWN_USER.format(name)
+    return MailHost(ehlo_lines=offer, replies=replies, latency_s=latency_s)
+
+
+@pytest.mark.parametrize("offer", [EHLO_LINES, NO_PIPELINING], ids=["pipelined", "in step"])
+@pytest.mark.parametrize("asked", ["list", "requests", "one by one"])
+@pytest.mark.parametrize("names_accepted", [True, False], ids=["names all", "names refused"])
+@pytest.mark.parametrize("latency_s", [0.0, 0.05])
+@pytest.mark.parametrize("case", TEXTS)
+async def test_a_host_that_renames_its_recipients_is_read_right(
+    autojump_clock, offer, asked, names_accepted, latency_s, case
+):
+    async with open_fake_network() as network:
+        host = renaming_host(offer, names_accepted=names_accepted, latency_s=latency_s)
+        for domain in ("canonical.test", "alias.test", "other.test"):
+            network.add(domain, host, mx="mx.canonical.test")
+        async with open_checked_engine(network) as engine:
+            for _ in range(2):  # the second time knows what the first has learned
+                if asked == "one by one":
+                    verdicts = [(await verify(engine, text))[0] for text in TEXTS[case]]
+                else:
+                    verdicts = await verify(engine, *TEXTS[case], deferred_start=asked == "list")
+                for verdict in verdicts:
+                    assert verdict.status == TRUE[verdict.email.partition("@")[0]], verdict
+
+
+async def test_what_is_renamed_is_learned_by_domain(autojump_clock):
+    """One pair is asked again; then the host is trusted with batches of others."""
+    async with open_fake_network() as network:
+        replies = {"@alias.test": UNKNOWN_USER.format("<{local}@canonical.test>")}
+        host = MailHost(replies=replies)
+        for domain in ("canonical.test", "alias.test"):
+            network.add(domain, host, mx="mx.canonical.test")
+        async with open_checked_engine(network) as engine:
+            for start in range(0, 9, 3):
+                texts = [
+                    f"gone{number}@{domain}.test"
+                    for number in range(start, start + 3)
+                    for domain in ("alias", "canonical")
+                ]
+                verdicts = await verify(engine, *texts)
+                assert {verdict.status for verdict in verdicts} == {"undeliverable"}
+                await trio.sleep(5)
+        sent = [mailbox for session in host.record.sessions for mailbox in session.recipients]
+        asked_again = [mailbox for mailbox in sent if sent.count(mailbox) > 1]
+        assert {mailbox.partition("@")[0] for mailbox in asked_again} <= {"gone0", "gone1", "gone2"}
+        assert len(host.record.sessions) <= 5
 
 
 @pytest.mark.parametrize("unit", ["a@", "@a", "a", "@", "a@b", "<a@", "<a@b@", "<a@b>", "a@b "])

@@ -104,8 +104,8 @@ async def test_the_evidence_shows_the_random_address(autojump_clock):
     ("first", "words"),
     [
         ("refused", "nothing listens"),
-        ("silent", "silent for 0.25 s"),
-        ("unanswered", "silent for 0.25 s"),
+        ("silent", "silent at banner"),
+        ("unanswered", "no answer to connect"),
         ("blocked at banner", "554"),
         ("garbage", "not a reply"),
     ],
