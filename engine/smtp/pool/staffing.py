@@ -58,7 +58,7 @@ def worth_one_more(pool: "Pool") -> bool:
 
 def width_of(pool: "Pool") -> int:
     """How many probes a session sends at a time."""
-    return 1 if pool.pipelines is False or pool.one_each else pool.window()
+    return 1 if pool.pipelines is False else pool.window()
 
 
 def free_address(pool: "Pool") -> bool:

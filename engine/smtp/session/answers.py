@@ -7,10 +7,11 @@ test. A plain verdict takes `SmtpSession.usual` instead.
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
+from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe, domain_of
 from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.limited import count_refusal, held_as_limit
 from mailprobe.engine.smtp.session.next_batch import new_test
 from mailprobe.engine.smtp.session.terms import objects_to_terms
 from mailprobe.engine.smtp.wire import CommandReply, SmtpReply
@@ -29,7 +30,7 @@ def recipient_answered(
     session.transaction.recipients += 1
     session.transaction.domains.add(domain_of(asked))
     if not positive:
-        session.refusals += 1
+        count_refusal(session, refusal_outcome(reply, reading))
         session.refused_promptly = session.refused_promptly or not session.received.late
     if reply.code == 421:
         received.refusal = Cause(
@@ -48,6 +49,7 @@ def recipient_answered(
     again = not positive and objects_to_terms(session, asked, reading, to_all=False)
     if again:
         session.again.append(asked)
+    again = again or (not positive and held_as_limit(session, asked, reply, reading))
     if isinstance(asked, CatchAllTest):
         for probe in asked.domain.awaiting:
             session.recorder.record_exchange(probe, turn)
@@ -61,23 +63,9 @@ def recipient_answered(
             probe_answered(session, asked, reply, reading)
 
 
-def wants_own_transaction(
-    session: "SmtpSession", asked: PendingProbe, reading: ReplyMeaning
-) -> bool:
-    """Does the host want this recipient in a transaction of its own, and may it be sent so?"""
-    if reading.meaning is not Meaning.ANOTHER_RECIPIENT or session.transaction.recipients < 2:
-        return False
-    session.host.one_each = True
-    asked.objections += 1
-    return asked.objections <= OBJECTIONS_MAX
-
-
 def test_answered(
     session: "SmtpSession", test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning
 ) -> None:
-    if wants_own_transaction(session, test, reading):
-        session.tests.append(test)
-        return
     if reply.positive:
         acceptance = Acceptance.ALL
     elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
@@ -92,10 +80,7 @@ def probe_answered(
 ) -> None:
     if probe.settled:
         return
-    if wants_own_transaction(session, probe, reading):
-        probe.conversations -= 1  # it is the same conversation, one transaction later
-        session.host.requeue(probe)
-    elif reply.positive:
+    if reply.positive:
         probe_accepted(session, probe, reading)
     else:
         session.host.settle(probe, refusal_outcome(reply, reading), reading.rule)

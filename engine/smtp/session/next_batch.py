@@ -9,6 +9,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.failures import return_probes
+from mailprobe.engine.smtp.session.limited import is_known_already
 from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.verdict import Outcome
 
@@ -20,7 +21,10 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     """The recipients of the next batch; tests that are due go first."""
     if not session.tests and not session.host.any_waiting():
         return []
-    now, room = session.now(), room_for(session)
+    now = session.now()
+    if now >= session.limits.until:
+        session.limits.update(now)
+    room, recipients_max = room_for(session), min(RECIPIENTS_MAX, session.limits.per_connection)
     asked: list[PendingProbe] = []
     while session.tests and len(asked) < room:
         asked.append(session.tests.popleft())
@@ -29,9 +33,13 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     untested: set[str] = set()
     while len(asked) < room - spare and (probe := session.host.next_probe(now)) is not None:
         domain: DomainAcceptance = probe.domain_here
-        if now >= domain.known_until and domain.needs_test(now):
+        if (probe.objections or probe.accepted) and is_known_already(session, probe, now):
+            if probe.outcome is None and not domain.testing:
+                asked.append(new_test(session, domain))
+            continue
+        if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
             untested.add(probe.domain)
-        if session.recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
+        if session.recipients + len(asked) + 1 + len(untested) > recipients_max:
             session.host.requeue(probe)  # its domain's test would not fit here
             session.leaving = session.leaving or not asked
             break
@@ -51,11 +59,11 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
 
 def room_for(session: "SmtpSession") -> int:
     offer = session.conversation.offer
-    room = min(REFUSALS_MAX - session.refusals, RECIPIENTS_MAX - session.recipients)
-    if session.host.one_each or not offer.pipelining:
+    recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
+    room = min(REFUSALS_MAX - session.refusals, recipients_max - session.recipients)
+    if not offer.pipelining:
         return min(room, 1)
-    room = min(room, session.host.window())
-    return min(room, offer.recipients_max or room)
+    return min(room, session.host.window(), session.transaction.recipients_max)
 
 
 def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
