@@ -28,7 +28,7 @@ class Terms:
 
     senders: tuple[str, ...]  # one of each kind (an address, the null sender); the first is used
     tls: bool = False  # the host demands it
-    limits: RecipientLimits = field(default_factory=RecipientLimits)
+    limits: RecipientLimits = field(default_factory=RecipientLimits, compare=False)
     _tls_fails: bool = False
 
     @property

@@ -55,6 +55,7 @@ class Observation:
     sent_at: float
     at: float
     certain: bool = False  # the words speak of a count of recipients
+    closed: bool = False  # the host closed, or refused a further transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,14 @@ class RecipientLimits:
     def observe(self, scope: Scope, seen: Observation) -> None:
         """A limit of this scope was met.
 
-        Common servers count accepted recipients in a transaction. Limits of a connection
-        count refused ones, too.
+        Common servers count accepted recipients. In a connection, refused ones may count, too;
+        but if the host closes, each recipient too many costs a connection.
         """
         if scope is Scope.TRANSACTION:
             self._transaction = _observed(self._transaction, seen, seen.accepted)
         else:
-            self._connection = _observed(self._connection, seen, seen.judged)
+            recipients_max = seen.accepted if seen.closed else seen.judged
+            self._connection = _observed(self._connection, seen, recipients_max)
         self.update(seen.at)
 
     @property

@@ -23,9 +23,11 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
     if len(pool.sessions) < pool.connections:  # one is opening or closing
         if pool.opener.has_enough:
             return False
-        # For a distant host only the limit counts; it grows with each greeting.
-        untried = pool.connections >= pool.opener.proven_parallelism and pool.pace.reply_s < FAR_S
-        if untried and not hurried:
+        # For a distant host only the limit counts; it grows with each greeting. Likewise where
+        # a connection is good for few recipients: one of them is always opening or closing.
+        freely = pool.pace.reply_s >= FAR_S or pool.terms.limits.per_connection <= REFUSALS_MAX
+        untried = pool.connections >= pool.opener.proven_parallelism
+        if untried and not (freely or hurried):
             return False  # wait for the host's reaction first
     another_address = hurried and pool.connections < len(pool.addresses) and not pool.sessions
     wanted = pool.connections == 0 or another_address or worth_one_more(pool)

@@ -19,6 +19,8 @@ from mailprobe.engine.verdict import Outcome
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
 
+# Such a recipient was sent again on other terms, in a transaction of its own: see terms.
+OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
 
 
@@ -51,6 +53,8 @@ def may_be_limit(
     """Does more follow from this refusal, which does not condemn, than its own verdict?"""
     if reading.meaning is Meaning.ANOTHER_RECIPIENT:
         return True
+    if reading.meaning in OF_TERMS:
+        return False
     if session.recipients == session.unjudged:
         return asked.objections > 0 or session.limits.in_force
     refusal = alike(reply.code, " ".join(reply.lines))
@@ -61,7 +65,7 @@ def held_as_limit(
     session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
 ) -> bool:
     """Hold this refusal back if its position may explain it, until the batch is answered."""
-    if refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE:
+    if refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE or reading.meaning in OF_TERMS:
         return False
     limits, now = session.limits, session.now()
     refusal = alike(reply.code, " ".join(reply.lines))
@@ -164,7 +168,7 @@ def ended_by_limit(session: "SmtpSession", cause: Cause, received: BatchReplies)
         return False
     accepted = session.recipients - session.refusals + received.accepted_unproven
     refusal, now = alike(0, cause.words), session.now()
-    seen = Observation(refusal, judged, accepted, received.began, now)
+    seen = Observation(refusal, judged, accepted, received.began, now, closed=True)
     session.limits.observe(Scope.CONNECTION, seen)
     return True
 
