@@ -48,6 +48,7 @@ class BatchReplies(msgspec.Struct, eq=False):
     judged_unproven: int = 0  # these, and those refused as no mailbox
     until: float = 0.0  # the latest deadline of its probes: the wait for replies ends then
     began: float = 0.0
+    idle_s: float = 0.0  # since the reply before the batch
     first_at: float = 0.0
     last_at: float = 0.0
     gap_s_max: float = 0.0  # between two replies

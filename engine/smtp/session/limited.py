@@ -164,7 +164,7 @@ def ended_by_limit(session: "SmtpSession", cause: Cause, received: BatchReplies)
     judged = judged_by(session) + received.judged_unproven
     if not judged:
         return False
-    if not received.place and received.began - session.connection.received_at > IDLE_CLOSE_S:
+    if received.idle_s > IDLE_CLOSE_S and received.place <= received.goodbye:
         return False
     accepted = session.recipients - session.refusals + received.accepted_unproven
     refusal, now = alike(0, cause.words), session.now()

@@ -94,6 +94,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
     session.batches += 1
     session.elsewhere.clear()
     received.began = session.now()
+    received.idle_s = received.began - session.connection.received_at
     received.recipients = [wire.rcpt(each.mailbox) for each in asked]
     for each in asked:
         session.pairing.add(each.mailbox)
