@@ -344,7 +344,7 @@ class SmtpSession:
         )
 
     def _begin_next(self) -> bool:
-        if self.again or self.limited or not self._may_continue():
+        if self.again or not self._may_continue():
             return False
         asked = pick_recipients(self)
         if not asked or self.transaction.must_open(asked):

@@ -62,9 +62,9 @@ def batch_refused(session: "SmtpSession", cause: Cause, received: BatchReplies) 
 def requeue_again(session: "SmtpSession") -> None:
     """Queue the recipients that wait for other terms first; it is the same conversation.
 
-    Those that a limit refused may go before them.
+    Those that a limit may have refused go before them.
     """
-    release_limited(session)
+    release_limited(session)  # here only if the batch was not answered to its end
     again, session.again = session.again, []
     for asked in reversed(again):
         if isinstance(asked, Probe):
