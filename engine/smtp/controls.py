@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.limits import alike
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.replies.text import TEXT_MAX, Names
+from mailprobe.engine.smtp.replies.text import TEXT_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
@@ -173,16 +174,13 @@ PLAIN_RULES = frozenset(
     f"no-mailbox.{name}"
     for name in ("unknown", "unknown-noun", "absent", "none", "not-here", "edge-block")
 )
-_WITH_DIGITS = re.compile(r"\S*\d\S*")
 
 
 def wording(reply: SmtpReply, mailbox: str) -> str:
-    """The words of a reply to this recipient without names, numbers and queue ids."""
+    """The words of a reply to this recipient, without what varies from one to the next."""
     local = re.escape(mailbox.rpartition("@")[0].lower())
-    text = " ".join(reply.lines)[:TEXT_MAX].lower()
-    names = Names()
-    text = names.remove_from(re.sub(rf"(?<!\w){local}(?!\w)(?!@)", "@", text))
-    return " ".join([str(reply.code), names.enhanced, *_WITH_DIGITS.sub("", text).split()])
+    text = re.sub(rf"(?<!\w){local}(?!\w)(?!@)", "@", " ".join(reply.lines)[:TEXT_MAX].lower())
+    return alike(reply.code, text)
 
 
 def is_own_refusal(

@@ -42,6 +42,7 @@ from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import LADDER, Outcome
 
+UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
@@ -227,6 +228,8 @@ class ProbeDispatcher:
         if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+        elif probe.refused is not None and outcome in UNANSWERED:
+            outcome, rule = probe.refused  # it was sent again only because of a limit
         probe.outcome = outcome
         probe.rule = rule
         if probe.suspended_at:

@@ -1,4 +1,5 @@
-"""Learns which envelope sender a mail host accepts and whether it demands TLS.
+"""Learns which envelope sender and how many recipients a mail host accepts, and whether it
+demands TLS.
 
 A reply to MAIL or RCPT may object to these terms and not to the recipient: 530 "Must
 issue a STARTTLS command first", or a refusal of the envelope sender. Then the session
@@ -11,21 +12,23 @@ plain text.
 Terms change only on demand: a host that does not demand TLS is used in plain text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
+from mailprobe.engine.smtp.limits import RecipientLimits
 from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, Stage
 
 
 @dataclass(slots=True)
 class Terms:
-    """The sender and the TLS that one mail host demands, as far as known."""
+    """The sender, the TLS and the limits that one mail host demands, as far as known."""
 
     senders: tuple[str, ...]  # one of each kind (an address, the null sender); the first is used
     tls: bool = False  # the host demands it
+    limits: RecipientLimits = field(default_factory=RecipientLimits, compare=False)
     _tls_fails: bool = False
 
     @property

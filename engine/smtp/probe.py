@@ -22,7 +22,7 @@ from mailprobe.engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
 CONVERSATIONS_MAX = 2  # a greeting of 4xx or 5xx counts as one
-OBJECTIONS_MAX = 2  # times a host may demand that a recipient be sent by itself
+OBJECTIONS_MAX = 4  # times a recipient is sent again because a limit may have refused it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ class Probe(msgspec.Struct, eq=False):
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
     addresses_tried: int = 0
     conversations: int = 0
-    objections: int = 0
+    objections: int = 0  # refusals that may have been a limit
+    refused: tuple[Outcome, str] | None = None  # the latest of them: the verdict if it was none
+    refusal: str = ""  # its words (limits.alike())
     sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
     retried: bool = False  # once, after a reused connection failed
     rerouted: bool = False  # its reply was late while others waited; it is sent once more

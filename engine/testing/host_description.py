@@ -40,7 +40,8 @@ class HostDescription:
     `faults` is keyed by a verb, by a verb with its number in the session ("RCPT 3"), by
     a whole address or by a local part. The verb CONNECT stands for the banner, TLS for
     the handshake: the fault replaces it, and the host then hangs up. In replies `{name}`,
-    `{rcpt}` and the recipient's `{local}` part are filled in.
+    `{rcpt}` and the recipient's `{local}` part are filled in. A reply to recipients beyond
+    a limit that begins with 421, or is empty, closes the connection.
     """
 
     name: str = "mx.host.test"
@@ -92,6 +93,9 @@ class HostDescription:
     one_command_a_write: bool = False  # OpenSMTPD
     recipients_max: int | None = None  # in one transaction
     recipients_reply: str = "452 4.5.3 Error: too many recipients"
+    session_recipients_max: int | None = None  # in one connection, likewise
+    session_recipients_reply: str = "550 5.7.1 Maximum recipients per connection exceeded"
+    counts_accepted_only: bool = False  # toward both limits, as Postfix and sendmail do
     transactions_max: int | None = None
     refusals_free: int | None = None  # refusals before each takes `refusal_delay_s`: Postfix, 10
     refusal_delay_s: float = 1.0

@@ -154,6 +154,9 @@ class _HostSession:
         due = max(logged.at_s + host.latency_s, trio.current_time()) + host.reply_s + reply.wait_s
         if due > trio.current_time():
             await trio.sleep_until(due)
+        if not reply.text:  # hangs up without a word
+            session.closed = session.closed or "host"
+            return False
         fault = self._fault(line)
         octets = as_octets(reply.text, host.encoding)
         if fault is None:

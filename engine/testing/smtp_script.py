@@ -37,7 +37,8 @@ class SmtpScript:
         self._secure = False  # within TLS
         self._in_mail = False
         self._smtputf8 = False
-        self._recipients = 0  # in this transaction
+        self._recipients = 0  # in this transaction,
+        self._session_recipients = 0  # and in this connection
         self._transactions = 0
         self._nonmail = 0
         self._null_sender = False  # in this transaction
@@ -186,9 +187,10 @@ class SmtpScript:
         if mailbox is None or "@" not in mailbox:
             return self._refused("501 5.1.3 Bad recipient address syntax")
         host = self._host
-        if host.recipients_max is not None and self._recipients >= host.recipients_max:
-            return ScriptReply(host.recipients_reply)
-        self._recipients += 1
+        if (limited := self._beyond_limit(mailbox)) is not None:
+            return limited
+        if not host.counts_accepted_only:
+            self._count_recipient()
         if host.tls_demanded_at == "RCPT" and not self._secure:
             return self._refused(host.tls_demand)
         if host.judges_sender_at_rcpt and (refusal := self._refusal_of_sender()) is not None:
@@ -201,11 +203,30 @@ class SmtpScript:
         local_part, _, domain = mailbox.rpartition("@")
         named = f"{local_part}@{host.renames.get(domain.lower(), domain)}"
         reply = reply.replace("{rcpt}", named).replace("{local}", local_part)
-        return (
-            ScriptReply(reply, wait_s=wait_s)
-            if reply.startswith("2")
-            else self._refused(reply, wait_s)
-        )
+        if not reply.startswith("2"):
+            return self._refused(reply, wait_s)
+        if host.counts_accepted_only:
+            self._count_recipient()
+        return ScriptReply(reply, wait_s=wait_s)
+
+    def _count_recipient(self) -> None:
+        self._recipients += 1
+        self._session_recipients += 1
+
+    def _beyond_limit(self, mailbox: str) -> ScriptReply | None:
+        """The refusal of one recipient too many, or None."""
+        host, reply = self._host, None
+        if host.recipients_max is not None and self._recipients >= host.recipients_max:
+            reply = host.recipients_reply
+        in_session, session_max = self._session_recipients, host.session_recipients_max
+        if session_max is not None and in_session >= session_max:
+            reply = host.session_recipients_reply
+        if reply is None:
+            return None
+        reply = reply.replace("{rcpt}", mailbox)
+        if not reply or reply.startswith("421"):
+            return ScriptReply(reply, close=True)
+        return self._refused(reply)
 
     def _refused(self, reply: str, wait_s: float = 0.0) -> ScriptReply:
         """Count a refusal, as Postfix does: slower after some, hung up after more."""

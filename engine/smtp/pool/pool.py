@@ -80,7 +80,6 @@ class Pool:
         "names",
         "names_backoff_until",
         "now",
-        "one_each",
         "opener",
         "operator",
         "pace",
@@ -114,7 +113,6 @@ class Pool:
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.names_backoff_until = NEVER  # the latest back-off of one of them
         self.operator: MailOperator | None = None
-        self.one_each = False
         self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
@@ -158,7 +156,8 @@ class Pool:
         if site is None or site == self.operator:
             return
         self.operator = site
-        self.one_each = self.one_each or site.one_each
+        if site.one_each:
+            self.terms.limits.declare_one_each()
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
 
@@ -214,7 +213,7 @@ class Pool:
         if capacity <= 0:
             return 0
         careful = self.depth < REFUSALS_MAX
-        if self.pipelines and not self.one_each:
+        if self.pipelines and self.terms.limits.width > 1:
             if not self.accepted_several and not careful:  # wait for its first batch
                 return VENTURED - present
             return capacity * self.window() - present
@@ -301,14 +300,16 @@ class Pool:
         return probe.outcome is not None or probe.pool is not self
 
     def window(self) -> int:
+        depth, width = self.depth, self.terms.limits.width
+        depth = width if width < depth else depth
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
-            return min(self.depth, VENTURED)  # network latency, or work for each recipient
+            return min(depth, VENTURED)  # network latency, or work for each recipient
         gap_s = self.pace.gap_s
         # Compared as a product: the mean gap of replies that come together can underflow
         # a division.
         if gap_s * REFUSALS_MAX <= BATCH_S:
-            return self.depth
-        return min(self.depth, max(1, int(BATCH_S / gap_s)))
+            return depth
+        return min(depth, max(1, int(BATCH_S / gap_s)))
 
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:

@@ -23,9 +23,11 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
     if len(pool.sessions) < pool.connections:  # one is opening or closing
         if pool.opener.has_enough:
             return False
-        # For a distant host only the limit counts; it grows with each greeting.
-        untried = pool.connections >= pool.opener.proven_parallelism and pool.pace.reply_s < FAR_S
-        if untried and not hurried:
+        # For a distant host only the limit counts; it grows with each greeting. Likewise where
+        # a connection is good for few recipients: one of them is always opening or closing.
+        freely = pool.pace.reply_s >= FAR_S or pool.terms.limits.per_connection <= REFUSALS_MAX
+        untried = pool.connections >= pool.opener.proven_parallelism
+        if untried and not (freely or hurried):
             return False  # wait for the host's reaction first
     another_address = hurried and pool.connections < len(pool.addresses) and not pool.sessions
     wanted = pool.connections == 0 or another_address or worth_one_more(pool)
@@ -58,7 +60,7 @@ def worth_one_more(pool: "Pool") -> bool:
 
 def width_of(pool: "Pool") -> int:
     """How many probes a session sends at a time."""
-    return 1 if pool.pipelines is False or pool.one_each else pool.window()
+    return 1 if pool.pipelines is False else pool.window()
 
 
 def free_address(pool: "Pool") -> bool:

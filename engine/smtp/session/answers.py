@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.controls import Treatment, is_own_refusal
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
+from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import (
     BatchReplies,
@@ -18,6 +18,7 @@ from mailprobe.engine.smtp.session.batch import (
     domain_of,
 )
 from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.limited import count_refusal, held_as_limit
 from mailprobe.engine.smtp.session.next_batch import new_test
 from mailprobe.engine.smtp.session.terms import objects_to_terms
 from mailprobe.engine.smtp.wire import CommandReply, SmtpReply
@@ -36,7 +37,7 @@ def recipient_answered(
     session.transaction.recipients += 1
     session.transaction.domains.add(domain_of(asked))
     if not positive:
-        session.refusals += 1
+        count_refusal(session, refusal_outcome(reply, reading))
         session.refused_promptly = session.refused_promptly or not session.received.late
     if reply.code == 421:
         received.refusal = Cause(
@@ -52,12 +53,14 @@ def recipient_answered(
         return
     received.first = session.fruitful = True
     session.unanswered.popleft()
+    if isinstance(asked, Control):
+        session.confirmation.control_answered(asked, reply, reading, session.connection.received_at)
+        return
     again = not positive and objects_to_terms(session, asked, reading, to_all=False)
     if again:
         session.again.append(asked)
-    if isinstance(asked, Control):
-        session.confirmation.control_answered(asked, reply, reading, session.connection.received_at)
-    elif isinstance(asked, CatchAllTest):
+    again = again or (not positive and held_as_limit(session, asked, reply, reading))
+    if isinstance(asked, CatchAllTest):
         for probe in asked.domain.awaiting:
             session.recorder.record_exchange(probe, turn)
         if not again:
@@ -70,23 +73,9 @@ def recipient_answered(
             probe_answered(session, asked, reply, reading)
 
 
-def wants_own_transaction(
-    session: "SmtpSession", asked: PendingProbe, reading: ReplyMeaning
-) -> bool:
-    """Does the host want this recipient in a transaction of its own, and may it be sent so?"""
-    if reading.meaning is not Meaning.ANOTHER_RECIPIENT or session.transaction.recipients < 2:
-        return False
-    session.host.one_each = True
-    asked.objections += 1
-    return asked.objections <= OBJECTIONS_MAX
-
-
 def test_answered(
     session: "SmtpSession", test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning
 ) -> None:
-    if wants_own_transaction(session, test, reading):
-        session.tests.append(test)
-        return
     acceptance, now = acceptance_of(reply, reading), session.connection.received_at
     domain, controls = test.domain, session.host.controls
     if acceptance is Acceptance.SOME:
@@ -131,10 +120,7 @@ def probe_answered(
 ) -> None:
     if probe.settled:
         return
-    if wants_own_transaction(session, probe, reading):
-        probe.conversations -= 1  # it is the same conversation, one transaction later
-        session.host.requeue(probe)
-    elif reply.positive:
+    if reply.positive:
         probe_accepted(session, probe, reading)
     else:
         if reading.meaning is Meaning.NO_MAILBOX and reply.code >= 500:
@@ -150,6 +136,7 @@ def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) 
             probe.notes.cached.append("catch_all")
         session.conclude(probe, known.outcome, deciding_rule(known, reading.rule))
         return
+    session.confirmation.accepted_untested(probe, session.connection.received_at)
     probe.accepted = True
     probe.rule = reading.rule
     domain.awaiting.append(probe)

@@ -76,6 +76,12 @@ class Confirmation:
             if self.verdicts and self._treatment is not treatment:
                 self.release()
 
+    def accepted_untested(self, probe: Probe, now: float) -> None:
+        """A recipient was accepted whose domain is still to be tested."""
+        if now >= self._controls.watched_until:
+            self._controls.note_accepted(probe.mailbox, probe.domain_here, now)
+        self.see(_ACCEPTED)
+
     def is_urgent(self) -> bool:
         """Are there more refusals in a row than the host has shown?"""
         return self._treatment is _REFUSED and self._controls.is_improbable(len(self.verdicts))

@@ -40,28 +40,35 @@ def drop_replies(session: "SmtpSession", received: BatchReplies) -> None:
 
 
 def fail_batch(
-    session: "SmtpSession", cause: Cause, received: BatchReplies, *, failure: bool = True
+    session: "SmtpSession",
+    cause: Cause,
+    received: BatchReplies,
+    *,
+    failure: bool = True,
+    limited: bool = False,
 ) -> None:
     """Retry, fail over or settle each unanswered probe of the batch.
 
-    See `fail_unanswered`. `failure`: the host failed, and not only one domain there.
+    See `fail_unanswered`. `failure`: the host failed, and not only one domain there;
+    `limited`: this may be a limit of the connection, and no failure.
     """
     session.leaving = True
     reused = received.reused
     early = failure and not (reused or received.transaction or session.transaction.smtputf8)
     hung_up = received.goodbye or (received.transaction and cause.hung_up)
     session.host.session_failed(
-        cause, before_recipients=early, late=session.late, at_recipient=received.goodbye
+        cause, before_recipients=early, late=session.late, at_recipient=received.goodbye or limited
     )
     silent_or_garbled = received.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
-    if (hung_up or silent_or_garbled) and session.unanswered and not session.fruitful:
+    fruitful = session.fruitful or limited
+    if (hung_up or silent_or_garbled) and session.unanswered and not fruitful:
         oldest = session.unanswered[0]
         domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
         session.host.session_barren(cause, domain)
     if reused and not received.first:
         session.host.close_idle_session()  # kept for as long, so hardly any better
     unanswered, session.unanswered = session.unanswered, deque()
-    fail_unanswered(session.host, unanswered, session.elsewhere, cause, received)
+    fail_unanswered(session.host, unanswered, session.elsewhere, cause, received, limited=limited)
 
 
 def reroute_waiting(session: "SmtpSession") -> None:

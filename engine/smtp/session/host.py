@@ -19,7 +19,6 @@ class SessionHost(Protocol):
     """What a session needs of its mail host; implemented by pool.Pool."""
 
     name: str
-    one_each: bool  # the host accepts only one recipient per transaction
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
     wary: bool  # its replies did not match commands before: prove each verdict by itself

@@ -9,6 +9,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.failures import return_probes
+from mailprobe.engine.smtp.session.limited import is_known_already
 from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX
 from mailprobe.engine.verdict import Outcome
 
@@ -23,7 +24,9 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         return openable(session, asked)
     if not session.tests and not session.host.any_waiting():
         return []
-    room = room_for(session)
+    if now >= session.limits.until:
+        session.limits.update(now)
+    room, recipients_max = room_for(session), min(RECIPIENTS_MAX, session.limits.per_connection)
     while session.tests and len(asked) < room:
         asked.append(session.tests.popleft())
     # If the host limits transactions, the test must fit into this one.
@@ -31,9 +34,13 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     untested: set[str] = set()
     while len(asked) < room - spare and (probe := session.host.next_probe(now)) is not None:
         domain: DomainAcceptance = probe.domain_here
-        if now >= domain.known_until and domain.needs_test(now):
+        if (probe.objections or probe.accepted) and is_known_already(session, probe, now):
+            if probe.outcome is None and not domain.testing:
+                asked.append(new_test(session, domain, patient=probe.deferred_start))
+            continue
+        if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
             untested.add(probe.domain)
-        if session.recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
+        if session.recipients + len(asked) + 1 + len(untested) > recipients_max:
             session.host.requeue(probe)  # its domain's test would not fit here
             session.leaving = session.leaving or not asked
             break
@@ -71,11 +78,11 @@ def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingP
 
 def room_for(session: "SmtpSession") -> int:
     offer = session.conversation.offer
-    room = min(session.refusals_max - session.refusals, RECIPIENTS_MAX - session.recipients)
-    if session.host.one_each or not offer.pipelining:
+    recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
+    room = min(session.refusals_max - session.refusals, recipients_max - session.recipients)
+    if not offer.pipelining:
         return min(room, 1)
-    room = min(room, session.host.window())
-    return min(room, offer.recipients_max or room)
+    return min(room, session.host.window(), session.transaction.recipients_max)
 
 
 def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
@@ -109,6 +116,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
     session.batches += 1
     session.elsewhere.clear()
     received.began = session.now()
+    received.idle_s = received.began - session.connection.received_at
     received.recipients = [wire.rcpt(each.mailbox) for each in asked]
     for each in asked:
         session.pairing.add(each.mailbox)

@@ -10,6 +10,7 @@ from mailprobe.engine.smtp.session.answers import recipient_answered
 from mailprobe.engine.smtp.session.batch import BatchReplies
 from mailprobe.engine.smtp.session.failures import drop_replies
 from mailprobe.engine.smtp.session.late import catch_up
+from mailprobe.engine.smtp.session.limited import release_limited
 from mailprobe.engine.smtp.session.proof import (
     accepts_at_random,
     begin_quiet,
@@ -146,5 +147,7 @@ def process_oldest(session: "SmtpSession", received: BatchReplies, count: int) -
                 received.first = True
                 session.unanswered.popleft()
                 session.conclude(*usual)
+        if not session.unanswered:  # before others are admitted: a limit leaves less room
+            release_limited(session)
     finally:
         session.host.end_answers(all_of_them=not session.unanswered)

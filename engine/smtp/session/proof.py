@@ -23,6 +23,7 @@ from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, REROUTED, Rerouted, cause_of
 from mailprobe.engine.smtp.session.failures import drop_replies, expire_batch, reroute_waiting
+from mailprobe.engine.smtp.session.limited import count_unproven
 from mailprobe.engine.smtp.session.requeue import requeue_doubted
 from mailprobe.engine.smtp.session.terms import batch_refused
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
@@ -227,6 +228,7 @@ def connection_failed(session: "SmtpSession", error: Exception) -> None:
         release_proven(session)  # silence, or the end: no surplus reply was on its way
     if not received.transaction:
         drop_replies(session, received)
+    count_unproven(session, received)
     distrust_pairing(session, received, cause, error)
     if isinstance(error, Rerouted):
         reroute_waiting(session)

@@ -7,7 +7,7 @@ queued for another connection because a reply before theirs was late.
 from collections.abc import Collection, Sequence, Set
 
 from mailprobe.engine.smtp.catchall import Acceptance
-from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.verdict import Outcome
@@ -19,22 +19,29 @@ def fail_unanswered(
     elsewhere: Set[Probe],
     cause: Cause,
     received: BatchReplies,
+    *,
+    limited: bool = False,
 ) -> None:
     """The batch failed: retry, fail over or settle each of its unanswered probes.
 
     On a reused connection that fails before its first reply, each probe is sent once more on
     another one. Otherwise the failure belongs to the oldest; the others only wait behind it.
+    If it is `limited`, no probe caused the failure.
     """
     reused = received.reused
     head = True
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
-            if head and received.transaction and not probe.abandoned:
+            if head and received.transaction and not (probe.abandoned or limited):
                 host.learn(probe.domain, Acceptance.UNANSWERED)
             else:
                 leave_untested(host, probe)
         elif probe.settled or probe in elsewhere:
             pass
+        elif limited and probe.objections < OBJECTIONS_MAX:
+            # Those behind the oldest got no reply; each such session answers someone.
+            probe.objections += head or not received.transaction
+            requeue_uncounted(host, probe)
         elif reused and not received.first and not probe.retried:
             probe.retried = True
             probe.conversations -= 1

@@ -31,6 +31,7 @@ from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.failures import abandon_tests, requeue_unproven, return_probes
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.late import become_late, catch_up, may_reroute, reroutes_at
+from mailprobe.engine.smtp.session.limited import HeldRefusal, count_refusal, may_be_limit
 from mailprobe.engine.smtp.session.next_batch import begin_batch, pick_recipients
 from mailprobe.engine.smtp.session.pipelined import batch_answered, process_oldest, process_replies
 from mailprobe.engine.smtp.session.proof import (
@@ -60,10 +61,10 @@ REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session'
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 
-_ANOTHER_RECIPIENT = Meaning.ANOTHER_RECIPIENT  # to look each up takes 0.12 µs in Python 3.11
-_NO_MAILBOX = Meaning.NO_MAILBOX
+_NO_MAILBOX = Meaning.NO_MAILBOX  # to look each up takes 0.12 µs in Python 3.11
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
+_UNDELIVERABLE = Outcome.UNDELIVERABLE
 
 
 class SmtpSession:
@@ -92,6 +93,8 @@ class SmtpSession:
         "idle",
         "late",
         "leaving",
+        "limited",
+        "limits",
         "now",
         "pairing",
         "pairing_suspect",
@@ -106,6 +109,7 @@ class SmtpSession:
         "tls_wanted",
         "transaction",
         "unanswered",
+        "unjudged",
         "unproven",
         "unsaid",
     )
@@ -127,11 +131,14 @@ class SmtpSession:
         self.transaction = Transaction(connection.conversation, host)
         self.refusals = 0
         self.recipients = 0
+        self.unjudged = 0  # refused for another reason than an unknown mailbox
+        self.limits = host.terms.limits
         self.batches = 0
         self.leaving = False
         self._permit_lost = False
         self._next: list[PendingProbe] = []  # picked for a transaction of their own
         self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
+        self.limited: list[HeldRefusal] = []  # perhaps refused because of a limit
         self.tls_wanted = False  # a reply demanded it
         self.tls_of_all = False  # and that was the reply to MAIL
         self.received = BatchReplies([], False, False)  # of the batch under way
@@ -160,6 +167,7 @@ class SmtpSession:
         """No more recipients may be sent on this connection."""
         return (
             self.refusals >= self.refusals_max
+            or self.recipients >= self.limits.per_connection
             or self.recipients >= RECIPIENTS_MAX - (not self.tests)  # the last is a test's
             or not self.connection.usable
         )
@@ -406,15 +414,15 @@ class SmtpSession:
         else:
             reading = self.host.read(Step.RCPT, reply)
             meaning = reading.meaning
+            outcome, rule = refusal_outcome(reply, reading), reading.rule
             if meaning is not _NO_MAILBOX and (
-                meaning is _ANOTHER_RECIPIENT
-                or meaning is _SENDER_REFUSED
-                or meaning is _TLS_DEMANDED
+                meaning is _SENDER_REFUSED or meaning is _TLS_DEMANDED
             ):
                 return None
-            self.refusals += 1
+            if outcome is not _UNDELIVERABLE and may_be_limit(self, probe, reply, reading):
+                return None
+            count_refusal(self, outcome)
             self.refused_promptly = self.refused_promptly or not self.received.late
-            outcome, rule = refusal_outcome(reply, reading), reading.rule
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
@@ -460,6 +468,7 @@ class SmtpSession:
             and not (self.confirmation.verdicts and self.confirmation.is_urgent())
             and self.refusals < self.refusals_max
             and self.recipients < RECIPIENTS_MAX - 1
+            and self.recipients < self.limits.per_connection - 1
         ):
             probe = host.next_probe(now)
         if probe is None or not self._is_single(probe, now):
@@ -494,10 +503,10 @@ class SmtpSession:
         return (
             probe.notes is None
             and not probe.smtputf8
+            and not probe.objections
             and (now < domain.known_until or domain.testing)
-            and not self.host.one_each
             and offer.domains_max is None
-            and self.transaction.recipients < (offer.recipients_max or RECIPIENTS_MAX)
+            and self.transaction.recipients < self.transaction.recipients_max
         )
 
     def _may_continue(self) -> bool:

@@ -25,9 +25,12 @@ class Transaction:
         "_host",
         "domains",
         "recipients",
+        "refusals",
         "resets",
         "sender",
+        "served",
         "smtputf8",
+        "unjudged",
     )
 
     def __init__(self, conversation: Conversation, host: SessionHost) -> None:
@@ -36,9 +39,19 @@ class Transaction:
         self._count = 0  # transactions so far
         self.domains: set[str] = set()  # of its recipients
         self.recipients = 0
+        self.refusals = 0  # of its recipients
+        self.unjudged = 0  # of these: refused for another reason than an unknown mailbox
+        self.served = 0  # transactions before it with a recipient that was judged
         self.resets = 0  # of the session: RSET, NOOP and the like
         self.sender = ""
         self.smtputf8 = False
+
+    @property
+    def recipients_max(self) -> int:
+        """The server's limit, declared or learned."""
+        declared = self._conversation.offer.recipients_max or RECIPIENTS_MAX
+        learned = self._host.terms.limits.per_transaction
+        return learned if learned < declared else declared
 
     def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
         """Begin a new transaction if these need one. Returns RSET and MAIL as needed."""
@@ -49,26 +62,27 @@ class Transaction:
             self.resets += 1
             opening = [wire.RSET]
         self._count += 1
+        self.served += self.recipients > self.unjudged
         self.domains = set()
-        self.recipients = 0
+        self.recipients = self.refusals = self.unjudged = 0
         self.smtputf8 = asked[0].smtputf8
         self.sender = self._host.terms.sender
         return [*opening, wire.mail(self.sender, smtputf8=self.smtputf8)]
 
     def must_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Do these need another transaction than the one under way?"""
-        if self._conversation.stage is not Stage.MAIL or self._host.one_each:
+        if self._conversation.stage is not Stage.MAIL:
             return True
         if asked[0].smtputf8 and not self.smtputf8:  # `asked` are alike
             return True
         if self.sender != self._host.terms.sender:
             return True
-        offer = self._conversation.offer
-        if self.recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
+        if self.recipients + len(asked) > self.recipients_max:
             return True
-        if offer.domains_max is None:
+        domains_max = self._conversation.offer.domains_max
+        if domains_max is None:
             return False
-        return len(self.domains | {domain_of(each) for each in asked}) > offer.domains_max
+        return len(self.domains | {domain_of(each) for each in asked}) > domains_max
 
     def may_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""

@@ -1,0 +1,188 @@
+"""Limits of recipients that a mail host shows by the position of its refusals.
+
+A host that judges the first recipients of a transaction and refuses all later ones alike has
+reached a limit, whatever its words: `452 4.5.3`, `550 5.7.1`, or text of any language. If a
+new transaction cures the refusal, the limit is the transaction's. If its first recipient is
+refused alike, the limit is the connection's. If the first recipient of a new connection is
+refused alike, there is no limit: the refusal is the recipient's own, and its words prove
+nothing by position for `OWN_S`. A host that closes, or refuses a further transaction, after
+it has judged recipients shows a limit of the connection in the same way.
+
+One observation may be chance: a burst of temporary failures, or a host that restarts. So a
+limit holds for `FIRST_S` at first. It holds for `KEPT_S` if its words speak of a count of
+recipients, or if it is observed again later at the same count. Pure: time is an argument.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from mailprobe.engine.smtp.replies.text import TEXT_MAX, Names
+
+UNLIMITED = 1 << 30
+FIRST_S = 60.0  # after a first observation; a restart or a burst of failures is over by then
+KEPT_S = 6 * 3600.0  # after a second one; as long as what is known of a domain
+OWN_S = 3600.0  # for which words that proved to be a recipient's own are remembered
+OWN_MAX = 16  # of these; beyond them, no position at this host proves anything
+
+_NUMBERED = re.compile(r"\S*\d\S*")  # counts and queue ids vary from one refusal to the next
+
+
+def alike(code: int, text: str) -> str:
+    """Return what two refusals have in common if they differ only in names, numbers and ids."""
+    words = _NUMBERED.sub(" ", Names().remove_from(text[:TEXT_MAX]))
+    return " ".join([str(code), *words.lower().split()])
+
+
+class Scope(Enum):
+    """What a limit of recipients holds for."""
+
+    TRANSACTION = "transaction"
+    CONNECTION = "connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All recipients behind the first ones were refused alike, or the host closed.
+
+    `judged` of the first ones were accepted or refused as no mailbox, `accepted` were
+    accepted. `sent_at` is when the recipients were written, `at` when this was seen.
+    """
+
+    refusal: str  # see alike()
+    judged: int
+    accepted: int
+    sent_at: float
+    at: float
+    certain: bool = False  # the words speak of a count of recipients
+    closed: bool = False  # the host closed, or refused a further transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit as last observed, and until when it holds."""
+
+    recipients_max: int
+    seen: Observation
+    until: float
+
+    def after(self, seen: Observation, recipients_max: int) -> "Limit":
+        """A further observation: confirms this limit, lowers it, or replaces it.
+
+        What was sent before this limit was known confirms nothing.
+        """
+        before = self.seen
+        same = seen.refusal == before.refusal and (
+            seen.judged == before.judged or seen.accepted == before.accepted
+        )
+        confirmed = same and seen.sent_at > before.at and seen.at < before.at + KEPT_S
+        until = seen.at + (KEPT_S if confirmed or seen.certain else FIRST_S)
+        if seen.at < self.until and recipients_max >= self.recipients_max:
+            return Limit(self.recipients_max, seen, max(until, self.until))
+        return Limit(recipients_max, seen, until)
+
+    def shown_only_by(self, refusal: str) -> bool:
+        """Does nothing but the position of this refusal show the limit?"""
+        return self.seen.refusal == refusal and not self.seen.certain
+
+
+class RecipientLimits:
+    """The limits of one host. The three numbers are read for each batch, so they are plain."""
+
+    __slots__ = (
+        "_connection",
+        "_declared",
+        "_own",
+        "_transaction",
+        "per_connection",
+        "per_transaction",
+        "until",
+        "width",
+    )
+
+    def __init__(self) -> None:
+        self._declared = UNLIMITED  # per transaction, for this operator
+        self._transaction: Limit | None = None
+        self._connection: Limit | None = None
+        self._own: dict[str, float] = {}  # refusals of recipients, and until when remembered
+        self.per_transaction = UNLIMITED
+        self.per_connection = UNLIMITED
+        self.width = UNLIMITED  # the least of both: recipients in one batch
+        self.until = float("inf")  # when the first limit ends: then call update()
+
+    def declare_one_each(self) -> None:
+        """This operator's hosts accept one recipient per transaction."""
+        self._declared = self.per_transaction = self.width = 1
+
+    def observe(self, scope: Scope, seen: Observation) -> None:
+        """A limit of this scope was met.
+
+        Common servers count accepted recipients. In a connection, refused ones may count, too;
+        but if the host closes, each recipient too many costs a connection.
+        """
+        if scope is Scope.TRANSACTION:
+            self._transaction = _observed(self._transaction, seen, seen.accepted)
+        else:
+            recipients_max = seen.accepted if seen.closed else seen.judged
+            self._connection = _observed(self._connection, seen, recipients_max)
+        self.update(seen.at)
+
+    @property
+    def in_force(self) -> bool:
+        """Was a limit learned that holds now?"""
+        return self.until != float("inf")
+
+    def knows(self, refusal: str) -> bool:
+        """Did this refusal show a limit before?"""
+        return _shown_by(self._transaction, refusal) or _shown_by(self._connection, refusal)
+
+    def is_of_connection(self, refusal: str) -> bool:
+        """Did this refusal show a limit of the connection before, and none of the transaction?"""
+        return _shown_by(self._connection, refusal) and not _shown_by(self._transaction, refusal)
+
+    def not_of_transaction(self, refusal: str, now: float) -> None:
+        """A new transaction did not cure this refusal."""
+        if _shown_by(self._transaction, refusal):
+            self._transaction = None
+            self.update(now)
+
+    def refute(self, refusal: str, now: float) -> None:
+        """It came to the first recipient of a connection: it shows no limit."""
+        self._own = {each: until for each, until in self._own.items() if now < until}
+        if len(self._own) < OWN_MAX:
+            self._own[refusal] = now + OWN_S
+        if self._transaction is not None and self._transaction.shown_only_by(refusal):
+            self._transaction = None
+        if self._connection is not None and self._connection.shown_only_by(refusal):
+            self._connection = None
+        self.update(now)
+
+    def is_own(self, refusal: str, now: float) -> bool:
+        """Does this refusal speak of its recipient, wherever it comes?"""
+        if now < self._own.get(refusal, 0.0):
+            return True
+        return len(self._own) >= OWN_MAX and all(now < until for until in self._own.values())
+
+    def update(self, now: float) -> None:
+        """Set the numbers. A limit that has ended is remembered, to be confirmed later."""
+        transaction, connection = self._transaction, self._connection
+        self.per_transaction, self.per_connection = self._declared, UNLIMITED
+        self.until = float("inf")
+        if transaction is not None and now < transaction.until:
+            self.per_transaction = min(transaction.recipients_max, self._declared)
+            self.until = transaction.until
+        if connection is not None and now < connection.until:
+            self.per_connection = connection.recipients_max
+            self.until = min(connection.until, self.until)
+        self.width = min(self.per_transaction, self.per_connection)
+
+
+def _observed(before: Limit | None, seen: Observation, recipients_max: int) -> Limit:
+    recipients_max = max(1, recipients_max)
+    if before is None:
+        return Limit(recipients_max, seen, seen.at + (KEPT_S if seen.certain else FIRST_S))
+    return before.after(seen, recipients_max)
+
+
+def _shown_by(limit: Limit | None, refusal: str) -> bool:
+    return limit is not None and limit.seen.refusal == refusal

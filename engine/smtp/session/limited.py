@@ -1,0 +1,210 @@
+"""Refusals that may be a limit by their position: held back, then asked again or settled.
+
+`mailprobe.engine.smtp.limits` explains what a position proves. A refusal that condemns its
+recipient is never held back: it is evidence in itself.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.limits import Observation, Scope, alike
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
+from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
+from mailprobe.engine.smtp.session.batch import BatchReplies, PendingProbe
+from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.requeue import requeue_uncounted
+from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.session.session import SmtpSession
+
+# Such a recipient was sent again on other terms, in a transaction of its own: see terms.
+OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
+IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
+
+
+class HeldRefusal(NamedTuple):
+    """A refused recipient of the batch under way; its refusal may be a limit."""
+
+    asked: PendingProbe
+    reply: SmtpReply
+    reading: ReplyMeaning
+    refusal: str  # see limits.alike()
+    place: int  # among the recipients answered in this session
+
+
+def judged_by(session: "SmtpSession") -> int:
+    """How many recipients this connection accepted, or refused as no mailbox."""
+    return session.recipients - session.unjudged
+
+
+def count_refusal(session: "SmtpSession", outcome: Outcome) -> None:
+    session.refusals += 1
+    session.transaction.refusals += 1
+    if outcome is not Outcome.UNDELIVERABLE:
+        session.unjudged += 1
+        session.transaction.unjudged += 1
+
+
+def may_be_limit(
+    session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
+) -> bool:
+    """Does more follow from this refusal, which does not condemn, than its own verdict?"""
+    if reading.meaning is Meaning.ANOTHER_RECIPIENT:
+        return True
+    if reading.meaning in OF_TERMS:
+        return False
+    if session.recipients == session.unjudged:
+        return asked.objections > 0 or session.limits.in_force
+    refusal = alike(reply.code, " ".join(reply.lines))
+    return not session.limits.is_own(refusal, session.now())
+
+
+def held_as_limit(
+    session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
+) -> bool:
+    """Hold this refusal back if its position may explain it, until the batch is answered."""
+    if refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE or reading.meaning in OF_TERMS:
+        return False
+    limits, now = session.limits, session.now()
+    refusal = alike(reply.code, " ".join(reply.lines))
+    certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
+    if not (session.recipients > 1 if certain else judged_by(session)):
+        if asked.objections or limits.knows(refusal):
+            limits.refute(refusal, now)
+        return False
+    if asked.objections >= OBJECTIONS_MAX:
+        return False
+    if not certain and limits.is_own(refusal, now):
+        return False
+    if asked not in session.elsewhere:  # else it is asked again already
+        session.limited.append(HeldRefusal(asked, reply, reading, refusal, session.recipients))
+    return True
+
+
+def release_limited(session: "SmtpSession") -> None:
+    """The batch is answered: ask those again whom a limit refused, and settle the others."""
+    held, session.limited = session.limited, []
+    if not held:
+        return
+    behind = _all_later_alike(held, session.recipients)
+    again = [
+        each
+        for each in held
+        if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
+    ]
+    for each in held:
+        if each not in again:
+            _settle(session, each)
+    if again:
+        _observe(session, again[-1], behind)
+    for each in reversed(again):
+        asked = each.asked
+        asked.objections += 1
+        if isinstance(asked, Probe):
+            asked.refused = (refusal_outcome(each.reply, each.reading), each.reading.rule)
+            asked.refusal = each.refusal
+            requeue_uncounted(session.host, asked)
+        else:
+            session.tests.appendleft(asked)
+
+
+def _all_later_alike(held: list[HeldRefusal], recipients: int) -> int:
+    """From which place on were all recipients of the session refused alike?"""
+    refusal, place = held[-1].refusal, recipients
+    for each in reversed(held):
+        if each.place != place or each.refusal != refusal:
+            break
+        place -= 1
+    return place + 1
+
+
+def _observe(session: "SmtpSession", latest: HeldRefusal, behind: int) -> None:
+    """Learn the limit of the transaction, or of the connection: then no more is sent on it.
+
+    Those from the place `behind` on were all refused alike.
+    """
+    transaction, limits, refusal = session.transaction, session.limits, latest.refusal
+    sent_at, now = session.received.began, session.now()
+    certain = latest.reading.meaning is Meaning.ANOTHER_RECIPIENT
+    at_end = latest.place >= behind
+    if certain:  # then it need not have judged the first ones
+        judged = behind - 1 - (session.recipients - transaction.recipients)
+    else:
+        judged = transaction.recipients - transaction.unjudged
+    if judged > 0 and not limits.is_of_connection(refusal):
+        # If a later recipient was judged, the words alone count: send each by itself.
+        accepted = transaction.recipients - transaction.refusals if at_end else 1
+        seen = Observation(refusal, judged, accepted, sent_at, now, certain)
+        limits.observe(Scope.TRANSACTION, seen)
+        return
+    if transaction.served <= 1:
+        limits.not_of_transaction(refusal, now)
+    accepted = session.recipients - session.refusals
+    seen = Observation(refusal, judged_by(session), accepted, sent_at, now, certain)
+    limits.observe(Scope.CONNECTION, seen)
+    session.leaving = True
+
+
+def _settle(session: "SmtpSession", held: HeldRefusal) -> None:
+    """It was no limit: this is the recipient's own reply."""
+    asked, host = held.asked, session.host
+    if isinstance(asked, Probe):
+        host.recipient_read(asked.domain_here, held.reply, held.reading)
+        host.settle(asked, refusal_outcome(held.reply, held.reading), held.reading.rule)
+    else:
+        is_temporary = held.reply.code < 500
+        host.learn(asked.domain, Acceptance.UNANSWERED if is_temporary else Acceptance.UNTOLD)
+
+
+def ended_by_limit(session: "SmtpSession", cause: Cause, received: BatchReplies) -> bool:
+    """Did the host close, or refuse a further transaction, after it had judged recipients?"""
+    if not cause.hung_up and received.refusal is None:
+        return False
+    judged = judged_by(session) + received.judged_unproven
+    if not judged:
+        return False
+    if received.idle_s > IDLE_CLOSE_S and received.place <= received.goodbye:
+        return False
+    accepted = session.recipients - session.refusals + received.accepted_unproven
+    refusal, now = alike(0, cause.words), session.now()
+    seen = Observation(refusal, judged, accepted, received.began, now, closed=True)
+    session.limits.observe(Scope.CONNECTION, seen)
+    return True
+
+
+def count_unproven(session: "SmtpSession", received: BatchReplies) -> None:
+    """The connection failed within the batch: some of its recipients were judged, it seems."""
+    readings = [
+        (turn.reply, session.host.read(Step.RCPT, turn.reply)) for turn in received.exchanges
+    ]
+    accepted = sum(reply.positive for reply, _ in readings)
+    condemned = sum(
+        not reply.positive and refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE
+        for reply, reading in readings
+    )
+    received.accepted_unproven, received.judged_unproven = accepted, accepted + condemned
+
+
+def is_known_already(session: "SmtpSession", probe: Probe, now: float) -> bool:
+    """Settle a probe that was sent before, if it need not be sent again.
+
+    The rest of those who were refused alike need not, once one of them shows that the
+    refusal was no limit. An accepted one need not, if its domain's test was answered
+    meanwhile. If a connection is good for one recipient, the test takes it alone: then an
+    accepted probe waits here, and the caller sends the test.
+    """
+    if probe.refused is not None and session.limits.is_own(probe.refusal, now):
+        session.host.settle(probe, *probe.refused)
+        return True
+    if not probe.accepted or session.limits.per_connection > 1:
+        return False
+    domain: DomainAcceptance = probe.domain_here
+    known = domain.known(now)
+    if known is not None:
+        session.host.settle(probe, known.outcome, deciding_rule(known, probe.rule))
+    else:
+        probe.conversations += 1
+        domain.awaiting.append(probe)
+    return True
