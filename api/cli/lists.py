@@ -182,10 +182,10 @@ def _update(
     _check_losses(changes, accepted)
     texts = {file: "".join(f"{name}\n" for name in names) for file, names in made.files.items()}
     texts["SOURCES.md"] = _sources(folder, made, upstreams, changes, former)
-    if not dry_run:
-        replace_all(folder, texts)
     if report is not None:
         report.write_text("".join(_report_rows(changes, made)), "utf-8")
+    if not dry_run:
+        replace_all(folder, texts)
     _print_report(changes, made, upstreams)
     if dry_run:
         click.echo("Nothing was written.", err=True)
@@ -227,6 +227,8 @@ def read_curated(folder: Path) -> Curated:
 def _read_deny(path: Path) -> dict[str, str]:
     """Throwaway domains that no veto concerns, each with its reason."""
     table = tomllib.loads(path.read_text("utf-8"))
+    if not all(isinstance(domains, list) for domains in table.values()):
+        raise ValueError(f"{path.name} must have a list of domains for each reason")
     return {domain: why for why, domains in table.items() for domain in domains}
 
 

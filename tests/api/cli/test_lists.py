@@ -272,6 +272,15 @@ def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
     assert bytes_of(folder) == before
 
 
+def test_a_deny_list_without_lists_changes_nothing(folder, archives):
+    (folder / "deny.toml").write_text('"its site is popular" = "trash.com"\n')
+    before = bytes_of(folder)
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1
+    assert "deny.toml must have a list of domains for each reason" in result.stderr
+    assert bytes_of(folder) == before
+
+
 def test_a_rename_that_fails_puts_back_what_was_renamed(folder, archives, monkeypatch):
     before = bytes_of(folder)
     replace, done = Path.replace, []

@@ -160,9 +160,9 @@ def test_no_bank_or_university_is_a_throwaway_nor_what_lies_below_it(domain):
 def test_the_deny_list_beats_a_veto_and_needs_no_upstream():
     curated = replace(CURATED, deny={"trash.com": "its own site is popular"})
     vetoes = {TRANCO: "trash.com", BANKS: "trash.com"}
-    told = "+ deny list: its own site is popular"
-    assert judge("trash.com", MAILCHECKER, vetoes=vetoes, curated=curated) == told
-    assert judge("trash.com", vetoes=vetoes, curated=curated) == told
+    ruling = "+ deny list: its own site is popular"
+    assert judge("trash.com", MAILCHECKER, vetoes=vetoes, curated=curated) == ruling
+    assert judge("trash.com", vetoes=vetoes, curated=curated) == ruling
 
 
 @pytest.mark.parametrize("domain", ["vanity.com", "relay.com", "gmail.com", "co.uk", "x.edu"])
