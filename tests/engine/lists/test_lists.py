@@ -1,6 +1,7 @@
 """What the shipped lists say, and what they must never say."""
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,9 @@ HERE = Path(__file__).parent
 TYPOS = [tuple(row.split("\t")) for row in (HERE / "typos.tsv").read_text("utf-8").splitlines()[1:]]
 SMALL = (HERE / "small_domains.txt").read_text("utf-8").split()
 PROVIDERS = (HERE / "providers.txt").read_text("utf-8").split()
+ORGANISATIONS = (HERE / "organisations.txt").read_text("utf-8").split()
+THROWAWAYS = (HERE / "throwaways.txt").read_text("utf-8").split()
+FALSE_PROVIDERS = (HERE / "false_providers.txt").read_text("utf-8").split()
 UNIVERSITIES = (HERE / "universities.txt").read_text("utf-8").split()
 
 
@@ -135,6 +139,37 @@ def test_no_university_is_a_throwaway(lists):
     assert [d for d in hosts if lists.is_disposable(d)] == []
     academic = re.compile(r"(^|\.)(edu|(edu|ac)\.[a-z]{2})$")
     assert [d for d in lists.disposable if academic.search(d)] == []
+
+
+def test_no_bank_shop_newspaper_or_other_organisation_is_a_throwaway(lists):
+    """Of many countries; 26 of them are in an upstream list of throwaways."""
+    assert len(ORGANISATIONS) >= 250
+    assert [d for d in ORGANISATIONS if lists.is_disposable(d)] == []
+    assert [d for d in ORGANISATIONS if lists.is_disposable(f"mail.{d}")] == []
+
+
+def test_every_well_known_throwaway_is_listed_however_popular_its_site(lists):
+    assert len(THROWAWAYS) >= 200
+    assert [d for d in THROWAWAYS if not lists.is_disposable(d)] == []
+
+
+def test_every_row_of_the_deny_list_is_a_throwaway_with_a_reason(lists):
+    table = tomllib.loads((DATA / "deny.toml").read_text("utf-8"))
+    rows = [domain for domains in table.values() for domain in domains]
+    assert all(domains == sorted(domains) for domains in table.values())
+    assert len(set(rows)) == len(rows) > 100
+    assert all(table)
+    assert [d for d in rows if d not in lists.disposable] == []
+
+
+def test_a_throwaway_that_a_list_of_free_providers_has_is_no_free_provider(lists):
+    assert len(FALSE_PROVIDERS) >= 57
+    assert [d for d in FALSE_PROVIDERS if d in lists.free_providers] == []
+
+
+def test_a_typo_of_a_provider_is_a_throwaway_and_gets_a_suggestion(lists):
+    assert signals_of(lists, "x@gmial.com") == Signals(disposable=True, suggestion="gmail.com")
+    assert signals_of(lists, "x@hotmial.com") == Signals(disposable=True, suggestion="hotmail.com")
 
 
 def test_no_relay_is_a_throwaway_or_gets_a_suggestion(lists):
