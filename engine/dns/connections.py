@@ -8,6 +8,7 @@ request has a task of its own.
 """
 
 import select
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import trio
 from mailprobe.engine.background import log_fault, separate
 from mailprobe.engine.dns import http1
 from mailprobe.engine.dns.messages import MESSAGE_OCTETS_MAX
+from mailprobe.engine.dns.pacing import read_retry_after
 from mailprobe.engine.dns.response import (
     DNS_MESSAGE,
     DohResponse,
     HttpResponse,
     NotHttp,
+    RateLimited,
     TooLong,
     TransportFailed,
 )
@@ -96,12 +99,22 @@ class EndpointQueue(Protocol):
 def _read_response(response: HttpResponse) -> DohResponse | TransportFailed:
     """The DNS message in this response, or why there is none."""
     if response.status != 200:
-        return TransportFailed(f"HTTP status {response.status}")
+        return _refusal(response)
     if response.kind != b"application/dns-message":
         kind = response.kind.decode("latin-1").partition(";")[0].strip().lower()
         if kind != DNS_MESSAGE:
             return TransportFailed(f"an answer of type {kind[:40] or 'unknown'}, not DNS")
     return DohResponse(response.body, response.date.decode("latin-1") or None)
+
+
+def _refusal(response: HttpResponse) -> TransportFailed:
+    words = f"HTTP status {response.status}"
+    after_s = None
+    if response.retry_after and response.status in (429, 503):  # RFC 6585 4, 9110 15.6.4
+        after_s = read_retry_after(response.retry_after, response.date, time.time())
+    if response.status == 429 or after_s is not None:
+        return RateLimited(words, after_s)
+    return TransportFailed(words)
 
 
 def _overlong() -> TransportFailed:

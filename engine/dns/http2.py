@@ -429,7 +429,7 @@ def _without_padding(flags: int, payload: bytes) -> bytes:
 
 def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
     """The response that a header block begins, or None for an interim one."""
-    status, kind, date = b"", b"", b""
+    status, kind, date, retry_after = b"", b"", b"", b""
     for name, value in fields:
         if name == b":status":
             status = value
@@ -437,6 +437,8 @@ def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
             kind = value
         elif name == b"date":
             date = value
+        elif name == b"retry-after":
+            retry_after = value
     if len(status) != 3 or not status.isdigit():
         raise NotHttp("an answer without a status")
-    return HttpResponse(int(status), kind, date) if status >= b"200" else None
+    return HttpResponse(int(status), kind, date, b"", retry_after) if status >= b"200" else None
