@@ -121,6 +121,7 @@ class Http2Connection(Generic[Http2Request]):
         self._write(SETTINGS, 0, 0, settings)
         self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
         self.leaving = False  # no more requests may be sent
+        self.taken: int | None = None  # requests that the server processes, once it said GOAWAY
         self._streams: dict[int, _Stream[Http2Request]] = {}
         self._next = 1
         self.streams_max = STREAMS_AT_FIRST  # open at a time
@@ -387,6 +388,7 @@ class Http2Connection(Generic[Http2Request]):
             raise NotHttp("a broken frame")
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
+        self.taken = min(last + 1, self._next - 1) // 2
         for later in [number for number in self._streams if number > last]:
             self._blocked.pop(later, None)
             stream = self._streams.pop(later, None)  # settling one request may cancel another

@@ -10,6 +10,8 @@ the pace is free again. Pure: the caller passes the time.
 
 import re
 
+from mailprobe.engine.dns.response import HttpResponse, RateLimited, TransportFailed
+
 RETRY_AFTER_S_MAX = 60.0  # a resolver that asks for more is asked again after this
 PAUSE_S = 0.25  # after the first refusal without Retry-After; a request has 1.5 s in all
 PAUSE_S_MAX = 8.0
@@ -124,6 +126,17 @@ class Pace:
         answered = CEILING_SHARE * max(self._count, self._count_before) / WINDOW_S
         self._ceiling = max(answered, before / 2.0, RATE_MIN)
         self._count = self._count_before = 0
+
+
+def read_refusal(response: HttpResponse, now_unix: float) -> TransportFailed:
+    """What a response without DNS says of the endpoint: that it fails, or that it limits us."""
+    words = f"HTTP status {response.status}"
+    after_s = None
+    if response.retry_after and response.status in (429, 503):  # RFC 6585 4, RFC 9110 15.6.4
+        after_s = read_retry_after(response.retry_after, response.date, now_unix)
+    if response.status == 429 or after_s is not None:
+        return RateLimited(words, after_s)
+    return TransportFailed(words)
 
 
 def read_retry_after(value: bytes, date: bytes, now_unix: float) -> float | None:

@@ -174,9 +174,9 @@ class QueryQueue:
         try:
             late = _Late(self._sent, now)
             for account in self._accounts_by_slots():
-                while (
-                    queue := self._by_account.get(account)
-                ) is not None and self._pace.ready(now):
+                while (queue := self._by_account.get(account)) is not None and self._pace.ready(
+                    now
+                ):
                     victim = late.victim(queue.first(), account, self._slots)
                     if victim is None:
                         break
