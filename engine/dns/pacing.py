@@ -10,7 +10,7 @@ the pace is free again. Pure: the caller passes the time.
 
 import re
 
-from mailprobe.engine.dns.response import HttpResponse, RateLimited, TransportFailed
+from mailprobe.engine.dns.response import HttpResponse, QueryRefused, TransportFailed
 
 RETRY_AFTER_S_MAX = 60.0  # a resolver that asks for more is asked again after this
 PAUSE_S = 0.25  # after the first refusal without Retry-After; a request has 1.5 s in all
@@ -29,7 +29,7 @@ DATE_OCTETS_MAX = 40  # the longest form of an HTTP date has 33
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
-class Pace:
+class QueryPace:
     """A token bucket that learns its rate. Free until the first refusal."""
 
     __slots__ = (
@@ -135,7 +135,7 @@ def read_refusal(response: HttpResponse, now_unix: float) -> TransportFailed:
     if response.retry_after and response.status in (429, 503):  # RFC 6585 4, RFC 9110 15.6.4
         after_s = read_retry_after(response.retry_after, response.date, now_unix)
     if response.status == 429 or after_s is not None:
-        return RateLimited(words, after_s)
+        return QueryRefused(words, after_s)
     return TransportFailed(words)
 
 

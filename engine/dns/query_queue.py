@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
 from enum import IntEnum
 
-from mailprobe.engine.dns.pacing import Pace
+from mailprobe.engine.dns.pacing import QueryPace
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
@@ -91,9 +91,9 @@ class _AccountQueue:
 class QueryQueue:
     """The queries to one resolver: those under way, and those that wait for a slot."""
 
-    def __init__(self, capacity: int, pace: Pace | None = None) -> None:
+    def __init__(self, capacity: int, pace: QueryPace | None = None) -> None:
         self.capacity = capacity
-        self._pace = pace or Pace()
+        self._pace = pace or QueryPace()
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
         self._slots: dict[str, int] = {}  # queries under way, by account

@@ -32,7 +32,7 @@ from mailprobe.engine.dns.resolver_endpoint import (
     OnAnswer,
     ResolverEndpoint,
 )
-from mailprobe.engine.dns.response import DohResponse, RateLimited, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, QueryRefused, TransportFailed
 
 HEDGE_S = LATE_S
 # A list's query may wait for its turn: longer than 15,000 hung names ahead of it take, and
@@ -40,6 +40,7 @@ HEDGE_S = LATE_S
 QUEUE_S = 90.0
 FAIR_S = LOOKUP_S / 2  # at a working endpoint: a fair chance to answer
 RETRY_AFTER_S = (0.2, 0.6)  # after an endpoint's failures; a request has 1.5 s in all
+FAILURES_MAX = 1 + len(RETRY_AFTER_S)  # of one endpoint in a look-up
 AGAIN_AFTER_S = (1.0, 2.0, 4.0)  # a resolver that restarts is back in a few seconds
 
 Answer = TypeVar("Answer")
@@ -293,7 +294,7 @@ class Lookup(Generic[Answer]):
         if self._answer is not None:
             return
         self._reasons[endpoint.name] = reason
-        self._retry_later(endpoint, now, refused=isinstance(result, RateLimited))
+        self._retry_later(endpoint, now, refused=isinstance(result, QueryRefused))
         if self._untried:
             self._query_next(now)
         elif not self._queries and not self._retries:
@@ -306,7 +307,7 @@ class Lookup(Generic[Answer]):
         if not refused:  # the pace limits how often a refused query is sent
             place = self._failed.count(endpoint)
             self._failed = (*self._failed, endpoint)
-        if place < len(RETRY_AFTER_S):
+        if place + 1 < FAILURES_MAX:
             self._retries = (*self._retries, (now + RETRY_AFTER_S[place], endpoint))
         if refused or self._queries:
             self._stop_time()

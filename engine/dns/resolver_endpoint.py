@@ -12,9 +12,9 @@ import trio
 
 from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
 from mailprobe.engine.dns.messages import ROOT_QUESTION, is_success
-from mailprobe.engine.dns.pacing import Pace
+from mailprobe.engine.dns.pacing import QueryPace
 from mailprobe.engine.dns.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
-from mailprobe.engine.dns.response import DohResponse, RateLimited, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, QueryRefused, TransportFailed
 
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
@@ -35,7 +35,7 @@ class ResolverEndpoint:
         self.name = urlsplit(url).netloc
         self.begin = begin
         self.failing = False
-        self.pace = Pace()
+        self.pace = QueryPace()
         self.queue = QueryQueue(LOOKUPS_MAX, self.pace)
         self._answered_at = float("-inf")
         self._clock = clock
@@ -62,7 +62,7 @@ class ResolverEndpoint:
 
     def after_failure(self, sent_at: float, now: float, failure: TransportFailed) -> None:
         """It sent no DNS message: it is failing, or it limits us."""
-        if isinstance(failure, RateLimited):
+        if isinstance(failure, QueryRefused):
             self.pace.after_refusal(sent_at, now, failure.retry_after_s)
         else:
             self.after_silence(sent_at)
@@ -175,7 +175,7 @@ class _Canary(Query):
             if isinstance(result, DohResponse):
                 certain = is_success(result.octets)
                 self._endpoint.after_answer(sent_at, now, certain=certain)
-            elif isinstance(result, RateLimited):
+            elif isinstance(result, QueryRefused):
                 self._endpoint.after_failure(sent_at, now, result)
             self._end()
 

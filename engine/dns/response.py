@@ -18,7 +18,7 @@ class TransportFailed(OSError):
     """No DNS message came back: not reached, not HTTP 200, not DNS, too long."""
 
 
-class RateLimited(TransportFailed):
+class QueryRefused(TransportFailed):
     """The endpoint refuses the query because there are too many (429), or for a while (503).
 
     `retry_after_s` is what it asks for, if it says so.

@@ -332,7 +332,7 @@ async def test_a_failed_look_up_of_an_exchange_is_not_shared_with_later_domains(
         for number in range(150):
             network.add(f"d{number}.test", host, mx="mx.test")
         network.zone.mode("mx.test", mode)
-        verdicts = {}
+        verdicts: dict[int, Any] = {}
 
         async def verify_later(number: int) -> None:
             await trio.sleep(number * 0.05)

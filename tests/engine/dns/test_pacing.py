@@ -1,5 +1,6 @@
 """The pace of an endpoint that limits our queries, and how Retry-After is read."""
 
+import itertools
 from email.utils import formatdate
 
 import pytest
@@ -8,11 +9,11 @@ from mailprobe.engine.dns.pacing import (
     PAUSE_S,
     PAUSE_S_MAX,
     RETRY_AFTER_S_MAX,
-    Pace,
+    QueryPace,
     read_refusal,
     read_retry_after,
 )
-from mailprobe.engine.dns.response import HttpResponse, RateLimited
+from mailprobe.engine.dns.response import HttpResponse, QueryRefused
 
 ROUND_TRIP_S = 0.02
 STEP_S = 0.005
@@ -38,7 +39,7 @@ class Limiter:
         return self._in_second <= self.per_second
 
 
-def run(pace: Pace, limiter: Limiter, lasts_s: float, *, in_flight_max: int = 200) -> None:
+def run(pace: QueryPace, limiter: Limiter, lasts_s: float, *, in_flight_max: int = 200) -> None:
     """Query the limiter for so long, as fast as the pace allows."""
     in_flight: list[tuple[float, bool]] = []
     for step in range(int(lasts_s / STEP_S)):
@@ -55,7 +56,7 @@ def run(pace: Pace, limiter: Limiter, lasts_s: float, *, in_flight_max: int = 20
 
 
 def test_a_resolver_that_never_refuses_is_not_paced():
-    pace, limiter = Pace(), Limiter(1_000_000, None)
+    pace, limiter = QueryPace(), Limiter(1_000_000, None)
     run(pace, limiter, 2)
     assert not pace.limited
     assert limiter.answers == len(limiter.queries) > 15_000
@@ -63,16 +64,16 @@ def test_a_resolver_that_never_refuses_is_not_paced():
 
 @pytest.mark.parametrize("retry_after_s", [1.0, 5.0, 30.0])
 def test_an_endpoint_that_refuses_everything_is_queried_as_often_as_it_asks(retry_after_s):
-    pace, limiter = Pace(), Limiter(0, retry_after_s)
+    pace, limiter = QueryPace(), Limiter(0, retry_after_s)
     run(pace, limiter, 120, in_flight_max=20)
     later = limiter.queries[20:]
     assert 120 / retry_after_s / 1.3 <= len(later) + 1 <= 120 / retry_after_s
-    gaps = [after - before for before, after in zip(later, later[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(later)]
     assert min(gaps) >= retry_after_s
 
 
 def test_without_retry_after_the_pauses_double():
-    pace, limiter = Pace(), Limiter(0, None)
+    pace, limiter = QueryPace(), Limiter(0, None)
     run(pace, limiter, 60, in_flight_max=1)
     gaps = [b - a for a, b in zip(limiter.queries, limiter.queries[1:], strict=False)]
     assert gaps[:4] == pytest.approx([PAUSE_S * 2**n for n in range(4)], abs=0.05)
@@ -83,7 +84,7 @@ def test_without_retry_after_the_pauses_double():
 @pytest.mark.parametrize("per_second", [1, 5, 20, 100])
 def test_the_pace_of_the_endpoint_is_learned(per_second, retry_after_s):
     """It answers most of what it can, and refuses few of the queries."""
-    pace, limiter = Pace(), Limiter(per_second, retry_after_s)
+    pace, limiter = QueryPace(), Limiter(per_second, retry_after_s)
     run(pace, limiter, 10)
     limiter.queries.clear()
     limiter.answers = 0
@@ -95,7 +96,7 @@ def test_the_pace_of_the_endpoint_is_learned(per_second, retry_after_s):
 
 def test_one_refusal_by_chance_is_soon_forgotten():
     """After the pause the answers double the pace, whatever it was before."""
-    pace = Pace()
+    pace = QueryPace()
     pace.after_refusal(0.0, 0.02, None)
     limiter = Limiter(1_000_000, None)
     run(pace, limiter, 1.0)
@@ -104,7 +105,7 @@ def test_one_refusal_by_chance_is_soon_forgotten():
 
 
 def test_a_refusal_in_a_calm_hour_leaves_room_for_a_burst():
-    pace = Pace()
+    pace = QueryPace()
     pace.after_answer(0.0, 0.02)
     pace.after_refusal(1.0, 1.02, None)
     limiter = Limiter(1_000_000, None)
@@ -113,7 +114,7 @@ def test_a_refusal_in_a_calm_hour_leaves_room_for_a_burst():
 
 
 def test_refusals_of_queries_that_were_under_way_together_count_once():
-    one, many = Pace(), Pace()
+    one, many = QueryPace(), QueryPace()
     one.after_refusal(0.0, 0.02, None)
     for _ in range(200):
         many.after_refusal(0.0, 0.02, None)
@@ -121,7 +122,7 @@ def test_refusals_of_queries_that_were_under_way_together_count_once():
 
 
 def test_the_longest_retry_after_counts():
-    pace = Pace()
+    pace = QueryPace()
     pace.after_refusal(0.0, 0.02, 1.0)
     pace.after_refusal(0.0, 0.03, 5.0)
     pace.after_refusal(0.0, 0.04, 1.0)
@@ -132,7 +133,7 @@ def test_the_longest_retry_after_counts():
 
 
 def test_answers_under_way_at_a_refusal_do_not_end_its_pause():
-    pace = Pace()
+    pace = QueryPace()
     pace.after_refusal(0.0, 0.02, 1.0)
     for _ in range(1_000):
         pace.after_answer(0.01, 0.03)
@@ -141,7 +142,7 @@ def test_answers_under_way_at_a_refusal_do_not_end_its_pause():
 
 
 def test_the_pace_becomes_free_again():
-    pace = Pace()
+    pace = QueryPace()
     pace.after_answer(0.0, 0.02)
     pace.after_refusal(0.0, 0.03, None)
     limiter = Limiter(1_000_000, None)
@@ -166,7 +167,7 @@ def test_seconds_are_read_and_bounded(value, seconds):
 def test_junk_is_ignored(value):
     assert read_retry_after(value, b"", NOW) is None
     refusal = read_refusal(HttpResponse(429, retry_after=value), NOW)
-    assert isinstance(refusal, RateLimited)
+    assert isinstance(refusal, QueryRefused)
     assert refusal.retry_after_s is None
 
 
@@ -206,5 +207,5 @@ def test_a_date_has_three_forms(value):
 def test_what_a_status_says_of_the_endpoint(status, value, limited, after_s):
     failure = read_refusal(HttpResponse(status, retry_after=value), NOW)
     assert str(failure) == f"HTTP status {status}"
-    assert isinstance(failure, RateLimited) == limited
+    assert isinstance(failure, QueryRefused) == limited
     assert getattr(failure, "retry_after_s", None) == after_s
