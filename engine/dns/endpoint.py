@@ -24,7 +24,7 @@ from mailprobe.engine.dns.connections import (
     DohRequest,
 )
 from mailprobe.engine.dns.deadlines import catch_up
-from mailprobe.engine.dns.response import DNS_MESSAGE, TransportFailed
+from mailprobe.engine.dns.response import DNS_MESSAGE, NotProcessed, TransportFailed
 
 if TYPE_CHECKING:
     import ssl
@@ -36,6 +36,7 @@ CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint; each carries one request at
 EARLY_CLOSES_MAX = 8  # connections in a row that the endpoint closed soon, without an answer
 EARLY_CLOSES_BACKOFF_S = 1.0  # then it is not connected to for this long
 QUOTA_MAX = 1_000  # an endpoint that answers more on one connection may have all of them
+QUEUED_MIN = 16  # requests at a time to an endpoint that takes few on one connection
 RETIRE_S = 1.0  # between two connections that are replaced for their resets
 
 
@@ -81,8 +82,8 @@ class DohEndpoint:
             capacity = CONNECTIONS_MAX
         elif self._current is not None:
             capacity = self._current.free_streams
-            if self._quota < capacity:  # as many as wait for a connection over HTTP/1.1
-                capacity = max(CONNECTIONS_MAX, int(self._quota))
+            if self._quota < capacity:  # one connection carries them, the next one is opened
+                capacity = min(capacity, max(QUEUED_MIN, 2 * int(self._quota)))
         if capacity != self._free_streams:
             self._free_streams = capacity
             self._on_capacity(capacity)
@@ -110,15 +111,22 @@ class DohEndpoint:
         self.send_waiting()
 
     def learn_quota(self, taken: int) -> None:
-        """The endpoint takes so many requests on one connection: send the next ones no more."""
+        """The endpoint has taken only so many requests on one connection: send no more on others."""
         self._quota = taken if taken <= QUOTA_MAX else float("inf")
         self.check_capacity()
+
+    def raise_quota(self, quota: float) -> None:
+        """The endpoint may take so many."""
+        if quota > self._quota:
+            self._quota = quota if quota <= QUOTA_MAX else float("inf")
+            self.check_capacity()
 
     def resubmit(self, request: DohRequest, why: str, *, counted: bool = True) -> None:
         """Put a request whose connection ended, or that was refused, at the front of the queue.
 
         It fails with `why` after TRIES_MAX tries; a try is not counted where the connection
-        has answered others.
+        has answered others. If more requests wait then than the endpoint takes at a time, the
+        last one fails as not processed.
         """
         request.tries += counted
         request.connection = None
@@ -128,6 +136,8 @@ class DohEndpoint:
             request.complete(TransportFailed(why))
             return
         self.waiting.appendleft(request)
+        if not counted and len(self.waiting) > self._free_streams:
+            self.waiting.pop().complete(NotProcessed(why))  # the caller knows whose turn it is
 
     def next_waiting(self) -> DohRequest | None:
         while self.waiting:

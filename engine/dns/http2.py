@@ -389,7 +389,8 @@ class Http2Connection(Generic[Http2Request]):
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
         self.taken = min(last + 1, self._next - 1) // 2
-        for later in [number for number in self._streams if number > last]:
+        # The latest first: the owner puts each one at the front of its queue.
+        for later in [number for number in reversed(self._streams) if number > last]:
             self._blocked.pop(later, None)
             stream = self._streams.pop(later, None)  # settling one request may cancel another
             if stream is not None:

@@ -32,7 +32,7 @@ from mailprobe.engine.dns.resolver_endpoint import (
     OnAnswer,
     ResolverEndpoint,
 )
-from mailprobe.engine.dns.response import DohResponse, QueryRefused, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, NotProcessed, TransportFailed
 
 HEDGE_S = LATE_S
 # A list's query may wait for its turn: longer than 15,000 hung names ahead of it take, and
@@ -294,7 +294,7 @@ class Lookup(Generic[Answer]):
         if self._answer is not None:
             return
         self._reasons[endpoint.name] = reason
-        self._retry_later(endpoint, now, refused=isinstance(result, QueryRefused))
+        self._retry_later(endpoint, now, refused=isinstance(result, NotProcessed))
         if self._untried:
             self._query_next(now)
         elif not self._queries and not self._retries:
@@ -304,7 +304,7 @@ class Lookup(Generic[Answer]):
     def _retry_later(self, endpoint: ResolverEndpoint, now: float, *, refused: bool) -> None:
         """Plan the next query to an endpoint that has failed or refused; some failures are enough."""
         place = 0
-        if not refused:  # the pace limits how often a refused query is sent
+        if not refused:  # else the endpoint's pace, or its capacity, limits how often it is sent
             place = self._failed.count(endpoint)
             self._failed = (*self._failed, endpoint)
         if place + 1 < FAILURES_MAX:

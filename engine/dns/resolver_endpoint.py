@@ -14,7 +14,7 @@ from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
 from mailprobe.engine.dns.messages import ROOT_QUESTION, is_success
 from mailprobe.engine.dns.pacing import QueryPace
 from mailprobe.engine.dns.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
-from mailprobe.engine.dns.response import DohResponse, QueryRefused, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, NotProcessed, QueryRefused, TransportFailed
 
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
@@ -61,10 +61,10 @@ class ResolverEndpoint:
         self._canary.watch_until(now + TRY_S, now)
 
     def after_failure(self, sent_at: float, now: float, failure: TransportFailed) -> None:
-        """It sent no DNS message: it is failing, or it limits us."""
+        """It sent no DNS message: it is failing, or it limits us, or has not had the query."""
         if isinstance(failure, QueryRefused):
             self.pace.after_refusal(sent_at, now, failure.retry_after_s)
-        else:
+        elif not isinstance(failure, NotProcessed):
             self.after_silence(sent_at)
 
     def after_silence(self, since: float) -> None:

@@ -18,7 +18,11 @@ class TransportFailed(OSError):
     """No DNS message came back: not reached, not HTTP 200, not DNS, too long."""
 
 
-class QueryRefused(TransportFailed):
+class NotProcessed(TransportFailed):
+    """The endpoint has not processed the query. That says nothing about the endpoint or the name."""
+
+
+class QueryRefused(NotProcessed):
     """The endpoint refuses the query because there are too many (429), or for a while (503).
 
     `retry_after_s` is what it asks for, if it says so.

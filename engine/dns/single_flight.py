@@ -20,6 +20,7 @@ from mailprobe.engine.observer import NO_OBSERVER, Observer
 
 DOMAINS_MAX = 100_000  # kept, of domains and of exchanges each; about 500 octets apiece
 FAILURE_KEPT_S = 5.0
+JOINED_LATE_S = 0.1  # after a look-up began: less than the first pause of a failing one
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part", covariant=True)
@@ -152,7 +153,9 @@ class InFlightLookup(Generic[Answer]):
         reported = (by_clock and lookup.partial()) or lookup.failure()
         self._counts[account] -= 1
         if not self._interests:
-            kept_s = self._cache.failure_kept_s if by_clock and lookup.was_sent else 0.0
+            kept_s = FAILURE_KEPT_S if by_clock and lookup.was_sent else 0.0
+            if isinstance(reported, LookupFailed):
+                kept_s = min(kept_s, self._cache.failure_kept_s)
             lookup.cancel()
             self._cache.lookup_done(self._name, cast(Answer, reported), kept_s)
             if by_clock:
@@ -166,17 +169,20 @@ class InFlightLookup(Generic[Answer]):
     def finish(self, answer: Answer, kept_s: float) -> None:
         """The look-up is done: all waiting callers get the answer.
 
-        A failure that is not kept goes only to those that waited from the start.
+        A failure that is not kept goes only to those that waited from the start; the others
+        get one new look-up.
         """
         self._cache.lookup_done(self._name, answer, kept_s)
         self._report(answer)
         interests, self._interests = self._interests, {}
         anew: list[Interest[Answer]] = []
         if kept_s <= 0 and isinstance(answer, LookupFailed):
-            anew = [interest for interest in interests if interest.joined_at > self._began]
+            late_from = self._began + JOINED_LATE_S
+            anew = [interest for interest in interests if interest.joined_at > late_from]
         for interest in anew:
             del interests[interest]
             self._cache.join(self._name, interest)
+            interest.joined_at = float("-inf")  # only once
         for interest in interests:
             interest.end(answer)
 

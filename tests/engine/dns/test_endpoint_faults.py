@@ -352,6 +352,30 @@ async def test_a_failed_look_up_of_an_exchange_is_not_shared_with_later_domains(
             assert fields_of(verdict) == DELIVERABLE
 
 
+async def test_who_joins_a_failing_look_up_gets_one_new_look_up(autojump_clock):
+    """However many there are: the list's callers have no deadline that would end it."""
+    async with open_fake_network() as network:
+        network.zone.mode("mx.test", ZoneMode.SERVFAIL)
+        ended: list[int] = []
+
+        async def find(number: int) -> None:
+            await trio.sleep(0.15 + number * 0.001)
+            await engine.routes.addresses("mx.test", deferred_start=True)
+            ended.append(number)
+
+        add_faults(network, *ENDPOINTS)
+        async with (
+            open_test_engine(network, doh_urls=ENDPOINTS) as engine,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(lambda: engine.routes.addresses("mx.test", deferred_start=True))
+            for number in range(150):
+                nursery.start_soon(find, number)
+        assert len(ended) == 150
+        asked = sum(network.zone.queries["mx.test", kind] for kind in ("A", "AAAA"))
+    assert asked == 2 * 2 * (1 + len(RETRY_AFTER_S))
+
+
 async def test_a_broken_exchange_that_many_domains_share_costs_few_questions(autojump_clock):
     async with open_fake_network() as network:
         for number in range(150):

@@ -238,9 +238,11 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
     assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
 
 
-@pytest.mark.parametrize(("count", "delay_s", "hung"), [(2_000, 0.0, 0), (400, 0.02, 20)])
+@pytest.mark.parametrize(
+    ("count", "delay_s", "hung", "lasts_s"), [(2_000, 0.0, 0, 5.0), (400, 0.02, 20, 8.0)]
+)
 async def test_goaway_after_every_five_answers_costs_a_list_nothing(
-    idle_clock, tmp_path, count, delay_s, hung
+    idle_clock, tmp_path, count, delay_s, hung, lasts_s
 ):
     """What is given back is sent again, and soon no more is sent than is answered."""
     async with open_fake_network() as network, trio.open_nursery() as nursery:
@@ -264,7 +266,7 @@ async def test_goaway_after_every_five_answers_costs_a_list_nothing(
             lasted_s = trio.current_time() - began
         nursery.cancel_scope.cancel()
     assert failed(verdicts) == {f"d{number}.test" for number in range(hung)}
-    assert lasted_s < 0.01 * count
+    assert lasted_s < lasts_s
     assert resolver.connections_seen >= count / 5
     assert sum(network.zone.queries.values()) <= 2 * count + 20 * hung
 
