@@ -17,6 +17,7 @@ PURE = [
     "mailprobe.engine.dns.response",
     "mailprobe.engine.dns.http2",
     "mailprobe.engine.dns.query_queue",
+    "mailprobe.engine.dns.pacing",
     "mailprobe.engine.settings",
     "mailprobe.engine.smtp.operators",
     "mailprobe.engine.fair_queue",

@@ -26,7 +26,8 @@ import h11
 import trio
 import trustme
 
-from mailprobe.engine.testing.zone import HTML, Behaviour, Zone, ZoneMode
+from mailprobe.engine.testing.resolver_faults import Unavailable
+from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
 
 PATH = "/dns-query"
 QUESTION_OCTETS_MAX = 4_096
@@ -50,11 +51,16 @@ class Response:
     status: int
     kind: str
     body: bytes
+    fields: tuple[tuple[str, str], ...] = ()  # further header fields
 
 
 @dataclass(slots=True)
 class Resolver:
-    """One endpoint. After `requests_max` questions a connection is ended with GOAWAY."""
+    """One endpoint. After `requests_max` questions a connection is ended with GOAWAY.
+
+    `zone.faults` says what else it does wrong. After `faults.goaway_after` answers a
+    connection is ended, too, but gives back all questions that it has not answered by then.
+    """
 
     zone: Zone
     requests_max: int | None = None
@@ -89,6 +95,8 @@ class _Connection:
         self._writing = trio.Lock()
         self._requests: dict[int, _PendingRequest] = {}
         self._answered = 0
+        self._responses = 0
+        self._gone = False  # it has said GOAWAY because of `goaway_after`
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self._h2 = h2.connection.H2Connection(config)
 
@@ -100,9 +108,12 @@ class _Connection:
         self._h2.initiate_connection()
         await self._flush()
         while octets := await self._stream.receive_some(READ_OCTETS):
+            if self._gone:
+                continue  # until the client closes
             try:
                 for event in self._h2.receive_data(bytes(octets)):
-                    self._receive(event)
+                    if not self._gone:
+                        self._receive(event)
             except h2.exceptions.ProtocolError:
                 await self._flush()  # h2 has put its GOAWAY there
                 return
@@ -174,10 +185,15 @@ class _Connection:
             ("content-type", response.kind),
             ("content-length", str(len(response.body))),
             ("cache-control", "max-age=0"),
+            *response.fields,
         ]
         with suppress(h2.exceptions.ProtocolError):  # given up by the client, or its window is shut
             self._h2.send_headers(number, headers)
             self._h2.send_data(number, response.body, end_stream=True)
+            self._responses += 1
+            if self._responses == self._resolver.zone.faults.goaway_after:
+                self._gone = True
+                self._h2.close_connection(last_stream_id=number)
 
     def _reset(self, number: int) -> None:
         with suppress(h2.exceptions.ProtocolError):  # given up in the meantime
@@ -221,7 +237,11 @@ class _Http1:
         return None
 
     async def _respond(self, response: Response) -> None:
-        fields = [("content-type", response.kind), ("content-length", str(len(response.body)))]
+        fields = [
+            ("content-type", response.kind),
+            ("content-length", str(len(response.body))),
+            *response.fields,
+        ]
         events = (
             h11.Response(status_code=response.status, headers=fields),
             h11.Data(data=response.body),
@@ -230,7 +250,7 @@ class _Http1:
         await self._stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
 
 
-def respond(zone: Zone, headers: dict[bytes, bytes], body: bytes) -> Response | Behaviour:
+def respond(zone: Zone, headers: dict[bytes, bytes], body: bytes) -> Response | ZoneMode:
     """Return the response to one HTTP request, or a behaviour that HTTP cannot express."""
     url = urlsplit(headers.get(b":path", b"").decode("latin-1"))
     if url.path != PATH:
@@ -249,6 +269,11 @@ def respond(zone: Zone, headers: dict[bytes, bytes], body: bytes) -> Response | 
         return Response(400, "text/plain", b"")
     if isinstance(answer, bytes):
         return Response(200, MESSAGE, answer)
+    if isinstance(answer, Unavailable):
+        fields = [("date", answer.date)]
+        if answer.retry_after:
+            fields.append(("retry-after", answer.retry_after))
+        return Response(answer.status, "text/plain", b"try again", tuple(fields))
     if answer is ZoneMode.HTML:
         return Response(200, "text/html", HTML)
     if answer is ZoneMode.HTTP_ERROR:

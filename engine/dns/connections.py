@@ -8,6 +8,7 @@ request has a task of its own.
 """
 
 import select
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import trio
 from mailprobe.engine.background import log_fault, separate
 from mailprobe.engine.dns import http1
 from mailprobe.engine.dns.messages import MESSAGE_OCTETS_MAX
+from mailprobe.engine.dns.pacing import read_refusal
 from mailprobe.engine.dns.response import (
     DNS_MESSAGE,
     DohResponse,
@@ -84,19 +86,21 @@ class EndpointQueue(Protocol):
     def check_capacity(self) -> None: ...
     def send_waiting(self) -> None: ...
     def next_waiting(self) -> DohRequest | None: ...
-    def resubmit(self, request: DohRequest, why: str) -> None: ...
+    def resubmit(self, request: DohRequest, why: str, *, counted: bool = True) -> None: ...
+    def learn_quota(self, taken: int) -> None: ...
+    def raise_quota(self, quota: float) -> None: ...
     def replace(self, connection: "DohHttp2Connection") -> None: ...
     def encode_http1(self, request: DohRequest) -> bytes: ...
     def encode_http2(self, request: DohRequest) -> bytes: ...
     def connection_closed(
-        self, connection: "DohConnection", left: list[DohRequest], why: str
+        self, connection: "DohConnection", left: list[DohRequest], why: str, *, counted: bool = True
     ) -> None: ...
 
 
 def _read_response(response: HttpResponse) -> DohResponse | TransportFailed:
     """The DNS message in this response, or why there is none."""
     if response.status != 200:
-        return TransportFailed(f"HTTP status {response.status}")
+        return read_refusal(response, time.time())
     if response.kind != b"application/dns-message":
         kind = response.kind.decode("latin-1").partition(";")[0].strip().lower()
         if kind != DNS_MESSAGE:
@@ -117,6 +121,7 @@ class DohConnection(ABC):
         self._scope = trio.CancelScope()
         self._received_at = trio.current_time()
         self._ended = ""  # the reason, for the requests that are left
+        self._ended_by_us = False
         self.answered = False  # at least one request
         self._opened_at = self._received_at
         self.closed_early = False  # the endpoint closed it soon and without an answer
@@ -174,14 +179,21 @@ class DohConnection(ABC):
         if not (by_us or self._ended or self.answered):
             # A later close may be due to a query that hangs, and proves nothing about the endpoint.
             self.closed_early = trio.current_time() - self._opened_at < EARLY_CLOSE_S
-        self._ended = self._ended or why
+        if not self._ended:
+            self._ended, self._ended_by_us = why, by_us
         self._scope.cancel()
 
 
 class DohHttp2Connection(DohConnection):
-    """An HTTP/2 connection: one task reads, another writes what has gathered."""
+    """An HTTP/2 connection: one task reads, another writes what has gathered.
 
-    def __init__(self, endpoint: EndpointQueue, stream: trio.abc.Stream) -> None:
+    It takes at most `quota` requests. So a server that ends its connections after a few
+    answers is not sent many requests that it would only give back.
+    """
+
+    def __init__(
+        self, endpoint: EndpointQueue, stream: trio.abc.Stream, quota: float = float("inf")
+    ) -> None:
         from mailprobe.engine.dns import http2  # here, not above: hpack is slow to import
 
         super().__init__(endpoint, stream)
@@ -189,6 +201,9 @@ class DohHttp2Connection(DohConnection):
             self._settle, body_octets_max=MESSAGE_OCTETS_MAX
         )
         self._http2 = http2
+        self._quota = quota
+        self._sent = 0
+        self._answers = 0
         self._writer: trio.lowlevel.Task | None = None  # while it waits for something to write
         self._pinged = False
         self._awaiting = False  # a request was sent since the server last sent anything
@@ -214,10 +229,13 @@ class DohHttp2Connection(DohConnection):
         if not http.under_way and not self._awaiting:  # else the silence has begun already
             self._busy_at = trio.current_time()
         self._awaiting = True
+        self._sent += 1
         request.connection = self
         request.stream = http.send_request(
             request, self._endpoint.encode_http2(request), request.body
         )
+        if self._sent >= self._quota:
+            http.leaving = True
         self._flush()
 
     def drop(self, request: DohRequest) -> None:
@@ -299,9 +317,12 @@ class DohHttp2Connection(DohConnection):
             self._dropped.discard(request)
         if isinstance(outcome, HttpResponse):
             self.answered = True
+            self._answers += 1
             request.complete(_read_response(outcome))
         elif isinstance(outcome, http2.StreamRefused):
-            self._endpoint.resubmit(request, "it takes no more questions")
+            if taken := self._http.taken:  # given back by a server that has answered others
+                self._endpoint.learn_quota(taken)
+            self._endpoint.resubmit(request, "it takes no more questions", counted=not taken)
         elif isinstance(outcome, http2.Overlong):
             request.complete(_overlong())
         else:
@@ -333,7 +354,13 @@ class DohHttp2Connection(DohConnection):
             self._flush()
 
     def _release(self) -> None:
-        self._endpoint.connection_closed(self, self._http.withdraw(), self._ended)
+        left = self._http.withdraw()
+        taken = 0 if self._ended_by_us else self._answers
+        if taken and left:
+            self._endpoint.learn_quota(taken)
+        elif taken and self._sent >= self._quota and self._http.taken is None:
+            self._endpoint.raise_quota(2 * self._quota)  # it might have taken more
+        self._endpoint.connection_closed(self, left, self._ended, counted=not taken)
 
 
 class DohHttp1Connection(DohConnection):

@@ -24,7 +24,7 @@ from mailprobe.engine.dns.connections import (
     DohRequest,
 )
 from mailprobe.engine.dns.deadlines import catch_up
-from mailprobe.engine.dns.response import DNS_MESSAGE, TransportFailed
+from mailprobe.engine.dns.response import DNS_MESSAGE, NotProcessed, TransportFailed
 
 if TYPE_CHECKING:
     import ssl
@@ -35,6 +35,8 @@ TRIES_MAX = 3  # a resolver that often ends its connections can fail one request
 CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint; each carries one request at a time
 EARLY_CLOSES_MAX = 8  # connections in a row that the endpoint closed soon, without an answer
 EARLY_CLOSES_BACKOFF_S = 1.0  # then it is not connected to for this long
+QUOTA_MAX = 1_000  # an endpoint that answers more on one connection may have all of them
+QUEUED_MIN = 16  # requests at a time to an endpoint that takes few on one connection
 RETIRE_S = 1.0  # between two connections that are replaced for their resets
 
 
@@ -63,6 +65,7 @@ class DohEndpoint:
         self._replaced_at = float("-inf")
         self._early_closes = 0  # in a row
         self._early_close_at = float("-inf")
+        self._quota = float("inf")  # requests that it takes on one HTTP/2 connection
         self._free_streams = CONNECTIONS_MAX  # until the version of HTTP is known
         self._on_capacity: Callable[[int], None] = _nothing
 
@@ -79,6 +82,8 @@ class DohEndpoint:
             capacity = CONNECTIONS_MAX
         elif self._current is not None:
             capacity = self._current.free_streams
+            if self._quota < capacity:  # one connection carries them, the next one is opened
+                capacity = min(capacity, max(QUEUED_MIN, 2 * int(self._quota)))
         if capacity != self._free_streams:
             self._free_streams = capacity
             self._on_capacity(capacity)
@@ -105,12 +110,25 @@ class DohEndpoint:
         self.waiting.append(request)
         self.send_waiting()
 
-    def resubmit(self, request: DohRequest, why: str) -> None:
+    def learn_quota(self, taken: int) -> None:
+        """The endpoint has taken only so many requests on one connection: send no more on others."""
+        self._quota = taken if taken <= QUOTA_MAX else float("inf")
+        self.check_capacity()
+
+    def raise_quota(self, quota: float) -> None:
+        """The endpoint may take so many."""
+        if quota > self._quota:
+            self._quota = quota if quota <= QUOTA_MAX else float("inf")
+            self.check_capacity()
+
+    def resubmit(self, request: DohRequest, why: str, *, counted: bool = True) -> None:
         """Put a request whose connection ended, or that was refused, at the front of the queue.
 
-        It fails with `why` after TRIES_MAX tries.
+        It fails with `why` after TRIES_MAX tries; a try is not counted where the connection
+        has answered others. If more requests wait then than the endpoint takes at a time, the
+        last one fails as not processed.
         """
-        request.tries += 1
+        request.tries += counted
         request.connection = None
         if request.settle is None:
             return
@@ -118,6 +136,8 @@ class DohEndpoint:
             request.complete(TransportFailed(why))
             return
         self.waiting.appendleft(request)
+        if not counted and len(self.waiting) > self._free_streams:
+            self.waiting.pop().complete(NotProcessed(why))  # the caller knows whose turn it is
 
     def next_waiting(self) -> DohRequest | None:
         while self.waiting:
@@ -138,6 +158,8 @@ class DohEndpoint:
                     current.send(request)
             if not self.waiting or current.room:
                 return
+            if current.leaving:  # that was its last one
+                self._current = current = None
         if not self.waiting:
             return
         if self._http1:
@@ -223,7 +245,7 @@ class DohEndpoint:
         if self._http1:
             connection = DohHttp1Connection(self, stream)
         else:
-            connection = self._current = DohHttp2Connection(self, stream)
+            connection = self._current = DohHttp2Connection(self, stream, self._quota)
         self._connections.add(connection)
         return connection
 
@@ -249,7 +271,7 @@ class DohEndpoint:
             raise
 
     def connection_closed(
-        self, connection: DohConnection, left: list[DohRequest], why: str
+        self, connection: DohConnection, left: list[DohRequest], why: str, *, counted: bool = True
     ) -> None:
         """A connection has ended: send again what it left unanswered."""
         self._remove(connection)
@@ -262,7 +284,7 @@ class DohEndpoint:
             if connection.faulty:
                 request.complete(TransportFailed(why))
             else:
-                self.resubmit(request, why or CLOSED)
+                self.resubmit(request, why or CLOSED, counted=counted)
         if self._closed:
             self._fail_waiting(CLOSED)
         else:

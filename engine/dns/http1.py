@@ -97,6 +97,8 @@ class ResponseReader:
                 reply.kind = value
             elif name == b"date":
                 reply.date = value
+            elif name == b"retry-after":
+                reply.retry_after = value
             elif name == b"content-length":
                 lengths.add(value)
             elif name == b"transfer-encoding":

@@ -121,6 +121,7 @@ class Http2Connection(Generic[Http2Request]):
         self._write(SETTINGS, 0, 0, settings)
         self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
         self.leaving = False  # no more requests may be sent
+        self.taken: int | None = None  # requests that the server processes, once it said GOAWAY
         self._streams: dict[int, _Stream[Http2Request]] = {}
         self._next = 1
         self.streams_max = STREAMS_AT_FIRST  # open at a time
@@ -387,7 +388,9 @@ class Http2Connection(Generic[Http2Request]):
             raise NotHttp("a broken frame")
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
-        for later in [number for number in self._streams if number > last]:
+        self.taken = min(last + 1, self._next - 1) // 2
+        # The latest first: the owner puts each one at the front of its queue.
+        for later in [number for number in reversed(self._streams) if number > last]:
             self._blocked.pop(later, None)
             stream = self._streams.pop(later, None)  # settling one request may cancel another
             if stream is not None:
@@ -429,7 +432,7 @@ def _without_padding(flags: int, payload: bytes) -> bytes:
 
 def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
     """The response that a header block begins, or None for an interim one."""
-    status, kind, date = b"", b"", b""
+    status, kind, date, retry_after = b"", b"", b"", b""
     for name, value in fields:
         if name == b":status":
             status = value
@@ -437,6 +440,8 @@ def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
             kind = value
         elif name == b"date":
             date = value
+        elif name == b"retry-after":
+            retry_after = value
     if len(status) != 3 or not status.isdigit():
         raise NotHttp("an answer without a status")
-    return HttpResponse(int(status), kind, date) if status >= b"200" else None
+    return HttpResponse(int(status), kind, date, b"", retry_after) if status >= b"200" else None

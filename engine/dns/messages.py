@@ -140,6 +140,11 @@ def encode_query(name: str, kind: Kind) -> bytes:
     return header + owner + b"\0\0" + bytes([TYPES[kind]]) + b"\0\1" + OPT
 
 
+def is_success(octets: bytes) -> bool:
+    """Whether these octets begin as an answer that is no failure: NOERROR or NXDOMAIN."""
+    return len(octets) >= 12 and octets[3] & 15 in (0, 3)
+
+
 def reverse_name(ip: str) -> str:
     """The name whose PTR record names this address (RFC 1035 3.5, 3596 2.5)."""
     return ip_address(ip).reverse_pointer

@@ -13,6 +13,7 @@ send such names. So the queue keeps these rules:
   itself, as far as they hold more than a quarter of its slots.
 - A query that gave way waits again, behind all that were never sent. The resolver has
   often found the answer by then.
+- A resolver that limits us is sent no more than its pace allows (pacing.py).
 
 So an account waits for others no longer than LATE_S, whatever they look up. Pure: no
 socket, no clock; the caller passes the time.
@@ -21,6 +22,8 @@ socket, no clock; the caller passes the time.
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
 from enum import IntEnum
+
+from mailprobe.engine.dns.pacing import QueryPace
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
@@ -88,8 +91,9 @@ class _AccountQueue:
 class QueryQueue:
     """The queries to one resolver: those under way, and those that wait for a slot."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, pace: QueryPace | None = None) -> None:
         self.capacity = capacity
+        self._pace = pace or QueryPace()
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
         self._slots: dict[str, int] = {}  # queries under way, by account
@@ -108,7 +112,7 @@ class QueryQueue:
 
     def submit(self, query: Query, now: float) -> None:
         """Send the query now if a slot is free, else when its turn comes."""
-        if not self._by_account and len(self._sent) < self.capacity:
+        if not self._by_account and len(self._sent) < self.capacity and self._pace.ready(now):
             self._send(query, next(iter(query.wanted_by)), now)
             return
         self._wait(query)
@@ -151,7 +155,11 @@ class QueryQueue:
             return
         self._advancing = True
         try:
-            while self._by_account and (len(self._sent) < self.capacity or self._drop_unwanted()):
+            while (
+                self._by_account
+                and self._pace.ready(now)
+                and (len(self._sent) < self.capacity or self._drop_unwanted())
+            ):
                 account = self._next_account()
                 self._send_first(account, now)
         finally:
@@ -160,13 +168,15 @@ class QueryQueue:
     def review(self, now: float) -> None:
         """Preempt late queries for those that wait, by the rules above."""
         self.advance(now)
-        if not self._by_account or self._advancing:
+        if not self._by_account or self._advancing or not self._pace.ready(now):
             return
         self._advancing = True
         try:
             late = _Late(self._sent, now)
             for account in self._accounts_by_slots():
-                while (queue := self._by_account.get(account)) is not None:
+                while (queue := self._by_account.get(account)) is not None and self._pace.ready(
+                    now
+                ):
                     victim = late.victim(queue.first(), account, self._slots)
                     if victim is None:
                         break
@@ -187,6 +197,7 @@ class QueryQueue:
         self._send(query, account, now)
 
     def _send(self, query: Query, account: str, now: float) -> None:
+        self._pace.spend()
         query.account = account
         query.sent_at = now
         self._sent[query] = None

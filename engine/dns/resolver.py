@@ -1,19 +1,21 @@
 """Runs a look-up over all endpoints: hedged, fair by account, and bounded in time.
 
 Endpoints are queried in order. The next one is queried as well when the last is silent
-for HEDGE_S, or at once when it fails. The first certain answer wins; the look-up fails
-only when all endpoints have failed. Each endpoint has a queue (query_queue.py) that
-decides which query is sent. A cancelled query is reset at once. A query that only lost
-to another endpoint may be answered until it is late: the answer shows whether its
-endpoint works, and saves a reset.
+for HEDGE_S, or at once when it fails. An endpoint that has failed is queried again after
+the pauses of RETRY_AFTER_S; one that has refused the query because there were too many
+(429) is not failing, and the query waits until the endpoint's pace allows it. The first
+certain answer wins; the look-up fails only when all endpoints have failed each time. Each
+endpoint has a queue (query_queue.py) that decides which query is sent. A cancelled query
+is reset at once. A query that only lost to another endpoint may be answered until it is
+late: the answer shows whether its endpoint works, and saves a reset.
 
-The look-up of a list may take longer: it fails only when an endpoint answers with a failure, or
-has had FAIR_S for it in which it answered other queries promptly. When there is a general
-fault (the endpoint hangs, its connections end, this process lags) it waits, and
-is tried again a few times.
+The look-up of a list may take longer: it fails only when an endpoint that answers other
+queries answers this one with a failure, or has had FAIR_S for it in which it answered
+other queries promptly. When there is a general fault (the endpoint hangs, fails for all
+names, its connections end, this process lags) it waits, and is tried again a few times.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import trio
@@ -21,7 +23,7 @@ import trio
 from mailprobe.engine.background import contained, log_fault, supervised
 from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
 from mailprobe.engine.dns.doh import DohTransport, Transport
-from mailprobe.engine.dns.messages import LookupFailed
+from mailprobe.engine.dns.messages import LookupFailed, is_success
 from mailprobe.engine.dns.query_queue import LATE_S, Priority, Query
 from mailprobe.engine.dns.resolver_endpoint import (
     CHECK_S,
@@ -30,17 +32,22 @@ from mailprobe.engine.dns.resolver_endpoint import (
     OnAnswer,
     ResolverEndpoint,
 )
-from mailprobe.engine.dns.response import DohResponse, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, NotProcessed, TransportFailed
 
 HEDGE_S = LATE_S
-QUEUE_S = 60.0  # a list's query may wait for its turn; 15,000 hung names ahead of it take as long
+# A list's query may wait for its turn: longer than 15,000 hung names ahead of it take, and
+# longer than the longest Retry-After.
+QUEUE_S = 90.0
 FAIR_S = LOOKUP_S / 2  # at a working endpoint: a fair chance to answer
+RETRY_AFTER_S = (0.2, 0.6)  # after an endpoint's failures; a request has 1.5 s in all
+FAILURES_MAX = 1 + len(RETRY_AFTER_S)  # of one endpoint in a look-up
 AGAIN_AFTER_S = (1.0, 2.0, 4.0)  # a resolver that restarts is back in a few seconds
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer | LookupFailed]
 
 NOT_SENT = "too many look-ups under way"
+LIMITED = "it limits our queries"
 NO_ANSWER = f"no answer within {LOOKUP_S:g} s"
 
 
@@ -104,8 +111,9 @@ class Lookup(Generic[Answer]):
 
     __slots__ = (
         *("_again_at", "_answer", "_queries", "_began", "_clock", "_done", "_endpoints"),
-        *("_hedge_at", "_judged", "_now", "_read", "_reasons", "_sent_at", "_started"),
-        *("_tries", "_try_s", "_untried", "name", "deferred", "question", "wanted_by"),
+        *("_failed", "_hedge_at", "_judged", "_now", "_read", "_reasons", "_retries"),
+        *("_sent_at", "_started", "_tries", "_try_s", "_untried"),
+        *("name", "deferred", "question", "wanted_by"),
     )
 
     def __init__(
@@ -127,14 +135,17 @@ class Lookup(Generic[Answer]):
         self._clock = resolvers.clock
         self._now = resolvers.clock.now
         self._queries: list[_LookupQuery] = []
-        self._reasons: list[str] = []
+        self._reasons: dict[str, str] = {}  # name of an endpoint -> its last failure
+        self._failed: Sequence[ResolverEndpoint] = ()  # once for each failure
+        self._retries: Sequence[tuple[float, ResolverEndpoint]] = ()  # when to query which again
         self._answer: Answer | LookupFailed | None = None
         self._began = self._now()
         self._sent_at: float | None = None
         self._started = False
         self._hedge_at = self._began + HEDGE_S if self._is_urgent() else NEVER
         self.deferred = not self._is_urgent()  # a list waits: a general fault does not fail it
-        self._judged = False  # an endpoint has had its fair time, or has answered with a failure
+        # An endpoint has had its fair time, or has answered this query alone with a failure.
+        self._judged = False
         self._tries = 0  # those that ended with a general fault
         self._try_s = LOOKUP_S  # from the first query of this try on
         self._again_at = NEVER  # the time of the next try; no query is under way before
@@ -182,12 +193,14 @@ class Lookup(Generic[Answer]):
 
     def failure(self) -> LookupFailed:
         """The failure if the look-up ended now: what each endpoint has done until now."""
-        reasons = list(self._reasons)
+        reasons = dict(self._reasons)
         for query in self._queries:
-            reason = NOT_SENT if query.sent_at is None else NO_ANSWER
-            reasons.append(f"{query.endpoint.name}: {reason}")
+            reason = NO_ANSWER
+            if query.sent_at is None:
+                reason = LIMITED if query.endpoint.pace.limited else NOT_SENT
+            reasons.setdefault(query.endpoint.name, reason)
         hasty = not self._had_fair_time and self._tries < len(AGAIN_AFTER_S)
-        return LookupFailed("; ".join(reasons), hasty)
+        return LookupFailed("; ".join(f"{name}: {why}" for name, why in reasons.items()), hasty)
 
     @property
     def _had_fair_time(self) -> bool:
@@ -206,6 +219,8 @@ class Lookup(Generic[Answer]):
         due = self._ends
         if self._untried and self._hedge_at < due:
             due = self._hedge_at
+        for at, _ in self._retries:
+            due = min(due, at)
         return due
 
     @property
@@ -222,8 +237,11 @@ class Lookup(Generic[Answer]):
                 self._retry(now)
         elif now >= self._ends:
             self._end_try(now)
-        elif self._untried and now >= self._hedge_at:
-            self._query_next(now)
+        else:
+            if self._untried and now >= self._hedge_at:
+                self._query_next(now)
+            if self._retries:
+                self._query_again(now)
 
     # -- events of the queries ------------------------------------------------------------------
 
@@ -241,7 +259,12 @@ class Lookup(Generic[Answer]):
         if self._answer is not None:
             query.over = True
             self._queries.remove(query)
-        elif all(each.sent_at is None for each in self._queries):
+        else:
+            self._stop_time()
+
+    def _stop_time(self) -> None:
+        """No time counts while every query waits in a queue."""
+        if all(each.sent_at is None for each in self._queries):
             self._sent_at = None
             self._try_s = LOOKUP_S
 
@@ -253,27 +276,41 @@ class Lookup(Generic[Answer]):
         sent_at = query.sent_at
         assert sent_at is not None
         if isinstance(result, TransportFailed):
-            endpoint.after_silence(sent_at)
+            endpoint.after_failure(sent_at, now, result)
             self._judged = self._judged or query.had_fair_time
             reason = str(result) or type(result).__name__
+        elif self._answer is not None:
+            endpoint.after_answer(sent_at, now, certain=is_success(result.octets))
         else:
-            endpoint.after_answer(sent_at, now)
-            if self._answer is None:
-                answer = self._read(result.octets)
-                if not isinstance(answer, LookupFailed):
-                    self._finish(answer, now)
-                else:
-                    reason = answer.reason
-                    self._judged = True
+            answer = self._read(result.octets)
+            if not isinstance(answer, LookupFailed):
+                endpoint.after_answer(sent_at, now, certain=True)
+                self._finish(answer, now)
+            else:
+                endpoint.after_answer(sent_at, now, certain=False)
+                self._judged = self._judged or endpoint.certain_at >= self._began
+                reason = answer.reason
         endpoint.release(query)
         if self._answer is not None:
             return
-        self._reasons.append(f"{endpoint.name}: {reason}")
+        self._reasons[endpoint.name] = reason
+        self._retry_later(endpoint, now, refused=isinstance(result, NotProcessed))
         if self._untried:
             self._query_next(now)
-        elif not self._queries:
+        elif not self._queries and not self._retries:
             self._fail(now)
-            self._clock.watch(self)
+        self._clock.watch(self)
+
+    def _retry_later(self, endpoint: ResolverEndpoint, now: float, *, refused: bool) -> None:
+        """Plan the next query to an endpoint that has failed or refused; some failures are enough."""
+        place = 0
+        if not refused:  # else the endpoint's pace, or its capacity, limits how often it is sent
+            place = self._failed.count(endpoint)
+            self._failed = (*self._failed, endpoint)
+        if place + 1 < FAILURES_MAX:
+            self._retries = (*self._retries, (now + RETRY_AFTER_S[place], endpoint))
+        if refused or self._queries:
+            self._stop_time()
 
     def _end_try(self, now: float) -> None:
         """The time is up. A list waits longer if no endpoint has worked meanwhile."""
@@ -289,7 +326,7 @@ class Lookup(Generic[Answer]):
         if not self.deferred or not failure.hasty or now >= self._began + QUEUE_S:
             self._finish(failure, now)
             return
-        self._reasons = [failure.reason]
+        self._retries = ()
         for query in list(self._queries):
             self._cancel(query, now)
         self._again_at = now + AGAIN_AFTER_S[self._tries]
@@ -297,7 +334,6 @@ class Lookup(Generic[Answer]):
 
     def _retry(self, now: float) -> None:
         self._again_at = NEVER
-        self._reasons = []
         self._untried = self._endpoints[::-1]
         self._sent_at = None
         self._try_s = LOOKUP_S
@@ -310,11 +346,29 @@ class Lookup(Generic[Answer]):
             self._hedge_at = now + HEDGE_S
         while self._untried and self._answer is None:
             endpoint = self._untried.pop()
-            query = _LookupQuery(self, endpoint)
-            self._queries.append(query)
-            endpoint.submit(query, now)
+            if endpoint.pace.limited:
+                untried = [endpoint, *self._untried[::-1]]
+                endpoint = min(untried, key=lambda each: each.limited_until(now))
+                untried.remove(endpoint)
+                self._untried = untried[::-1]
+                if endpoint.limited_until(now) > now:
+                    self._hedge_at = now + HEDGE_S
+            self._query(endpoint, now)
             if not endpoint.failing:
                 break
+
+    def _query_again(self, now: float) -> None:
+        """Query the endpoints whose pause is over."""
+        due = [endpoint for at, endpoint in self._retries if at <= now]
+        self._retries = [each for each in self._retries if each[0] > now]
+        for endpoint in due:
+            if self._answer is None:
+                self._query(endpoint, now)
+
+    def _query(self, endpoint: ResolverEndpoint, now: float) -> None:
+        query = _LookupQuery(self, endpoint)
+        self._queries.append(query)
+        endpoint.submit(query, now)
 
     def _finish(self, answer: Answer | LookupFailed, now: float) -> None:
         """Deliver the answer. Late queries are cancelled; others may still be answered."""
@@ -369,7 +423,9 @@ class _TaskTransport:
             with scope:
                 try:
                     result = DohResponse(await self._transport.exchange(url, query), None)
-                except OSError as error:  # TransportFailed is one
+                except TransportFailed as error:
+                    result = error
+                except OSError as error:
                     result = TransportFailed(str(error) or type(error).__name__)
                 except Exception:
                     log_fault(carry)

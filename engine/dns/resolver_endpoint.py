@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import trio
 
 from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
-from mailprobe.engine.dns.messages import ROOT_QUESTION
+from mailprobe.engine.dns.messages import ROOT_QUESTION, is_success
+from mailprobe.engine.dns.pacing import QueryPace
 from mailprobe.engine.dns.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
-from mailprobe.engine.dns.response import DohResponse, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, NotProcessed, QueryRefused, TransportFailed
 
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
@@ -34,16 +35,22 @@ class ResolverEndpoint:
         self.name = urlsplit(url).netloc
         self.begin = begin
         self.failing = False
-        self.queue = QueryQueue(LOOKUPS_MAX)
+        self.pace = QueryPace()
+        self.queue = QueryQueue(LOOKUPS_MAX, self.pace)
         self._answered_at = float("-inf")
         self._clock = clock
         self._review_at = NEVER
         self.working_s = 0.0  # total time in which it answered promptly
         self.prompt_at = float("-inf")  # the time of its last prompt answer
+        self.certain_at = float("-inf")  # the time of its last answer that was no failure
         self._canary = _Canary(self, clock)
 
-    def after_answer(self, sent_at: float, now: float) -> None:
+    def after_answer(self, sent_at: float, now: float, *, certain: bool) -> None:
+        """It answered; `certain` is false for a failure, such as SERVFAIL."""
         self.failing, self._answered_at = False, now
+        self.pace.after_answer(sent_at, now)
+        if certain:
+            self.certain_at = now
         if now < sent_at + LATE_S:
             gap_s = now - self.prompt_at
             self.working_s += gap_s if gap_s < GAP_S else now - sent_at
@@ -53,8 +60,22 @@ class ResolverEndpoint:
         """A list's query was sent: check whether the endpoint works meanwhile."""
         self._canary.watch_until(now + TRY_S, now)
 
+    def after_failure(self, sent_at: float, now: float, failure: TransportFailed) -> None:
+        """It sent no DNS message: it is failing, or it limits us, or has not had the query."""
+        if isinstance(failure, QueryRefused):
+            self.pace.after_refusal(sent_at, now, failure.retry_after_s)
+        elif not isinstance(failure, NotProcessed):
+            self.after_silence(sent_at)
+
     def after_silence(self, since: float) -> None:
         self.failing = self.failing or self._answered_at < since
+
+    def limited_until(self, now: float) -> float:
+        """When its pace allows one query more; not after `now` if one may be sent now."""
+        if not self.pace.limited:
+            return now
+        ready_at = self.pace.ready_at(now)
+        return max(ready_at, now + REVIEW_S) if self.queue.waiting else ready_at
 
     def submit(self, query: Query, now: float) -> None:
         self.queue.submit(query, now)
@@ -130,7 +151,9 @@ class _Canary(Query):
         self._due = now + CHECK_S
         if self.sent_at is not None and now >= self.sent_at + LOOKUP_S:
             self._end()
-        if not self._under_way and now >= self._endpoint.prompt_at + CHECK_S:
+        endpoint = self._endpoint
+        idle = not self._under_way and now >= endpoint.prompt_at + CHECK_S
+        if idle and not endpoint.pace.limited:
             self._under_way = True
             self.sent_at, self.preempted = None, False
             self._endpoint.submit(self, now)
@@ -148,8 +171,12 @@ class _Canary(Query):
     def _settle(self, result: DohResponse | TransportFailed) -> None:
         if self._under_way and (sent_at := self.sent_at) is not None:
             self._cancel = None
+            now = self._clock.now()
             if isinstance(result, DohResponse):
-                self._endpoint.after_answer(sent_at, self._clock.now())
+                certain = is_success(result.octets)
+                self._endpoint.after_answer(sent_at, now, certain=certain)
+            elif isinstance(result, QueryRefused):
+                self._endpoint.after_failure(sent_at, now, result)
             self._end()
 
     def _end(self) -> None:

@@ -18,6 +18,21 @@ class TransportFailed(OSError):
     """No DNS message came back: not reached, not HTTP 200, not DNS, too long."""
 
 
+class NotProcessed(TransportFailed):
+    """The endpoint has not processed the query. That says nothing about the endpoint or the name."""
+
+
+class QueryRefused(NotProcessed):
+    """The endpoint refuses the query because there are too many (429), or for a while (503).
+
+    `retry_after_s` is what it asks for, if it says so.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
 @dataclass(slots=True)
 class HttpResponse:
     """A final response. Fields that were not sent are empty; other fields are not kept."""
@@ -26,6 +41,7 @@ class HttpResponse:
     kind: bytes = b""  # Content-Type
     date: bytes = b""
     body: bytes = b""
+    retry_after: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

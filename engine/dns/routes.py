@@ -171,12 +171,17 @@ class Routes:
             clock, self._new_route_lookup, observer=observer
         )
         self._addresses: SingleFlightCache[AddressAnswer] = SingleFlightCache(
-            clock, self._new_address_lookup, observer=observer
+            clock, self._new_address_lookup, failure_kept_s=0.0, observer=observer
         )
 
     def failing_resolvers(self) -> list[str]:
-        """The URLs of the resolvers that do not answer now."""
-        return [endpoint.url for endpoint in self._resolvers.endpoints if endpoint.failing]
+        """The URLs of the resolvers that do not answer now, or refuse all queries for a while."""
+        now = self._resolvers.clock.now()
+        return [
+            endpoint.url
+            for endpoint in self._resolvers.endpoints
+            if endpoint.failing or endpoint.pace.paused(now)
+        ]
 
     def cached_route(self, domain: str, *, deferred_start: bool = False) -> RouteAnswer | None:
         """The route in the cache; None means that `find` has to look it up."""
@@ -293,10 +298,11 @@ def _priority(deferred_start: bool) -> Priority:
 def _both(four: AddressAnswer, six: AddressAnswer) -> tuple[AddressAnswer, float]:
     """Combine both answers when IPv4 alone does not do; return also how long to keep it, in s."""
     if isinstance(four, LookupFailed):
-        # IPv6 alone does for now; IPv4 is looked up again soon.
-        return (six if isinstance(six, Addresses) else four), FAILURE_KEPT_S
+        if isinstance(six, Addresses):
+            return six, FAILURE_KEPT_S  # IPv6 alone does for now; IPv4 is looked up again soon
+        return four, 0.0
     if isinstance(six, LookupFailed):
-        return six, FAILURE_KEPT_S
+        return six, 0.0
     ttl_s = min(four.ttl_s, six.ttl_s)
     if isinstance(four, NoAddress) and isinstance(six, NoAddress):
         reasons = dict.fromkeys((four.reason, six.reason))

@@ -3,6 +3,7 @@
 A look-up belongs to all its callers. A caller whose deadline passes, or that cancels,
 fails alone, and the look-up goes on for the others; after the last one it is cancelled.
 Failures to get a turn in a queue are not kept, failures of the resolvers for a few seconds.
+Where failures are not kept at all, a caller that joined a failing look-up gets a new one.
 """
 
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from mailprobe.engine.observer import NO_OBSERVER, Observer
 
 DOMAINS_MAX = 100_000  # kept, of domains and of exchanges each; about 500 octets apiece
 FAILURE_KEPT_S = 5.0
+JOINED_LATE_S = 0.1  # after a look-up began: less than the first pause of a failing one
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part", covariant=True)
@@ -50,7 +52,9 @@ class Interest(Generic[Answer]):
     while the look-up may go on for others.
     """
 
-    __slots__ = ("_lookup", "account", "deadline", "late", "late_at", "priority", "settle")
+    __slots__ = (
+        *("_lookup", "account", "deadline", "joined_at", "late", "late_at", "priority", "settle"),
+    )
 
     def __init__(
         self,
@@ -68,10 +72,12 @@ class Interest(Generic[Answer]):
         self.deadline = deadline
         self.late_at = late_at
         self.late = late
+        self.joined_at = 0.0
         self._lookup: InFlightLookup[Answer] | None = None
 
-    def join(self, lookup: "InFlightLookup[Answer]") -> None:
+    def join(self, lookup: "InFlightLookup[Answer]", now: float) -> None:
         self._lookup = lookup
+        self.joined_at = now
 
     def cancel(self) -> None:
         """Stop waiting for the answer; `settle` will not be called."""
@@ -124,11 +130,11 @@ class InFlightLookup(Generic[Answer]):
         self._counts = {first.account: 1}
         self.wanted_by = {first.account: first.priority}
         self.lookup: LookupHandle[Answer] | None = None
-        first.join(self)
+        first.join(self, self._began)
 
     def join(self, interest: Interest[Answer]) -> None:
         self._interests[interest] = None
-        interest.join(self)
+        interest.join(self, self._cache.now())
         account, priority = interest.account, interest.priority
         self._counts[account] = self._counts.get(account, 0) + 1
         if account not in self.wanted_by or priority < self.wanted_by[account]:
@@ -148,6 +154,8 @@ class InFlightLookup(Generic[Answer]):
         self._counts[account] -= 1
         if not self._interests:
             kept_s = FAILURE_KEPT_S if by_clock and lookup.was_sent else 0.0
+            if isinstance(reported, LookupFailed):
+                kept_s = min(kept_s, self._cache.failure_kept_s)
             lookup.cancel()
             self._cache.lookup_done(self._name, cast(Answer, reported), kept_s)
             if by_clock:
@@ -159,10 +167,22 @@ class InFlightLookup(Generic[Answer]):
         return reported
 
     def finish(self, answer: Answer, kept_s: float) -> None:
-        """The look-up is done: all waiting callers get the answer."""
+        """The look-up is done: all waiting callers get the answer.
+
+        A failure that is not kept goes only to those that waited from the start; the others
+        get one new look-up.
+        """
         self._cache.lookup_done(self._name, answer, kept_s)
         self._report(answer)
         interests, self._interests = self._interests, {}
+        anew: list[Interest[Answer]] = []
+        if kept_s <= 0 and isinstance(answer, LookupFailed):
+            late_from = self._began + JOINED_LATE_S
+            anew = [interest for interest in interests if interest.joined_at > late_from]
+        for interest in anew:
+            del interests[interest]
+            self._cache.join(self._name, interest)
+            interest.joined_at = float("-inf")  # only once
         for interest in interests:
             interest.end(answer)
 
@@ -175,7 +195,8 @@ class SingleFlightCache(Generic[Answer]):
     """Answers by name until they expire, and one look-up at a time for each name.
 
     `new_lookup` makes a look-up, which calls `finish` with the answer and the seconds for
-    which it may be kept. Beyond `names_max` the oldest answer is dropped.
+    which it may be kept. A look-up that ends at its last caller's deadline is kept for
+    `failure_kept_s`. Beyond `names_max` the oldest answer is dropped.
     """
 
     def __init__(
@@ -184,9 +205,11 @@ class SingleFlightCache(Generic[Answer]):
         new_lookup: "Callable[[str, InFlightLookup[Answer]], LookupHandle[Answer]]",
         *,
         names_max: int = DOMAINS_MAX,
+        failure_kept_s: float = FAILURE_KEPT_S,
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self.observer = observer
+        self.failure_kept_s = failure_kept_s
         self.now = clock.now
         self._clock = clock
         self._new_lookup = new_lookup
@@ -207,6 +230,11 @@ class SingleFlightCache(Generic[Answer]):
 
     def subscribe(self, name: str, interest: Interest[Answer]) -> None:
         """Join the look-up of this name, or start it. The interest may be settled at once."""
+        self.join(name, interest)
+        self._clock.watch(interest)
+
+    def join(self, name: str, interest: Interest[Answer]) -> None:
+        """The same for an interest whose deadline the clock keeps already."""
         lookup = self._in_flight.get(name)
         if lookup is not None:
             lookup.join(interest)
@@ -218,7 +246,6 @@ class SingleFlightCache(Generic[Answer]):
             except BaseException:
                 self._in_flight.pop(name, None)  # or later callers would join it and wait for ever
                 raise
-        self._clock.watch(interest)
 
     async def find(
         self, name: str, account: str = "", priority: Priority = Priority.REQUEST

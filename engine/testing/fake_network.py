@@ -16,8 +16,18 @@ import dns.message
 import trio
 from trio.testing import memory_stream_pair
 
+from mailprobe.engine.dns.pacing import read_refusal
+from mailprobe.engine.dns.response import HttpResponse
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
-from mailprobe.engine.testing.zone import HTML, Behaviour, Zone, ZoneMode, answer_in_mode
+from mailprobe.engine.testing.resolver_faults import ResolverFaults, Unavailable
+from mailprobe.engine.testing.zone import (
+    HTML,
+    Behaviour,
+    Zone,
+    ZoneMode,
+    answer_in_mode,
+    answer_of_faults,
+)
 
 FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public, and not the address of a mail host
 DIALLED_KEPT = 100_000
@@ -72,6 +82,7 @@ class FakeEndpoint:
 
     delay_s: float = 0.0
     mode: ZoneMode | None = None
+    faults: ResolverFaults = field(default_factory=ResolverFaults)  # besides those of the zone
 
 
 @dataclass(slots=True)
@@ -90,9 +101,11 @@ class FakeTransport:
         self.exchanged[url] += 1
         endpoint = self.endpoints.get(url, FakeEndpoint())
         await trio.sleep(endpoint.delay_s)
-        if endpoint.mode is not None:
-            answer = answer_in_mode(dns.message.from_wire(query), endpoint.mode)
-        else:
+        question = dns.message.from_wire(query)
+        answer = answer_of_faults(question, endpoint.faults)
+        if answer is None and endpoint.mode is not None:
+            answer = answer_in_mode(question, endpoint.mode)
+        elif answer is None:
             answer = self.zone.answer(query)
         return answer if isinstance(answer, bytes) else await self._act(answer)
 
@@ -101,6 +114,10 @@ class FakeTransport:
             await trio.sleep_forever()
         if behaviour is ZoneMode.HTML:
             return HTML
+        if isinstance(behaviour, Unavailable):
+            date, retry_after = behaviour.date.encode(), behaviour.retry_after.encode()
+            response = HttpResponse(behaviour.status, date=date, retry_after=retry_after)
+            raise read_refusal(response, trio.current_time())
         raise ConnectionError(f"the resolver is {behaviour.value}")
 
 

@@ -18,6 +18,8 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from mailprobe.engine.testing.resolver_faults import ResolverFaults, Unavailable
+
 QUERIES_KEPT = 100_000  # different questions counted
 CHAIN_MAX = 20  # steps of CNAME that are put into one answer
 HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
@@ -40,7 +42,7 @@ class ZoneMode(Enum):
 
 
 # Failures without a DNS message: the transport has to act them out.
-Behaviour = ZoneMode
+Behaviour = ZoneMode | Unavailable
 ACTED = frozenset({ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE})
 
 
@@ -69,6 +71,7 @@ class Zone:
     names: dict[str, Name] = field(default_factory=dict)
     queries: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
     _failed: Counter[str] = field(default_factory=Counter)  # queries of a name in its mode
+    faults: ResolverFaults = field(default_factory=ResolverFaults)  # of the resolver as a whole
     _turns: Counter[str] = field(default_factory=Counter)  # answers of a name that rotates
 
     def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
@@ -122,6 +125,8 @@ class Zone:
         name, kind = _plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype)
         if (name, kind) in self.queries or len(self.queries) < QUERIES_KEPT:
             self.queries[name, kind] += 1
+        if (failed := answer_of_faults(question, self.faults)) is not None:
+            return failed
         known = self.names.get(name)
         mode = known.mode if known else ZoneMode.NXDOMAIN
         if mode is not None and (known is None or self._is_failing(name, known, kind)):
@@ -156,6 +161,15 @@ class Zone:
         self._turns[name] += kind == "A"
         turned = known.addresses[first:] + known.addresses[:first]
         return replace(known, addresses=turned[: known.shown])
+
+
+def answer_of_faults(
+    question: dns.message.Message, faults: ResolverFaults
+) -> bytes | Behaviour | None:
+    """How a resolver with these faults fails for this query, or None if it does not."""
+    asked = question.question[0]
+    fault = faults.fault(_plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype))
+    return answer_in_mode(question, ZoneMode.SERVFAIL) if fault is True else fault or None
 
 
 def answer_in_mode(question: dns.message.Message, mode: ZoneMode) -> bytes | Behaviour:

@@ -1,4 +1,4 @@
-"""Names that hang, over real sockets: HTTP/2 as the lab's resolver speaks it, and HTTP/1.1."""
+"""Names that hang and resolvers in trouble, over real sockets: the lab's, and one of HTTP/1.1."""
 
 import random
 import select
@@ -236,6 +236,39 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
                         verdicts.append(answer.verdict)
         nursery.cancel_scope.cancel()
     assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
+
+
+@pytest.mark.parametrize(
+    ("count", "delay_s", "hung", "lasts_s"), [(2_000, 0.0, 0, 5.0), (400, 0.02, 20, 8.0)]
+)
+async def test_goaway_after_every_five_answers_costs_a_list_nothing(
+    idle_clock, tmp_path, count, delay_s, hung, lasts_s
+):
+    """What is given back is sent again, and soon no more is sent than is answered."""
+    async with open_fake_network() as network, trio.open_nursery() as nursery:
+        host = MailHost()
+        for number in range(count):
+            network.add(f"d{number}.test", host, mx="mx.test")
+        for number in range(hung):
+            network.zone.mode(f"d{number}.test", ZoneMode.HANG)
+        network.zone.faults.goaway_after = 5
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        tls, authority = lab.make_authority(tmp_path, "127.0.0.1")
+        resolver = lab.Resolver(network.zone, delay_s=delay_s)
+        listeners = [trio.SSLListener(listener, tls)]
+        nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
+        url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}{lab.PATH}"
+        settings = EngineSettings(doh_urls=(url,), doh_ca_file=str(authority))
+        async with open_engine(settings, dial=network.dial, rng=random.Random(0)) as engine:
+            began = trio.current_time()
+            texts = [f"known@d{number}.test" for number in range(count)]
+            verdicts = await verify(engine, *texts, deferred_start=True)
+            lasted_s = trio.current_time() - began
+        nursery.cancel_scope.cancel()
+    assert failed(verdicts) == {f"d{number}.test" for number in range(hung)}
+    assert lasted_s < lasts_s
+    assert resolver.connections_seen >= count / 5
+    assert sum(network.zone.queries.values()) <= 2 * count + 20 * hung
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])

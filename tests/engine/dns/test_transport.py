@@ -14,15 +14,19 @@ import pytest
 import trio
 import trustme
 
+from mailprobe.bench.lab import doh as lab
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.endpoint import TRIES_MAX
 from mailprobe.engine.dns.messages import (
+    Route,
     encode_query,
     read_route,
 )
-from mailprobe.engine.dns.response import TransportFailed
+from mailprobe.engine.dns.response import QueryRefused, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.testing.resolver_faults import ResolverFaults, RetryAfter
+from mailprobe.engine.testing.zone import Zone
 from tests.engine.dns.scripted_endpoints import ROUTE, reply
 
 
@@ -161,6 +165,34 @@ async def test_what_is_no_dns_answer_is_a_failure(path, words, requests):
             await transport.exchange(f"{server.url}{path}", encode_query("shop.test", "MX"))
         assert server.requests == requests
         assert await transport.exchange(f"{server.url}/q", encode_query("shop.test", "MX"))
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+@pytest.mark.parametrize("retry_after", RetryAfter)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_refusal_says_when_to_come_again(tmp_path, protocol, status, retry_after):
+    """As the lab's resolver says it, over both versions of HTTP; then it answers."""
+    zone = Zone()
+    zone.mx("shop.test", "mx.shop.test")
+    zone.faults = ResolverFaults(
+        limited_first=status == 429,
+        unavailable_first=status == 503,
+        retry_after_s=7,
+        retry_after=retry_after,
+    )
+    authority = lab.Authority(tmp_path, "127.0.0.1")
+    [tcp] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    listeners = [trio.SSLListener(tcp, authority.context(protocol))]
+    url = f"https://127.0.0.1:{tcp.socket.getsockname()[1]}{lab.PATH}"
+    query = encode_query("shop.test", "MX")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, lab.Resolver(zone).serve, listeners)
+        async with open_transport(str(authority.trusted)) as transport:
+            with pytest.raises(QueryRefused, match=f"HTTP status {status}") as refused:
+                await transport.exchange(url, query)
+            assert refused.value.retry_after_s == 7
+            assert isinstance(read_route(await transport.exchange(url, query), "shop.test"), Route)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_connection_that_ended_between_questions_is_no_failure():

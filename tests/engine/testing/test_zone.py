@@ -8,6 +8,7 @@ import trio
 
 from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.resolver_faults import ResolverFaults, RetryAfter, Unavailable
 from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
 
 URL = "https://9.9.9.9/dns-query"
@@ -141,6 +142,56 @@ def test_questions_are_counted(zone):
     for kind in ("MX", "MX", "A"):
         resolve(zone, "Shop.test", kind)
     assert zone.queries == {("shop.test", "MX"): 2, ("shop.test", "A"): 1}
+
+
+def statuses(zone: Zone, count: int, *names: str) -> list[int]:
+    """The statuses of HTTP with which the zone answers so many questions; -2 is SERVFAIL."""
+    found = []
+    for number in range(count):
+        name = names[number % len(names)] if names else "shop.test"
+        answer = zone.answer(dns.message.make_query(name, "MX").to_wire())
+        if isinstance(answer, Unavailable):
+            found.append(answer.status)
+        else:
+            assert isinstance(answer, bytes)
+            found.append(200 if dns.message.from_wire(answer).rcode() == 0 else -2)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("faults", "found"),
+    [
+        ({}, [200] * 6),
+        ({"servfail_first": 1}, [-2, -2, 200, 200, 200, 200]),
+        ({"servfail_first": 2}, [-2, -2, -2, -2, 200, 200]),
+        ({"unavailable_first": 2}, [503, 503, 200, 200, 200, 200]),
+        ({"limited_first": 2}, [429, 429, 200, 200, 200, 200]),
+        ({"limited_every": 3}, [200, 200, 429, 200, 200, 429]),
+        ({"limited_every": 1}, [429] * 6),
+        ({"per_second": 4}, [200, 200, 200, 200, 429, 429]),
+        ({"servfail_first": 1, "unavailable_first": 1}, [503, -2, -2, 200, 200, 200]),
+        ({"limited_every": 1, "kinds": frozenset({"A"})}, [200] * 6),
+    ],
+)
+def test_faults_count_the_questions(zone, faults, found):
+    zone.mx("other.test", "mx1.shop.test")
+    zone.faults = ResolverFaults(now=lambda: 5.0, **faults)
+    assert statuses(zone, 6, "shop.test", "other.test") == found
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "text"),
+    [
+        (RetryAfter.SECONDS, "7"),
+        (RetryAfter.DATE, "Thu, 01 Jan 1970 00:00:12 GMT"),
+    ],
+)
+def test_a_refusal_asks_for_a_pause(zone, retry_after, text):
+    zone.faults = ResolverFaults(
+        limited_first=1, retry_after_s=7, retry_after=retry_after, now=lambda: 5.0
+    )
+    answer = zone.answer(dns.message.make_query("shop.test", "MX").to_wire())
+    assert answer == Unavailable(429, "Thu, 01 Jan 1970 00:00:05 GMT", text)
 
 
 async def test_the_transport_acts_out_what_the_zone_says(autojump_clock):
