@@ -139,6 +139,26 @@ HOSTILE_TEXTS = tuple(
         "1aa-" * 60 + " ",
     )
 )
+# What hosts say to one recipient too many; "" closes without a word, 421 with one
+LIMIT_REPLIES = (
+    "452 4.5.3 Too many recipients",
+    "550 Recipient limit has been exceeded for this message",
+    "550 5.7.1 Maximum recipients per connection is 1",
+    "554 5.7.1 One recipient only please",
+    "452 4.3.1 Insufficient system resources",
+    "452 4.3.1 <{rcpt}> 4F3A9C: Insufficient system resources",
+    "451 4.7.1 Try again later",
+    "450 4.7.1 Error: too much mail",
+    "552 Too many recipients",
+    "550 5.5.3",
+    "503 bad sequence of commands",
+    "501 Too many",
+    "550 Nur ein Empfänger je Nachricht erlaubt",
+    "550 Un seul destinataire par message",
+    "550 收件人过多",
+    "421 4.7.0 Too many recipients",
+    "",
+)
 TARPIT_S = 5.0  # as Exchange delays by default (TarpitInterval)
 
 
@@ -257,6 +277,24 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     "swapping": MailHost(faults={"RCPT 1": Swap()}),
     "hostile text": _to_everyone(HOSTILE_TEXTS[0]),
 }
+
+
+def limited_host(
+    reply: str,
+    *,
+    per_transaction: int | None = None,
+    per_connection: int | None = None,
+    **changes: object,
+) -> MailHost:
+    """A host that gives this reply to recipients beyond its limits: see LIMIT_REPLIES."""
+    return new_host(
+        "friendly",
+        recipients_max=per_transaction,
+        recipients_reply=reply,
+        session_recipients_max=per_connection,
+        session_recipients_reply=reply,
+        **changes,
+    )
 
 
 def new_host(profile: str, name: str | None = None, **changes: object) -> MailHost:
