@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from mailprobe.engine.dns.messages import Addresses
 from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.smtp.pool.hedging import connect_ahead, take_equals
+from mailprobe.engine.smtp.pool.hedging import connect_ahead, move_equals
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Probe
@@ -59,7 +59,7 @@ class Hedges:
     def greeted(self, pool: Pool) -> None:
         for silent in self._silent.pop(pool, ()):
             if silent.opener.silent:
-                take_equals(pool, silent)
+                move_equals(pool, silent)
 
     def gave_up(self, pool: Pool) -> None:
         """The pool has no connection any more."""
@@ -69,7 +69,7 @@ class Hedges:
         if pool is silent:
             return
         if pool.sessions:
-            take_equals(pool, silent)
+            move_equals(pool, silent)
         elif pool.connections or connect_ahead(pool):
             self._silent.setdefault(pool, {})[silent] = None
 

@@ -22,12 +22,12 @@ def connect_ahead(pool: "Pool") -> bool:
     return True
 
 
-def take_equals(pool: "Pool", silent: "Pool") -> None:
+def move_equals(pool: "Pool", silent: "Pool") -> None:
     """Move here the probes for which this host and the silent one have the same preference.
 
     The two exchanges change places, so the silent one is the next if this one fails.
     """
-    now, taken = pool.now(), []
+    now, moved = pool.now(), []
     if now < pool.backoff.until or now < pool.names_backoff_until:
         return
     for probe in silent.waiting:
@@ -45,8 +45,8 @@ def take_equals(pool: "Pool", silent: "Pool") -> None:
         if probe.notes is not None:
             words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
             probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
-        taken.append(probe)
-    if taken:
-        silent.present -= len(taken)
-        pool.join(taken, now)
+        moved.append(probe)
+    if moved:
+        silent.present -= len(moved)
+        pool.join(moved, now)
         pool.dispatcher.capacity_freed(silent)
