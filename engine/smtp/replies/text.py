@@ -241,6 +241,7 @@ class Subjects:
     def mark_subjects(self, words: list[str]) -> str:
         """Return the text with its subjects marked."""
         spoken: list[str] = []
+        owner_follows = False  # of a phrase that is another's: `forwarding address of`
         at = 0
         while at < len(words):
             if words[at] in self.auxiliary or words[at] == BREAK:
@@ -251,10 +252,12 @@ class Subjects:
                 start, mark = at, self._mark(words[at:noun])
                 at, owned = self._after(words, noun)
                 owned = owned or self._is_of_another(spoken) or self._keeps(words, start)
-                spoken.append(ANOTHER if owned else mark)
+                spoken.append(ANOTHER if owned or owner_follows else mark)
+                owner_follows = spoken[-1] == ANOTHER and not OF.isdisjoint(words[noun:at])
             else:
                 spoken += words[at:end]
                 at = end
+                owner_follows = False
         return " ".join(spoken)
 
     def _phrase(self, words: list[str], at: int) -> tuple[int, int]:
@@ -274,11 +277,11 @@ class Subjects:
         return ANOTHER if seen & self.others and not seen & self.recipient else MAILBOX
 
     def _is_of_another(self, spoken: list[str]) -> bool:
-        """Does the text before a phrase end in `the server of`, `database for`?"""
-        if len(spoken) < 2 or spoken[-1] not in OF:
-            return False
-        owner = spoken[-2]
-        return owner == ANOTHER or owner in self.machinery or owner in self.others
+        """Does the text before a phrase end in `the server of`, `folder for`?
+
+        Then the phrase is no subject, unless what is the phrase's is a mailbox itself.
+        """
+        return len(spoken) > 1 and spoken[-1] in OF and spoken[-2] != MAILBOX
 
     def _keeps(self, words: list[str], start: int) -> bool:
         """Is the phrase that begins here `directory users`, `database user`?"""
