@@ -25,6 +25,7 @@ FAR_EAST_MAX = 300  # characters: WORDS_MAX words of two to five each
 MAILBOX, ANOTHER = "¤", "‡"
 BREAK = ","  # where a clause ends: `rejected: user unknown`
 OF = frozenset({"of", "for"})
+TOWARDS = OF | {"to"}
 POSSESSIVES = frozenset({"your", "our", "from"})  # belong to the next phrase
 OBSCURE = "·"  # replaces text that the lexicon does not know, in scripts without spaces
 
@@ -106,6 +107,7 @@ def _without_accents() -> dict[int, str | None]:
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
     bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
+    bare |= {0x401: "\u0415", 0x451: "\u0435"}  # Cyrillic io, which most write as ie
     bare |= dict.fromkeys(range(0x300, 0x370))  # combining accents
     bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # zero width
     bare |= {0xFF01 + n: chr(0x21 + n) for n in range(94)}  # full-width ASCII
@@ -277,11 +279,11 @@ class Subjects:
         return ANOTHER if seen & self.others and not seen & self.recipient else MAILBOX
 
     def _is_of_another(self, spoken: list[str]) -> bool:
-        """Does the text before a phrase end in `the server of`, `folder for`?
+        """Does the text before a phrase end in `the server of`, `folder for`, `spam to`?
 
         Then the phrase is no subject, unless what is the phrase's is a mailbox itself.
         """
-        return len(spoken) > 1 and spoken[-1] in OF and spoken[-2] != MAILBOX
+        return len(spoken) > 1 and spoken[-1] in TOWARDS and spoken[-2] != MAILBOX
 
     def _keeps(self, words: list[str], start: int) -> bool:
         """Is the phrase that begins here `directory users`, `database user`?"""
