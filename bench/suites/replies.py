@@ -59,9 +59,9 @@ def run() -> list[Figure]:
 # ------------------------------------------------ the collections
 
 
-def collections(folder: Path = COLLECTIONS) -> dict[str, list[Row]]:
+def collections() -> dict[str, list[Row]]:
     """Read the collections, by file name; empty if there are none."""
-    return {path.name: read_collection(path) for path in sorted(folder.glob("replies*.tsv"))}
+    return {path.name: read_collection(path) for path in sorted(COLLECTIONS.glob("replies*.tsv"))}
 
 
 def read_collection(path: Path) -> list[Row]:

@@ -26,6 +26,7 @@ MAILBOX, ANOTHER = "¤", "‡"
 BREAK = ","  # where a clause ends: `rejected: user unknown`
 OF = frozenset({"of", "for"})
 TOWARDS = OF | {"to"}
+YOU_BEFORE = 6  # words in which `you` makes the mailbox behind `to` the recipient's
 POSSESSIVES = frozenset({"your", "our", "from"})  # belong to the next phrase
 OBSCURE = "·"  # replaces text that the lexicon does not know, in scripts without spaces
 
@@ -281,9 +282,12 @@ class Subjects:
     def _is_of_another(self, spoken: list[str]) -> bool:
         """Does the text before a phrase end in `the server of`, `folder for`, `spam to`?
 
-        Then the phrase is no subject, unless what is the phrase's is a mailbox itself.
+        Then the phrase is no subject, unless what is the phrase's is a mailbox itself, or
+        `you` wrote to it.
         """
-        return len(spoken) > 1 and spoken[-1] in TOWARDS and spoken[-2] != MAILBOX
+        if len(spoken) < 2 or spoken[-1] not in TOWARDS or spoken[-2] == MAILBOX:
+            return False
+        return spoken[-1] in OF or "you" not in spoken[-YOU_BEFORE:]
 
     def _keeps(self, words: list[str], start: int) -> bool:
         """Is the phrase that begins here `directory users`, `database user`?"""
