@@ -25,6 +25,8 @@ FAR_EAST_MAX = 300  # characters: WORDS_MAX words of two to five each
 MAILBOX, ANOTHER = "¤", "‡"
 BREAK = ","  # where a clause ends: `rejected: user unknown`
 OF = frozenset({"of", "for"})
+TOWARDS = OF | {"to"}
+YOU_BEFORE = 6  # words in which `you` makes the mailbox behind `to` the recipient's
 POSSESSIVES = frozenset({"your", "our", "from"})  # belong to the next phrase
 OBSCURE = "·"  # replaces text that the lexicon does not know, in scripts without spaces
 
@@ -106,6 +108,7 @@ def _without_accents() -> dict[int, str | None]:
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
     bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
+    bare |= {0x401: "\u0415", 0x451: "\u0435"}  # Cyrillic io, which most write as ie
     bare |= dict.fromkeys(range(0x300, 0x370))  # combining accents
     bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # zero width
     bare |= {0xFF01 + n: chr(0x21 + n) for n in range(94)}  # full-width ASCII
@@ -241,6 +244,7 @@ class Subjects:
     def mark_subjects(self, words: list[str]) -> str:
         """Return the text with its subjects marked."""
         spoken: list[str] = []
+        owner_follows = False  # of a phrase that is another's: `forwarding address of`
         at = 0
         while at < len(words):
             if words[at] in self.auxiliary or words[at] == BREAK:
@@ -251,10 +255,12 @@ class Subjects:
                 start, mark = at, self._mark(words[at:noun])
                 at, owned = self._after(words, noun)
                 owned = owned or self._is_of_another(spoken) or self._keeps(words, start)
-                spoken.append(ANOTHER if owned else mark)
+                spoken.append(ANOTHER if owned or owner_follows else mark)
+                owner_follows = spoken[-1] == ANOTHER and not OF.isdisjoint(words[noun:at])
             else:
                 spoken += words[at:end]
                 at = end
+                owner_follows = False
         return " ".join(spoken)
 
     def _phrase(self, words: list[str], at: int) -> tuple[int, int]:
@@ -274,11 +280,14 @@ class Subjects:
         return ANOTHER if seen & self.others and not seen & self.recipient else MAILBOX
 
     def _is_of_another(self, spoken: list[str]) -> bool:
-        """Does the text before a phrase end in `the server of`, `database for`?"""
-        if len(spoken) < 2 or spoken[-1] not in OF:
+        """Does the text before a phrase end in `the server of`, `folder for`, `spam to`?
+
+        Then the phrase is no subject, unless what is the phrase's is a mailbox itself, or
+        `you` wrote to it.
+        """
+        if len(spoken) < 2 or spoken[-1] not in TOWARDS or spoken[-2] == MAILBOX:
             return False
-        owner = spoken[-2]
-        return owner == ANOTHER or owner in self.machinery or owner in self.others
+        return spoken[-1] in OF or "you" not in spoken[-YOU_BEFORE:]
 
     def _keeps(self, words: list[str], start: int) -> bool:
         """Is the phrase that begins here `directory users`, `database user`?"""

@@ -1,30 +1,20 @@
-"""Lines that real hosts say, classified by hand.
+"""Replies of real hosts, classified by hand.
 
 `replies.tsv` and `replies_more.tsv` come from bounce parsers and mail servers;
 `replies_subjects.tsv` has pairs in many languages whose words differ in little but whom
-they speak of. `replies_verdicts.tsv` says of lines like those, made up to mislead,
-only whether they condemn the address.
+they speak of; `replies_gateways.tsv` has what servers, gateways and providers say of
+counts, caches, senders and codes; the rules were not yet changed for
+`replies_held_out.tsv` when it was written. `replies_verdicts.tsv` says of lines like
+those, made up to mislead, only whether they condemn the address.
+
+The benchmark scores the same collections (bench/suites/replies.py).
 """
 
-import csv
-from pathlib import Path
+from mailprobe.bench.suites.replies import Row, collections, reply_of_row
 
-from mailprobe.engine.smtp.wire import SmtpReply
-
-HERE = Path(__file__).parent
-COLLECTIONS = ["replies.tsv", "replies_more.tsv", "replies_subjects.tsv"]
-Row = dict[str, str]
-
-
-def rows_of(name: str) -> list[Row]:
-    with (HERE / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-VERDICTS = rows_of("replies_verdicts.tsv")
-ROWS = {name: rows_of(name) for name in COLLECTIONS}
-ALL_ROWS = [row for rows in ROWS.values() for row in rows]
-
-
-def reply_of(row: Row) -> SmtpReply:
-    return SmtpReply(int(row["code"]), (f"{row['enhanced_code']} {row['text']}".strip(),))
+_EVERY = collections()
+VERDICTS = _EVERY.pop("replies_verdicts.tsv")
+ROWS = _EVERY
+COLLECTIONS = sorted(ROWS)
+ALL_ROWS: list[Row] = [row for rows in ROWS.values() for row in rows]
+reply_of = reply_of_row

@@ -32,6 +32,8 @@ def subjects_of(text: str) -> str:
         ("U\u017cytkownik nieznany", "user unknown"),
         ("Böyle bir kullanıcı yok", "such bir user not exist"),
         ("Пользователь не найден", "user not found"),
+        ("Ящик отключён", "mailbox disabled"),
+        ("Zu viele unbekannte Empfänger", "zu many unknown recipient"),
         ("用户不存在", "user not exist"),
         ("宛先が見つかりません", "recipient not found"),
         ("존재하지 않는 사용자", "not exist user"),
@@ -62,6 +64,12 @@ def test_words(text: str, words: str):
         ("发件人地址不存在", "‡ not exist"),
         ("收件人地址不存在", "¤ not exist"),
         ("server is busy", "server busy"),
+        ("Folder for the recipient does not exist", "folder for ‡ not exist"),
+        ("Forwarding address of user is invalid", "‡ ‡ invalid"),
+        ("Mailbox of the user is unknown", "¤ ¤ unknown"),
+        ("Spam to this user is not accepted", "spam to ‡ not accepted"),
+        ("You wrote to a mailbox that does not exist", "you wrote to ¤ not exist"),
+        ("HTML email not accepted", "html ‡ not accepted"),
     ],
 )
 def test_who_is_spoken_of(text: str, subjects: str):
