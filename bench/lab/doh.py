@@ -58,13 +58,14 @@ class Response:
 class Resolver:
     """One endpoint. After `requests_max` questions a connection is ended with GOAWAY.
 
-    `zone.faults` says what else it does wrong. After `faults.goaway_after` answers a
-    connection is ended, too, but gives back all questions that it has not answered by then.
+    After `goaway_after` answers it is ended, too, but gives back all questions that it has
+    not answered by then. The zone may have other faults.
     """
 
     zone: Zone
     requests_max: int | None = None
     delay_s: float = 0.0
+    goaway_after: int | None = None
     connections_seen: int = 0
 
     async def serve(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
@@ -191,7 +192,7 @@ class _Connection:
             self._h2.send_headers(number, headers)
             self._h2.send_data(number, response.body, end_stream=True)
             self._responses += 1
-            if self._responses == self._resolver.zone.faults.goaway_after:
+            if self._responses == self._resolver.goaway_after:
                 self._gone = True
                 self._h2.close_connection(last_stream_id=number)
 

@@ -48,7 +48,11 @@ async def _play(
     scenario: Scenario, smtp_listeners: LabListeners, folder: Path, seed: int, until_eof: bool
 ) -> int:
     authority = doh.Authority(folder, RESOLVER_ADDRESS)
-    resolver = doh.Resolver(scenario.zone, requests_max=scenario.doh_requests_max)
+    resolver = doh.Resolver(
+        scenario.zone,
+        requests_max=scenario.doh_requests_max,
+        goaway_after=scenario.zone.faults.goaway_after,
+    )
     urls, listeners = {}, []
     for protocol in ("h2", "http/1.1"):
         [tcp] = await trio.open_tcp_listeners(0, host=RESOLVER_ADDRESS)

@@ -31,7 +31,7 @@ class Unavailable:
 class ResolverFaults:
     """What a resolver does wrong; by default nothing.
 
-    `goaway_after` needs HTTP/2: only the lab's resolver plays it.
+    `goaway_after` needs HTTP/2: only the lab plays it.
     """
 
     servfail_first: int = 0  # SERVFAIL for so many first questions about each name and type

@@ -251,10 +251,9 @@ async def test_goaway_after_every_five_answers_costs_a_list_nothing(
             network.add(f"d{number}.test", host, mx="mx.test")
         for number in range(hung):
             network.zone.mode(f"d{number}.test", ZoneMode.HANG)
-        network.zone.faults.goaway_after = 5
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         tls, authority = lab.make_authority(tmp_path, "127.0.0.1")
-        resolver = lab.Resolver(network.zone, delay_s=delay_s)
+        resolver = lab.Resolver(network.zone, delay_s=delay_s, goaway_after=5)
         listeners = [trio.SSLListener(listener, tls)]
         nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
         url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}{lab.PATH}"
