@@ -6,7 +6,7 @@ recipient, so it must not answer for one that is only slow. Of exchanges with th
 the first one to greet takes the probes. Addresses of a list are not hedged.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from mailprobe.engine.dns.messages import Addresses
 from mailprobe.engine.dns.routes import Routes
@@ -37,7 +37,7 @@ class Hedges:
         # The silent pools for which a pool is connecting now, by that pool.
         self._silent: dict[Pool, dict[Pool, None]] = {}
 
-    def hedge(self, silent: Pool, probes: Iterable[Probe]) -> None:
+    def hedge(self, silent: Pool, probes: Sequence[Probe]) -> None:
         """This pool is silent: connect to the next exchange of each of these that waits there."""
         exchanges: dict[str, str] = {}  # name -> account
         for probe in probes:
@@ -50,7 +50,7 @@ class Hedges:
             if known is None:
                 self._look_up(name, account, silent)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                self._connect(self._pools.find(usable, name), silent)
+                self._connect(self._pools.find(usable, name), silent, probes)
 
     def is_wanted(self, pool: Pool) -> bool:
         """May probes of a silent pool still move to this one?"""
@@ -59,17 +59,17 @@ class Hedges:
     def greeted(self, pool: Pool) -> None:
         for silent in self._silent.pop(pool, ()):
             if silent.opener.silent:
-                move_equals(pool, silent)
+                move_equals(pool, silent, list(silent.waiting))
 
     def gave_up(self, pool: Pool) -> None:
         """The pool has no connection any more."""
         self._silent.pop(pool, None)
 
-    def _connect(self, pool: Pool, silent: Pool) -> None:
+    def _connect(self, pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         if pool is silent:
             return
         if pool.sessions:
-            move_equals(pool, silent)
+            move_equals(pool, silent, probes)
         elif pool.connections or connect_ahead(pool):
             self._silent.setdefault(pool, {})[silent] = None
 

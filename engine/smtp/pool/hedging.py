@@ -1,10 +1,12 @@
 """One hedge: a connection for probes that may fail over, and moves between equal exchanges."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.connecting import run_connection
 from mailprobe.engine.smtp.pool.opening import HEDGE_S
+from mailprobe.engine.smtp.probe import Probe
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
@@ -22,15 +24,15 @@ def connect_ahead(pool: "Pool") -> bool:
     return True
 
 
-def move_equals(pool: "Pool", silent: "Pool") -> None:
-    """Move here the probes for which this host and the silent one have the same preference.
+def move_equals(pool: "Pool", silent: "Pool", probes: Sequence[Probe]) -> None:
+    """Move here those of the probes for which this host and the silent one are equally preferred.
 
     The two exchanges change places, so the silent one is the next if this one fails.
     """
     now, moved = pool.now(), []
     if now < pool.backoff.until or now < pool.names_backoff_until:
         return
-    for probe in silent.waiting:
+    for probe in probes:
         if silent.session_ended(probe) or probe.deferred_start:
             continue
         place, exchange = probe.exchange_index, probe.next_exchange
