@@ -94,7 +94,7 @@ def condemns(reply: SmtpReply, reading: ReplyMeaning) -> bool:
 
 
 @dataclass(slots=True)
-class Score:
+class ClassScore:
     """Replies of one class, or of all: how many there are, and how many are read rightly."""
 
     count: int = 0
@@ -121,24 +121,24 @@ class Score:
         return 100 * self.right / self.count if self.count else 100.0
 
 
-def scores(rules: Rules, rows: Sequence[Row]) -> dict[str, Score]:
-    """Score the rows by class; rows without a class by whether they condemn the address."""
-    by_class: dict[str, Score] = {}
+def scores(rules: Rules, rows: Sequence[Row]) -> dict[str, ClassScore]:
+    """ClassScore the rows by class; rows without a class by whether they condemn the address."""
+    by_class: dict[str, ClassScore] = {}
     for row in rows:
         name = row.get("class") or ("condemns" if row["condemns"] == "yes" else "does not condemn")
-        by_class.setdefault(name, Score()).add(row, rules)
+        by_class.setdefault(name, ClassScore()).add(row, rules)
     return by_class
 
 
-def total(by_class: Mapping[str, Score]) -> Score:
-    return Score(
+def total(by_class: Mapping[str, ClassScore]) -> ClassScore:
+    return ClassScore(
         sum(score.count for score in by_class.values()),
         sum(score.right for score in by_class.values()),
         [line for score in by_class.values() for line in score.falsely_undeliverable],
     )
 
 
-def table(by_class: Mapping[str, Score]) -> Iterator[str]:
+def table(by_class: Mapping[str, ClassScore]) -> Iterator[str]:
     yield f"{'class':18} {'replies':>7} {'right':>6} {'wrong':>6} {'right %':>8} {'false':>6}"
     for name, score in [*sorted(by_class.items()), ("all", total(by_class))]:
         yield (
