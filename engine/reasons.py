@@ -47,8 +47,9 @@ BY_RULE: dict[str, VerdictCause] = {
     "exchange.not-public": VerdictCause("host_down", "host"),
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
-    "clock.connect": VerdictCause("timeout", "network"),
     RANDOM_UNANSWERED: VerdictCause("untested", "host"),
+    # Not the network's: one result cannot tell a dead host from a closed port 25.
+    "clock.connect": VerdictCause("timeout", "host"),
 }
 
 BY_MEANING: dict[Meaning, VerdictCause] = {

@@ -8,6 +8,7 @@ import idna
 
 from mailprobe.bench.lab import fixture_domains
 from mailprobe.bench.lab.adverse_hosts import adverse
+from mailprobe.bench.lab.dead_host import dead
 from mailprobe.bench.lab.internet import internet
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.bench.lab.sequences import sequences
@@ -355,6 +356,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "adverse": adverse,
     "internet": internet,
     "sequences": sequences,
+    "dead": dead,
 }
 
 
