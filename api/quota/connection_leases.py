@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import uuid4
 
 import trio
 
@@ -25,6 +24,7 @@ from mailprobe.engine.background import log_fault, supervised
 from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.lease_holders import new_holder
 
 log = logging.getLogger("mailprobe.fleet")
 
@@ -109,7 +109,7 @@ class LeasedBudget:
     """This process's permits; implements mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
     def __init__(self, store: LeaseStore, limit: int) -> None:
-        self.holder = uuid4().hex  # new at each start, so that no lease is inherited
+        self.holder = new_holder()  # at each start, so that no lease is inherited
         self._store = store
         self._limit = limit
         self._permit_holder: PermitHolder | None = None
