@@ -16,7 +16,7 @@ Recalled = Literal["mx", "addresses"]
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked"),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
-    *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall"),
+    *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", "catch-all.random-accepted"),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),

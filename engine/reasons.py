@@ -20,7 +20,10 @@ class VerdictCause(NamedTuple):
 # What time may cure within minutes. Not `full`, which takes its owner, nor `blocked_us`,
 # which takes ours: asking again would only confirm our bad name.
 PASSING: frozenset[Reason] = frozenset(
-    {"greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout", "resolver"}
+    {
+        *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
+        *("no_connection_free", "resolver"),
+    }
 )
 
 BY_OUTCOME: dict[Outcome, VerdictCause] = {
@@ -43,6 +46,7 @@ BY_RULE: dict[str, VerdictCause] = {
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
     "clock.connect": VerdictCause("timeout", "network"),
+    "clock.permit": VerdictCause("no_connection_free", "us"),
 }
 
 BY_MEANING: dict[Meaning, VerdictCause] = {

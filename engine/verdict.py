@@ -31,6 +31,7 @@ Reason = Literal[
     "host_down",
     "host_error",
     "timeout",
+    "no_connection_free",
     "resolver",
     "unclear",
 ]
@@ -56,6 +57,7 @@ class Outcome(Enum):
     NEEDS_SMTPUTF8 = "needs_smtputf8"  # the host does not offer it, so no RCPT was sent
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
+    NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
@@ -89,6 +91,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.NEEDS_SMTPUTF8: Rung("unknown", False, 0.50, None),
     Outcome.CONVERSATION_FAILED: Rung("unknown", False, 0.50, "smtp"),
     Outcome.TIMED_OUT: Rung("unknown", False, 0.50, "smtp_timeout"),
+    Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
 }
 
 

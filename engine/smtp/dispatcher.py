@@ -5,7 +5,6 @@ fails over to the next exchange, and counts the probes under way. A probe is set
 its deadline at the latest, even if its connection still waits; a later reply is dropped.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,16 +30,19 @@ from mailprobe.engine.smtp.address_lookups import (
 )
 from mailprobe.engine.smtp.catchall import Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.permits import Permits
+from mailprobe.engine.smtp.permits import Permits, PermitWaits
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import LADDER, Outcome
 
+OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
+PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
@@ -54,7 +56,6 @@ class ProbeDispatcher:
         "_all_done",
         "_answering",
         "_awaiting_proof",
-        "_clock_needed",
         "_clocked",
         "_looking_up",
         "_now",
@@ -104,8 +105,7 @@ class ProbeDispatcher:
         self._reactor = reactor
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # in the order of their deadlines
-        self._clock_needed = trio.Event()
+        self._clocked = Deadlines(settings.probe_s)
         self._admitted: set[Probe] = set()
         self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self._waiting: FairQueue[Probe] = FairQueue()
@@ -120,6 +120,7 @@ class ProbeDispatcher:
             OwnBudget(settings.host_connections) if permits is None else permits,
             self.pools.at_address,
             self.capacity_freed,
+            PermitWaits(self._now, self._stop_clocks, self._begin_clocks, settings.probe_s),
         )
         self.hedge = Hedges(routes, self.pools, self._usable, self.start).hedge
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
@@ -172,7 +173,7 @@ class ProbeDispatcher:
 
     def submit(self, probe: Probe) -> None:
         """Start the probe's deadline and queue it; `on_settled` is called once."""
-        self._begin(probe, self._now())
+        self._clocked.begin((probe,))
         self._waiting.join(probe.asker, probe)
         self._admit()
 
@@ -183,12 +184,8 @@ class ProbeDispatcher:
                 self.submit(probe)
             return
         now = self._now()
-        deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_needed.set()
+        self._clocked.begin(probes)
         for probe in probes:
-            probe.deadline = deadline
-            self._clocked[probe] = None
             self._admitted.add(probe)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
@@ -196,16 +193,26 @@ class ProbeDispatcher:
         self._admitting = True  # probes settled at once admit others only afterwards
         try:
             pool.join(probes, now)
+            self.permits.waits.joined(pool, probes)
         finally:
             self._admitting = False
         if self._waiting.count:
             self._admit()
 
-    def _begin(self, probe: Probe, now: float) -> None:
-        probe.deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_needed.set()
-        self._clocked[probe] = None
+    def _stop_clocks(self, probes: Sequence[Probe]) -> None:
+        """These wait for a permit, however long: they do not count as under way meanwhile."""
+        full = self.full
+        for probe in probes:
+            self._clocked.stop(probe)
+            self._admitted.discard(probe)
+        if self._waiting.count:
+            self._admit()
+        if full and not self.full:
+            self.capacity_freed(None)
+
+    def _begin_clocks(self, probes: Sequence[Probe]) -> None:
+        self._clocked.begin(probes)
+        self._admitted.update(probes)
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
         """The exchange's pool; None if its addresses are unknown or not public."""
@@ -226,6 +233,8 @@ class ProbeDispatcher:
         if probe.accepted and not LADDER[outcome].valid:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, probe.rule
+        elif rule == OVERALL_CLOCK and self.permits.were_lacking(probe, self.settings):
+            outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
         probe.outcome = outcome
         probe.rule = rule
         try:
@@ -249,7 +258,7 @@ class ProbeDispatcher:
     def _remove(self, probe: Probe) -> None:
         admitted = self._admitted
         full = len(admitted) - self._awaiting_proof >= self._probes_max
-        self._clocked.pop(probe, None)
+        self._clocked.end(probe)
         admitted.discard(probe)
         if self._looking_up.pending:
             self._looking_up.drop(probe)
@@ -338,6 +347,8 @@ class ProbeDispatcher:
         """The exchange tried last failed: try the next one, or settle."""
         if probe.settled:
             return
+        if probe.stopped_at is not None:  # it does not wait for a permit any more
+            self._begin_clocks([probe])
         probe.cause = cause
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         if final or probe.exhausted:
@@ -381,7 +392,9 @@ class ProbeDispatcher:
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
-                self.pools.find(usable, name).join((probe,), self._now())
+                pool = self.pools.find(usable, name)
+                pool.join((probe,), self._now())
+                self.permits.waits.joined(pool, (probe,))
                 return True
             cause = NOT_PUBLIC
         else:
@@ -420,26 +433,16 @@ class ProbeDispatcher:
 
     async def keep_time(self) -> None:
         """Settle every probe at its deadline. Runs until cancelled."""
-        while True:
-            first = next(iter(self._clocked), None)
-            if first is None:
-                self._clock_needed = trio.Event()
-                await self._clock_needed.wait()
-            elif first.deadline > self._now():
-                await trio.sleep_until(first.deadline)
-            else:
-                try:
-                    self._expire(first)
-                except Exception:
-                    log_fault(self._expire)
-                    self._clocked.pop(first, None)
-                    self.settle(first, Outcome.TIMED_OUT, "clock.overall")
+        await self._clocked.keep(self._expire, self._give_up)
 
     def _expire(self, probe: Probe) -> None:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         else:
-            self.settle(probe, Outcome.TIMED_OUT, "clock.overall")
+            self._give_up(probe)
+
+    def _give_up(self, probe: Probe) -> None:
+        self.settle(probe, Outcome.TIMED_OUT, OVERALL_CLOCK)
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         return Pool(addresses, name, host, self)

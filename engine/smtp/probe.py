@@ -80,8 +80,11 @@ class Probe(msgspec.Struct, eq=False):
     smtputf8: bool = False
     notes: ProbeNotes | None = None
     behind: int = 0  # how many more probes the caller holds back for the same exchange
+    patient: bool = False  # of a list: its clock stands still while its host waits for a permit
 
-    deadline: float = float("inf")  # trio's clock
+    deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
+    stopped_at: float | None = None  # since then the clock is stopped
+    stopped_s: float = 0.0  # for so long it was stopped before
     exchange_index: int = -1  # of the exchange being tried
     pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)

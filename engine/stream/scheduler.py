@@ -325,6 +325,7 @@ class _Scheduler:
             not address.local.isascii(),
             verification.notes,
             behind,
+            self._deferred,
         )
         return probe
 
@@ -336,6 +337,7 @@ class _Scheduler:
             if self._observed:
                 self._observer.probe_settled(probe.deadline - self._engine.settings.probe_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
+            verification.began += probe.stopped_s
             self._finish(verification)
         except Exception as error:
             self._nursery.start_soon(_fail, error)

@@ -41,6 +41,9 @@ class MemoryLeases:
                 leases.pop(command.holder, None)
         return granted
 
+    def lease_session(self) -> int:
+        return 0
+
     def revocable_connections(self, command: RevocableConnections) -> dict[str, int]:
         now = self._now()
         back = {

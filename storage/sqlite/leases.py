@@ -48,9 +48,7 @@ def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
 
 
 def _delete(db: DB, address: str, holder: str) -> None:
-    db.execute(
-        "DELETE FROM connection_leases WHERE address = ? AND holder = ?", (address, holder)
-    )
+    db.execute("DELETE FROM connection_leases WHERE address = ? AND holder = ?", (address, holder))
 
 
 def revocable_connections(db: DB, now: datetime, command: RevocableConnections) -> dict[str, int]:

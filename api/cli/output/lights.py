@@ -52,6 +52,7 @@ WORDS: dict[str, str] = {
     "host_down": "mail host cannot be reached",
     "host_error": "mail host broke off",
     "timeout": "no answer in time",
+    "no_connection_free": "no connection of ours was free",
     "resolver": "DNS look-up failed",
     "unclear": "no clear answer",
 }

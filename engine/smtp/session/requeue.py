@@ -82,7 +82,7 @@ def requeue_unanswered(
         if not isinstance(probe, Probe) or probe.settled or probe in elsewhere:
             continue
         if probe.exhausted:
-            host.settle(probe, Outcome.TIMED_OUT, "clock.overall")
+            host.settle(probe, Outcome.NO_CONNECTION_FREE, "clock.permit")
         else:
             host.requeue(probe)
 
