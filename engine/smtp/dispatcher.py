@@ -34,7 +34,7 @@ from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.permits import Permits, PermitWaits
+from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
@@ -120,7 +120,9 @@ class ProbeDispatcher:
             OwnBudget(settings.host_connections) if permits is None else permits,
             self.pools.at_address,
             self.capacity_freed,
-            PermitWaits(self._now, self._stop_clocks, self._begin_clocks, settings.probe_s),
+            self._stop_clocks,
+            self._begin_clocks,
+            settings.probe_s,
         )
         self.hedge = Hedges(routes, self.pools, self._usable, self.start).hedge
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)

@@ -46,14 +46,16 @@ class Permits:
         budget: ConnectionBudget,
         pools_at: Mapping[str, set[Pool]],
         capacity_freed: Callable[[Pool], None],
-        waits: "PermitWaits",
+        stop_clocks: Callable[[Sequence[Probe]], None],
+        begin_clocks: Callable[[Sequence[Probe]], None],
+        overall_s: float,
     ) -> None:
         """`limit`: permits of one address that all processes share (a setting)."""
         self._limit = limit
         self._budget = budget
         self._pools_at = pools_at
         self._capacity_freed = capacity_freed
-        self.waits = waits
+        self.waits = PermitWaits(self.batches_beside, stop_clocks, begin_clocks, overall_s)
         self._closing = False
         self._in_use: Counter[str] = Counter()  # connections, by IP address
         self._over: set[str] = set()  # addresses with more connections than permits
@@ -151,28 +153,21 @@ class Permits:
         )
 
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
-        """At the probe's deadline: had its host less than a read's time, for want of a permit?
-
-        If all our connections to the host wait for its replies, then the host is to blame.
-        """
+        """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         pool: Pool | None = probe.pool
         if pool is None:
             return False
-        waited_s = self.waits.waited_s(pool, probe.deadline - settings.probe_s)
-        return waited_s > settings.probe_s - settings.read_s and not self._silent_at(pool)
+        waited_s = self.waits.lacked_s(pool, probe.deadline - settings.probe_s)
+        return waited_s > settings.probe_s - settings.read_s
 
-    def _silent_at(self, pool: Pool) -> bool:
-        """Do all our connections to the pool's addresses wait for a host that is silent?"""
+    def batches_beside(self, pool: Pool) -> int | None:
+        """Batches that were answered to other pools at its addresses; None if these have no connections."""
         others = {
-            other
-            for address in pool.addresses
-            for other in self._pools_at.get(address, ())
-            if other.connections
-        }
-        return bool(others) and all(
-            other.silent or 0 < len(other.sessions) <= len(other.lateness.sessions)
-            for other in others
-        )
+            other for address in pool.addresses for other in self._pools_at.get(address, ())
+        } - {pool}
+        if not any(other.connections for other in others):
+            return None
+        return sum(other.pace.batches for other in others)
 
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:
@@ -262,9 +257,10 @@ class Permits:
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """A pool that has no connection and waits for a permit."""
+    """A pool that has no connection waits for a permit."""
 
     since: float
+    batches_beside: int | None  # see `Permits.batches_beside`; at its beginning
     stopped: list[Probe] = field(default_factory=list)  # probes whose clocks were stopped
 
 
@@ -272,23 +268,33 @@ class PermitWaits:
     """The waits of pools that have no connection until a permit is free.
 
     The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. Other
-    clocks run on: at their end it matters how long the host could not be asked.
+    clocks run on; for them it matters how long the host could not be asked, and why. If our
+    other connections to it had no answer all the while, the host kept the permits, not we.
     """
 
-    __slots__ = ("_begin_clocks", "_now", "_past", "_present", "_remembered_s", "_stop_clocks")
+    __slots__ = (
+        "_batches_beside",
+        "_begin_clocks",
+        "_now",
+        "_past",
+        "_present",
+        "_remembered_s",
+        "_stop_clocks",
+    )
 
     def __init__(
         self,
-        now: Callable[[], float],
+        batches_beside: Callable[[Pool], int | None],
         stop_clocks: Callable[[Sequence[Probe]], None],
         begin_clocks: Callable[[Sequence[Probe]], None],
         remembered_s: float,
     ) -> None:
         """`remembered_s`: a wait that ended so long ago is forgotten."""
-        self._now = now
-        self._remembered_s = remembered_s
+        self._batches_beside = batches_beside
         self._stop_clocks = stop_clocks
         self._begin_clocks = begin_clocks
+        self._remembered_s = remembered_s
+        self._now = trio.lowlevel.current_clock().current_time
         self._present: dict[Pool, _Wait] = {}
         # From and until; the pools in the order in which their latest waits ended.
         self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
@@ -296,7 +302,7 @@ class PermitWaits:
     def begin(self, pool: Pool) -> None:
         """The pool waits from now on, if it does not yet."""
         if pool not in self._present:
-            self._present[pool] = _Wait(self._now())
+            self._present[pool] = _Wait(self._now(), self._batches_beside(pool))
             self.joined(pool, list(pool.waiting))
 
     def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
@@ -323,9 +329,10 @@ class PermitWaits:
         if wait is None:
             return
         now = self._now()
-        self._past.setdefault(pool, deque(maxlen=WAITS_REMEMBERED)).append((wait.since, now))
-        self._past.move_to_end(pool)
-        while next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
+        if not self._is_silent(pool, wait):
+            self._past.setdefault(pool, deque(maxlen=WAITS_REMEMBERED)).append((wait.since, now))
+            self._past.move_to_end(pool)
+        while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
             self._past.popitem(last=False)
         self._begin_clocks(
             [
@@ -335,10 +342,15 @@ class PermitWaits:
             ]
         )
 
-    def waited_s(self, pool: Pool, since: float) -> float:
-        """How long the pool has waited since then."""
-        now = self._now()
+    def lacked_s(self, pool: Pool, since: float) -> float:
+        """How long since then the pool has waited through no fault of the host."""
         waits = list(self._past.get(pool, ()))
-        if (present := self._present.get(pool)) is not None:
-            waits.append((present.since, now))
+        present = self._present.get(pool)
+        if present is not None and not self._is_silent(pool, present):
+            waits.append((present.since, self._now()))
         return sum(max(0.0, until - max(begun, since)) for begun, until in waits)
+
+    def _is_silent(self, pool: Pool, wait: _Wait) -> bool:
+        """Have our other connections to its addresses had no answer during the wait?"""
+        before = wait.batches_beside
+        return before is not None and before == self._batches_beside(pool)

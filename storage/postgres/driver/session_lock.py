@@ -24,8 +24,10 @@ from mailprobe.storage.postgres.driver.server import PostgresServer, Transaction
 
 RETRY_S = 0.1
 CLOSING_S = 1.0
-STARTED = "extract(epoch FROM pg_postmaster_start_time())::bigint"
 RANDOM_BITS = 31  # with as many for the server's start it fits a bigint
+STARTED = (
+    f"((extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint & {(1 << RANDOM_BITS) - 1})"
+)
 # The defaults of these may be shorter than a lease.
 SETTINGS = (
     "SELECT set_config(name, '0', false) FROM pg_settings"
@@ -85,7 +87,7 @@ class SessionLock:
             (number, _) = db.execute(LOCK, [randbits(RANDOM_BITS)]).fetchone()  # type: ignore[misc]
             self._change(number)
             while not self._closed:
-                ready, _, _ = select.select([db.fileno(), self._wake_event], [], [])
+                ready, _, _ = select.select([db.fileno(), self._wake_event.fileno()], [], [])
                 if db.fileno() in ready:
                     db.execute("SELECT 1")  # the server may have sent no more than a notice
         finally:
