@@ -3,7 +3,10 @@
 Each process leases its connections to an IP address from the store before it opens them,
 extends the lease well before its end, and returns what it does not use. A process that
 could not extend closes its connections before the lease ends, by its own clock from before
-it requested the lease; one that dies blocks the others no longer than the lease lasts.
+it requested the lease; one that dies blocks the others no longer than the lease lasts, and
+mostly less: the store drops the leases of processes that are gone for certain. Where it goes
+by a session of the database, leases made in a session that has ended are made again, or their
+connections are closed.
 While the store is unavailable no new connection is permitted.
 
 Where other processes wait and have none, the store revokes: a holder closes connections

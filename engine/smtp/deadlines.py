@@ -48,8 +48,10 @@ class Deadlines:
         """The probe is settled."""
         self._running.pop(probe, None)
 
-    async def keep(self, expire: Callable[[Probe], None], give_up: Callable[[Probe], None]) -> None:
-        """Settle every probe at its deadline by `expire`, or by `give_up` if that fails.
+    async def keep(
+        self, expire: Callable[[Probe], None], time_out: Callable[[Probe], None]
+    ) -> None:
+        """Settle every probe at its deadline by `expire`, or by `time_out` if that fails.
 
         Runs until cancelled.
         """
@@ -66,4 +68,4 @@ class Deadlines:
                 except Exception:
                     log_fault(expire)
                     self._running.pop(first, None)
-                    give_up(first)
+                    time_out(first)

@@ -435,15 +435,15 @@ class ProbeDispatcher:
 
     async def keep_time(self) -> None:
         """Settle every probe at its deadline. Runs until cancelled."""
-        await self._clocked.keep(self._expire, self._give_up)
+        await self._clocked.keep(self._expire, self._time_out)
 
     def _expire(self, probe: Probe) -> None:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         else:
-            self._give_up(probe)
+            self._time_out(probe)
 
-    def _give_up(self, probe: Probe) -> None:
+    def _time_out(self, probe: Probe) -> None:
         self.settle(probe, Outcome.TIMED_OUT, OVERALL_CLOCK)
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:

@@ -256,7 +256,7 @@ class Permits:
 
 
 @dataclass(slots=True, eq=False)
-class _Wait:
+class _PermitWait:
     """A pool that has no connection waits for a permit."""
 
     since: float
@@ -295,14 +295,14 @@ class PermitWaits:
         self._begin_clocks = begin_clocks
         self._remembered_s = remembered_s
         self._now = trio.lowlevel.current_clock().current_time
-        self._present: dict[Pool, _Wait] = {}
+        self._present: dict[Pool, _PermitWait] = {}
         # From and until; the pools in the order in which their latest waits ended.
         self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
 
     def begin(self, pool: Pool) -> None:
         """The pool waits from now on, if it does not yet."""
         if pool not in self._present:
-            self._present[pool] = _Wait(self._now(), self._batches_beside(pool))
+            self._present[pool] = _PermitWait(self._now(), self._batches_beside(pool))
             self.joined(pool, list(pool.waiting))
 
     def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
@@ -310,18 +310,18 @@ class PermitWaits:
         wait = self._present.get(pool)
         if wait is None:
             return
-        patient = [
+        waiting = [
             probe
             for probe in probes
-            if probe.patient
+            if probe.waits_for_permit
             and probe.stopped_at is None
             and probe.outcome is None
             and probe.pool is pool
             and probe.hedge is None
         ]
-        if patient:
-            wait.stopped += patient
-            self._stop_clocks(patient)
+        if waiting:
+            wait.stopped += waiting
+            self._stop_clocks(waiting)
 
     def end(self, pool: Pool) -> None:
         """The pool has a permit, or does not need one any more."""
@@ -350,7 +350,7 @@ class PermitWaits:
             waits.append((present.since, self._now()))
         return sum(max(0.0, until - max(begun, since)) for begun, until in waits)
 
-    def _is_silent(self, pool: Pool, wait: _Wait) -> bool:
+    def _is_silent(self, pool: Pool, wait: _PermitWait) -> bool:
         """Have our other connections to its addresses had no answer during the wait?"""
         before = wait.batches_beside
         return before is not None and before == self._batches_beside(pool)

@@ -80,7 +80,7 @@ class Probe(msgspec.Struct, eq=False):
     smtputf8: bool = False
     notes: ProbeNotes | None = None
     behind: int = 0  # how many more probes the caller holds back for the same exchange
-    patient: bool = False  # of a list: its clock stands still while its host waits for a permit
+    waits_for_permit: bool = False  # of a list: its clock stands still while its host has none
 
     deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
     stopped_at: float | None = None  # since then the clock is stopped

@@ -342,9 +342,9 @@ async def test_who_cannot_lease_again_in_a_new_session_stops_before_another_come
             store.away_for.clear()
 
 
-@pytest.mark.parametrize("patient", [True, False])
+@pytest.mark.parametrize("deferred_start", [True, False])
 async def test_a_list_waits_for_a_permit_and_a_request_says_that_it_was_ours(
-    autojump_clock, patient: bool
+    autojump_clock, deferred_start: bool
 ):
     """Another process has every connection for ten seconds: it holds them, and does not look."""
     host, store = MailHost(), SharedStore()
@@ -355,11 +355,13 @@ async def test_a_list_waits_for_a_permit_and_a_request_says_that_it_was_ours(
             asked = {address: LeaseRequest(0, 1)}
             await store.lease_connections("other", asked, limit=1, lease_s=10)
             nursery.start_soon(_queue_behind, store, address)
-            async with open_answers(engine, texts, account="me", deferred_start=patient) as answers:
+            async with open_answers(
+                engine, texts, account="me", deferred_start=deferred_start
+            ) as answers:
                 found = [answer async for answer in answers]
             nursery.cancel_scope.cancel()
     verdicts = [answer.verdict for answer in found]
-    if patient:
+    if deferred_start:
         check(verdicts)
         assert trio.current_time() > 10
         assert max(verdict.latency_ms for verdict in verdicts) < 100
