@@ -18,7 +18,7 @@ Recalled = Literal["mx", "addresses"]
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked"),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
-    *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall"),
+    *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, CHANGED_RULE),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),

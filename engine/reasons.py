@@ -23,7 +23,7 @@ class VerdictCause(NamedTuple):
 PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
-        *("resolver", "untested", "host_changed"),
+        *("no_connection_free", "resolver", "untested", "host_changed"),
     )
 )
 
@@ -50,6 +50,7 @@ BY_RULE: dict[str, VerdictCause] = {
     RANDOM_UNANSWERED: VerdictCause("untested", "host"),
     # Not the network's: one result cannot tell a dead host from a closed port 25.
     "clock.connect": VerdictCause("timeout", "host"),
+    "clock.permit": VerdictCause("no_connection_free", "us"),
 }
 
 BY_MEANING: dict[Meaning, VerdictCause] = {

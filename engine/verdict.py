@@ -33,6 +33,7 @@ Reason = Literal[
     "host_error",
     "host_changed",
     "timeout",
+    "no_connection_free",
     "resolver",
     "unclear",
 ]
@@ -59,6 +60,7 @@ class Outcome(Enum):
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
+    NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
@@ -93,6 +95,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.CONVERSATION_FAILED: Rung("unknown", False, 0.50, "smtp"),
     Outcome.TIMED_OUT: Rung("unknown", False, 0.50, "smtp_timeout"),
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
+    Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
 }
 
 

@@ -66,6 +66,10 @@ class Executor(Protocol):
         """
         ...
 
+    def lease_session(self) -> int:
+        """See `ConnectionLeases.lease_session`; always the same if leases end only by themselves."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EncryptedFirst:

@@ -26,6 +26,14 @@ class ConnectionLeases:
         """
         return await self._execute(commands.LeaseConnections(holder, asked, limit, lease_s))
 
+    def lease_session(self) -> int:
+        """Return a number that changes when the database session changes that leases are made in.
+
+        Leases that were made before a change must be requested again within LOST_S, or no
+        longer be used: GONE_S after it other holders may get them.
+        """
+        return self.executor.lease_session()
+
     async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]:
         """Return how many connections per address the holder must give up for waiting holders."""
         return await self._execute(commands.RevocableConnections(holder, limit))

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 WAITING_S = 1.0  # a waiting holder that has not asked again for so long leaves the queue
+# A holder may be alive whose session with the database has ended. So it stops using what it
+# leased in that session, unless it leases it again, well before others take it for gone.
+LOST_S = 0.75
+GONE_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from mailprobe.api.quota.list_charge import ListCharge, ListRecheck, store_callb
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.rest.errors import row_of
 from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.lists.records import ListClaim
 from mailprobe.storage.store import Store
 
@@ -55,6 +56,7 @@ class ListQueue:
         self._quota = quota
         self._now = now
         self._wake_jobs = wake_jobs
+        self._holder = new_holder()  # of the chunks' claims
         pace = Pace(
             CHUNKS_AT_ONCE, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
             store_pause_s=PAUSE_S, drain_s=DRAIN_S,
@@ -80,7 +82,11 @@ class ListQueue:
     async def _claim(self, limit: int) -> list[ListClaim]:
         held = Counter(claim.list.account_id for claim in self.worker.held())
         return await self._store.claim_chunks(
-            limit=limit, each_max=CHUNKS_EACH_MAX, lease_s=LEASE_S, held=held
+            limit=limit,
+            each_max=CHUNKS_EACH_MAX,
+            lease_s=LEASE_S,
+            held=held,
+            holder=self._holder,
         )
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:

@@ -3,7 +3,10 @@
 Each process leases its connections to an IP address from the store before it opens them,
 extends the lease well before its end, and returns what it does not use. A process that
 could not extend closes its connections before the lease ends, by its own clock from before
-it requested the lease; one that dies blocks the others no longer than the lease lasts.
+it requested the lease; one that dies blocks the others no longer than the lease lasts, and
+mostly less: the store drops the leases of processes that are gone for certain. Where it goes
+by a session of the database, leases made in a session that has ended are made again, or their
+connections are closed.
 While the store is unavailable no new connection is permitted.
 
 Where other processes wait and have none, the store revokes: a holder closes connections
@@ -17,14 +20,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import uuid4
 
 import trio
 
 from mailprobe.engine.background import log_fault, supervised
 from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.lease_allocation import LOST_S, LeaseRequest
+from mailprobe.storage.lease_holders import new_holder
 
 log = logging.getLogger("mailprobe.fleet")
 
@@ -33,6 +36,7 @@ EXTEND_S = 4.0  # after the lease's start: leaves time for many tries
 WIND_UP_S = 2.0  # before its end: no connection is opened any more, and batches end
 CUT_S = 0.5  # before its end: connections are closed in any state
 REQUEST_S = 3.0  # a request for a permit expires after this time
+RENEW_S = 1.0  # before its end a request is renewed, if it still stands
 KEEP_S = 3.0  # an unused permit is kept: the next address of a list may need it
 POLL_S = 0.25  # between two polls whether other processes wait
 TICK_S = 0.1  # between two checks of the clock, and two tries to get a permit
@@ -52,6 +56,8 @@ class LeaseStore(Protocol):
 
     async def return_connections(self, holder: str) -> None: ...
 
+    def lease_session(self) -> int: ...
+
 
 @dataclass(slots=True)
 class _LeasedAddress:
@@ -65,6 +71,7 @@ class _LeasedAddress:
     revoked: int = 0
     denied: bool = False  # one more was requested and not granted
     known: bool = True  # the store has the same state
+    session: int = 0  # of the store, in which it was leased
     queued: bool = False  # this process waits in the store
     requesting: bool = False  # in the call under way
     notified: tuple[int, bool] = (
@@ -92,12 +99,12 @@ class _LeasedAddress:
             return min(spare, self.revoked)
         return spare if now - self.spare_since >= KEEP_S else 0
 
-    def due(self, now: float, limit: int) -> bool:
-        """Does the next call to the store concern this address?"""
+    def due(self, now: float, limit: int, session: int) -> bool:
+        """Does the next call to the store, in this session, concern the address?"""
         if not self.known or self.requests(now, limit) or self.returns(now):
             return True
         if self.held:
-            return now >= self.until - LEASE_S + EXTEND_S
+            return now >= self.until - LEASE_S + EXTEND_S or session != self.session
         return self.queued and now >= self.requested_until
 
     @property
@@ -109,7 +116,7 @@ class LeasedBudget:
     """This process's permits; implements mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
     def __init__(self, store: LeaseStore, limit: int) -> None:
-        self.holder = uuid4().hex  # new at each start, so that no lease is inherited
+        self.holder = new_holder()  # at each start, so that no lease is inherited
         self._store = store
         self._limit = limit
         self._permit_holder: PermitHolder | None = None
@@ -119,6 +126,8 @@ class LeasedBudget:
         self._has_addresses = trio.Event()  # there is an address
         self._poll_at = math.inf
         self._is_store_away = False  # at the last call
+        self._session = store.lease_session()
+        self._session_changed_at = -math.inf
 
     # -- what the engine calls ---------------------------------------------------------------
 
@@ -170,6 +179,8 @@ class LeasedBudget:
                 await self._has_addresses.wait()
             await trio.sleep(TICK_S)
             now = trio.current_time()
+            if (session := self._store.lease_session()) != self._session:
+                self._session, self._session_changed_at = session, now
             for address, leased in list(self._addresses.items()):
                 try:
                     self._check_clock(address, leased, now)
@@ -177,14 +188,20 @@ class LeasedBudget:
                     log_fault(self._check_clock)
 
     def _check_clock(self, address: str, leased: _LeasedAddress, now: float) -> None:
-        if leased.held and now >= leased.until - CUT_S:
+        until = leased.until - CUT_S
+        if leased.session != self._session:
+            until = min(until, self._session_changed_at + LOST_S)
+        if leased.held and now >= until:
             self._end(address, leased)
+        holder = self._permit_holder
+        if leased.requested_until - now < RENEW_S and holder and holder.is_wanted(address):
+            leased.requested_until = now + REQUEST_S  # keeps its place in the store's queue
         if leased.denied and now >= leased.requested_until:
             leased.denied = False
         self._notify(address, leased)
         if leased.requesting:
             return
-        if leased.due(now, self._limit):
+        if leased.due(now, self._limit, self._session):
             self._wake(address)
         elif leased.empty and now >= leased.requested_until:
             del self._addresses[address]
@@ -231,13 +248,13 @@ class LeasedBudget:
 
     async def _lease(self) -> None:
         """Make one call for all addresses that are due, at most GROUP_MAX."""
-        began = trio.current_time()
+        began, session = trio.current_time(), self._store.lease_session()
         asked: dict[str, LeaseRequest] = {}
         while self._due and len(asked) < GROUP_MAX:
             address = next(iter(self._due))
             del self._due[address]
             leased = self._addresses.get(address)
-            if leased is not None and leased.due(began, self._limit):
+            if leased is not None and leased.due(began, self._limit, session):
                 asked[address] = self._request(leased, began)
         if not asked:
             return
@@ -253,6 +270,7 @@ class LeasedBudget:
             for address in asked:
                 self._addresses[address].requesting = False
         for address, request in asked.items():
+            self._addresses[address].session = session
             self._apply(address, request, granted[address], began)
         self._poll_at = min(self._poll_at, began + POLL_S)
 

@@ -15,6 +15,10 @@ class PermitHolder(Protocol):
         """More or fewer connections may be open here; fewer once their batches are done."""
         ...
 
+    def is_wanted(self, address: str) -> bool:
+        """Does a host that has no connection wait for a permit of this address?"""
+        ...
+
     def permits_revoked(self, address: str) -> None:
         """No connection may be open here any more: close all of them at once."""
         ...
@@ -36,7 +40,10 @@ class ConnectionBudget(Protocol):
         ...
 
     def request(self, address: str) -> None:
-        """One more permit would be used if it came within a probe's deadline."""
+        """One more permit would be used if it came within a probe's deadline.
+
+        The request is renewed while the permit holder wants one.
+        """
         ...
 
     def used(self, address: str, count: int) -> None:

@@ -5,7 +5,6 @@ fails over to the next exchange, and counts the probes under way. A probe is set
 its deadline at the latest, even if its connection still waits; a later reply is dropped.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,6 +30,7 @@ from mailprobe.engine.smtp.address_lookups import (
 )
 from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
@@ -43,6 +43,8 @@ from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
+PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
@@ -56,7 +58,6 @@ class ProbeDispatcher:
         "_all_done",
         "_answering",
         "_awaiting_proof",
-        "_clock_needed",
         "_clocked",
         "_looking_up",
         "_now",
@@ -106,8 +107,7 @@ class ProbeDispatcher:
         self._reactor = reactor
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # in the order of their deadlines
-        self._clock_needed = trio.Event()
+        self._clocked = Deadlines(settings.probe_s)
         self._admitted: set[Probe] = set()
         self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self._waiting: FairQueue[Probe] = FairQueue()
@@ -122,6 +122,9 @@ class ProbeDispatcher:
             OwnBudget(settings.host_connections) if permits is None else permits,
             self.pools.at_address,
             self.capacity_freed,
+            self._stop_clocks,
+            self._begin_clocks,
+            settings.probe_s,
         )
         self.hedges = Hedges(routes, self.pools, self._usable, self.start)
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
@@ -174,7 +177,7 @@ class ProbeDispatcher:
 
     def submit(self, probe: Probe) -> None:
         """Start the probe's deadline and queue it; `on_settled` is called once."""
-        self._begin(probe, self._now())
+        self._clocked.begin((probe,))
         self._waiting.join(probe.asker, probe)
         self._admit()
 
@@ -185,12 +188,8 @@ class ProbeDispatcher:
                 self.submit(probe)
             return
         now = self._now()
-        deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_needed.set()
+        self._clocked.begin(probes)
         for probe in probes:
-            probe.deadline = deadline
-            self._clocked[probe] = None
             self._admitted.add(probe)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
@@ -198,16 +197,26 @@ class ProbeDispatcher:
         self._admitting = True  # probes settled at once admit others only afterwards
         try:
             pool.join(probes, now)
+            self.permits.waits.joined(pool, probes)
         finally:
             self._admitting = False
         if self._waiting.count:
             self._admit()
 
-    def _begin(self, probe: Probe, now: float) -> None:
-        probe.deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_needed.set()
-        self._clocked[probe] = None
+    def _stop_clocks(self, probes: Sequence[Probe]) -> None:
+        """These wait for a permit, however long: they do not count as under way meanwhile."""
+        full = self.full
+        for probe in probes:
+            self._clocked.stop(probe)
+            self._admitted.discard(probe)
+        if self._waiting.count:
+            self._admit()
+        if full and not self.full:
+            self.capacity_freed(None)
+
+    def _begin_clocks(self, probes: Sequence[Probe]) -> None:
+        self._clocked.begin(probes)
+        self._admitted.update(probes)
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
         """The exchange's pool; None if its addresses are unknown or not public."""
@@ -230,12 +239,10 @@ class ProbeDispatcher:
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
         elif probe.refused is not None and outcome in UNANSWERED:
             outcome, rule = probe.refused  # it was sent again only because of a limit
+        elif rule == OVERALL_CLOCK and self.permits.were_lacking(probe, self.settings):
+            outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
         probe.outcome = outcome
         probe.rule = rule
-        if probe.suspended_at:
-            waited_s = self._now() - probe.suspended_at
-            probe.excluded_s += waited_s
-            probe.deadline += waited_s
         try:
             self._remove(probe)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
@@ -249,17 +256,13 @@ class ProbeDispatcher:
 
     def suspend_clock(self, probe: Probe) -> None:
         """A list's probe is answered, and waits for what confirms the answer: however long."""
-        if not probe.suspended_at:
-            probe.suspended_at = self._now()
-            self._clocked.pop(probe, None)
+        if probe.stopped_at is None:
+            self._clocked.stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
         """It is sent again, so its deadline begins anew."""
-        now, began = self._now(), probe.deadline - self.settings.probe_s
-        if not probe.settled and probe.suspended_at:
-            probe.suspended_at = 0.0
-            probe.excluded_s += now - began
-            self._begin(probe, now)
+        if probe.stopped_at is not None:
+            self._clocked.begin([probe])
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
@@ -273,7 +276,7 @@ class ProbeDispatcher:
     def _remove(self, probe: Probe) -> None:
         admitted = self._admitted
         full = len(admitted) - self._awaiting_proof >= self._probes_max
-        self._clocked.pop(probe, None)
+        self._clocked.end(probe)
         admitted.discard(probe)
         if self._looking_up.pending:
             self._looking_up.drop(probe)
@@ -362,6 +365,8 @@ class ProbeDispatcher:
         """The exchange tried last failed: try the next one, or settle."""
         if probe.settled:
             return
+        if probe.stopped_at is not None:  # it does not wait for a permit any more
+            self._begin_clocks([probe])
         probe.cause = cause
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         if final or probe.exhausted:
@@ -402,7 +407,9 @@ class ProbeDispatcher:
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
-                self.pools.find(usable, name).join((probe,), self._now())
+                pool = self.pools.find(usable, name)
+                pool.join((probe,), self._now())
+                self.permits.waits.joined(pool, (probe,))
                 return True
             cause = NOT_PUBLIC
         else:
@@ -441,26 +448,16 @@ class ProbeDispatcher:
 
     async def keep_time(self) -> None:
         """Settle every probe at its deadline. Runs until cancelled."""
-        while True:
-            first = next(iter(self._clocked), None)
-            if first is None:
-                self._clock_needed = trio.Event()
-                await self._clock_needed.wait()
-            elif first.deadline > self._now():
-                await trio.sleep_until(first.deadline)
-            else:
-                try:
-                    self._expire(first)
-                except Exception:
-                    log_fault(self._expire)
-                    self._clocked.pop(first, None)
-                    self.settle(first, Outcome.TIMED_OUT, "clock.overall")
+        await self._clocked.keep(self._expire, self._time_out)
 
     def _expire(self, probe: Probe) -> None:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         else:
-            self.settle(probe, Outcome.TIMED_OUT, "clock.overall")
+            self._time_out(probe)
+
+    def _time_out(self, probe: Probe) -> None:
+        self.settle(probe, Outcome.TIMED_OUT, OVERALL_CLOCK)
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         return Pool(addresses, name, host, self)

@@ -7,14 +7,19 @@ are fewer, idle connections close first and busy ones after their batch; when th
 revoked, connections are cancelled at once.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import trio
 
+from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.pool.pool import Pool
+from mailprobe.engine.smtp.probe import Probe
+
+WAITS_REMEMBERED = 16  # of a pool: more are hardly over within one overall deadline
 
 
 class Permits:
@@ -32,6 +37,7 @@ class Permits:
         "_pools_at",
         "_revoked",
         "_scopes",
+        "waits",
     )
 
     def __init__(
@@ -40,12 +46,16 @@ class Permits:
         budget: ConnectionBudget,
         pools_at: Mapping[str, set[Pool]],
         capacity_freed: Callable[[Pool], None],
+        stop_clocks: Callable[[Sequence[Probe]], None],
+        begin_clocks: Callable[[Sequence[Probe]], None],
+        overall_s: float,
     ) -> None:
         """`limit`: permits of one address that all processes share (a setting)."""
         self._limit = limit
         self._budget = budget
         self._pools_at = pools_at
         self._capacity_freed = capacity_freed
+        self.waits = PermitWaits(self.batches_beside, stop_clocks, begin_clocks, overall_s)
         self._closing = False
         self._in_use: Counter[str] = Counter()  # connections, by IP address
         self._over: set[str] = set()  # addresses with more connections than permits
@@ -80,6 +90,7 @@ class Permits:
         self._acquire(address)
         if demand := self._demand.get(address):
             demand.pop(pool, None)
+        self.waits.end(pool)
         return True
 
     def _acquire(self, address: str) -> None:
@@ -100,6 +111,8 @@ class Permits:
         """Queue the pool for a permit here; other pools' idle connections are closed for it."""
         self._demand[address][pool] = None
         self._budget.request(address)
+        if not pool.connections:
+            self.waits.begin(pool)
         if self._in_use[address] < self._limit and not self._budget.short(address):
             return  # the budget will grant it
         for other in self._pools_at[address] - {pool}:
@@ -121,10 +134,40 @@ class Permits:
             while demand:
                 pool = next(iter(demand))
                 del demand[pool]
-                if not self._closing and pool.adopt(address):
+                if not self._closing and self._adopted(pool, address):
                     return
             self._demand.pop(address, None)
         self._withdraw(address)
+
+    def _adopted(self, pool: Pool, address: str) -> bool:
+        """Pass a permit in use to this pool; False if the pool does not need it."""
+        adopted = pool.adopt(address)
+        if adopted or not pool.any_waiting():
+            self.waits.end(pool)
+        return adopted
+
+    def is_wanted(self, address: str) -> bool:
+        """Does a host that has no connection wait for a permit of this address?"""
+        return any(
+            not pool.connections and pool.any_waiting() for pool in self._demand.get(address, ())
+        )
+
+    def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
+        """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
+        pool: Pool | None = probe.pool
+        if pool is None:
+            return False
+        waited_s = self.waits.lacked_s(pool, probe.deadline - settings.probe_s)
+        return waited_s > settings.probe_s - settings.read_s
+
+    def batches_beside(self, pool: Pool) -> int | None:
+        """Batches that were answered to other pools at its addresses; None if these have no connections."""
+        others = {
+            other for address in pool.addresses for other in self._pools_at.get(address, ())
+        } - {pool}
+        if not any(other.connections for other in others):
+            return None
+        return sum(other.pace.batches for other in others)
 
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:
@@ -198,6 +241,7 @@ class Permits:
         for pool in list(self._demand.get(address, ())):
             if not pool.any_waiting():
                 self._demand[address].pop(pool, None)
+                self.waits.end(pool)
                 continue
             if not self.available(address):
                 self.set_demand(address, pool)
@@ -205,7 +249,108 @@ class Permits:
             self._demand[address].pop(pool, None)
             if not pool.connections:
                 self._acquire(address)
-                if pool.adopt(address):
+                if self._adopted(pool, address):
                     continue
                 self._withdraw(address)
             pool.permit_acquired()
+
+
+@dataclass(slots=True, eq=False)
+class _PermitWait:
+    """A pool that has no connection waits for a permit."""
+
+    since: float
+    batches_beside: int | None  # see `Permits.batches_beside`; at its beginning
+    stopped: list[Probe] = field(default_factory=list)  # probes whose clocks were stopped
+
+
+class PermitWaits:
+    """The waits of pools that have no connection until a permit is free.
+
+    The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. Other
+    clocks run on; for them it matters how long the host could not be asked, and why. If our
+    other connections to it had no answer all the while, the host kept the permits, not we.
+    """
+
+    __slots__ = (
+        "_batches_beside",
+        "_begin_clocks",
+        "_now",
+        "_past",
+        "_present",
+        "_remembered_s",
+        "_stop_clocks",
+    )
+
+    def __init__(
+        self,
+        batches_beside: Callable[[Pool], int | None],
+        stop_clocks: Callable[[Sequence[Probe]], None],
+        begin_clocks: Callable[[Sequence[Probe]], None],
+        remembered_s: float,
+    ) -> None:
+        """`remembered_s`: a wait that ended so long ago is forgotten."""
+        self._batches_beside = batches_beside
+        self._stop_clocks = stop_clocks
+        self._begin_clocks = begin_clocks
+        self._remembered_s = remembered_s
+        self._now = trio.lowlevel.current_clock().current_time
+        self._present: dict[Pool, _PermitWait] = {}
+        # From and until; the pools in the order in which their latest waits ended.
+        self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
+
+    def begin(self, pool: Pool) -> None:
+        """The pool waits from now on, if it does not yet."""
+        if pool not in self._present:
+            self._present[pool] = _PermitWait(self._now(), self._batches_beside(pool))
+            self.joined(pool, list(pool.waiting))
+
+    def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
+        """These probes are queued at the pool: stop those clocks that stand still while it waits."""
+        wait = self._present.get(pool)
+        if wait is None:
+            return
+        waiting = [
+            probe
+            for probe in probes
+            if probe.deferred_start
+            and probe.stopped_at is None
+            and probe.outcome is None
+            and probe.pool is pool
+            and probe.hedge is None
+        ]
+        if waiting:
+            wait.stopped += waiting
+            self._stop_clocks(waiting)
+
+    def end(self, pool: Pool) -> None:
+        """The pool has a permit, or does not need one any more."""
+        wait = self._present.pop(pool, None)
+        if wait is None:
+            return
+        now = self._now()
+        if not self._is_silent(pool, wait):
+            self._past.setdefault(pool, deque(maxlen=WAITS_REMEMBERED)).append((wait.since, now))
+            self._past.move_to_end(pool)
+        while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
+            self._past.popitem(last=False)
+        self._begin_clocks(
+            [
+                probe
+                for probe in wait.stopped
+                if probe.outcome is None and probe.pool is pool and probe.stopped_at is not None
+            ]
+        )
+
+    def lacked_s(self, pool: Pool, since: float) -> float:
+        """How long since then the pool has waited through no fault of the host."""
+        waits = list(self._past.get(pool, ()))
+        present = self._present.get(pool)
+        if present is not None and not self._is_silent(pool, present):
+            waits.append((present.since, self._now()))
+        return sum(max(0.0, until - max(begun, since)) for begun, until in waits)
+
+    def _is_silent(self, pool: Pool, wait: _PermitWait) -> bool:
+        """Have our other connections to its addresses had no answer during the wait?"""
+        before = wait.batches_beside
+        return before is not None and before == self._batches_beside(pool)

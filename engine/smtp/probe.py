@@ -95,10 +95,16 @@ class Probe(msgspec.Struct, eq=False):
     smtputf8: bool = False
     notes: ProbeNotes | None = None
     behind: int = 0  # how many more probes the caller holds back for the same exchange
-    # Of a list: it is not hedged, and once accepted waits for its domain's test without a clock.
+    # Of a list: it is not hedged, and waits without a clock for a permit of its host and, once
+    # accepted, for its domain's test.
     deferred_start: bool = False
 
-    deadline: float = float("inf")  # trio's clock
+    deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
+    stopped_at: float | None = None  # since then the clock is stopped
+    left_s: float = 0.0  # of the clock when it was stopped
+    stopped_s: float = (
+        0.0  # not counted: for so long it was stopped, or it ran before it began anew
+    )
     exchange_index: int = -1  # of the exchange being tried
     pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
@@ -113,8 +119,6 @@ class Probe(msgspec.Struct, eq=False):
     unproven: bool = False  # its reply was not proven to be its own; it is sent once more
     accepted: bool = False  # by RCPT; only the catch-all test is pending
     cause: Cause | None = None  # of the last failure
-    suspended_at: float = 0.0  # when a list's patience took the place of its clock; 0: not
-    excluded_s: float = 0.0  # of its time so far: it waited, as in the backlog
 
     outcome: Outcome | None = None  # set once
     rule: str = ""

@@ -334,10 +334,10 @@ class _Scheduler:
         try:
             verification: Verification = probe.owner
             verification.probe = None  # breaks the reference cycle
-            verification.began += probe.excluded_s
             if self._observed:
                 self._observer.probe_settled(probe.deadline - self._engine.settings.probe_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
+            verification.began += probe.stopped_s
             self._finish(verification)
         except Exception as error:
             self._nursery.start_soon(_fail, error)

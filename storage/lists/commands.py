@@ -69,6 +69,7 @@ class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
     each_max: int  # of an account, with those that the caller holds
     lease_s: float
     held: Mapping[str, int]  # what it holds, by account
+    holder: str | None = None  # of the claims; see lease_holders
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,15 +76,22 @@ class ListStore(ConnectionLeases):
         return await self._execute(commands.ListLists(account_id, at_most(LISTED_MAX, limit)))
 
     async def claim_chunks(
-        self, *, limit: int, each_max: int, lease_s: float, held: Mapping[str, int]
+        self,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        held: Mapping[str, int],
+        holder: str | None = None,
     ) -> list[ListClaim]:
         """Claim due chunks of running lists, accounts in turn.
 
         At most `each_max` of an account, with those that the caller `held` already: each
         process takes as many, so that more processes end a list sooner. A claim whose lease
-        has ended still counts if no other claim followed it.
+        has ended still counts if no other claim followed it. Claims of a `holder` whose process
+        has ended for certain are ended first (see `lease_holders`).
         """
-        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s, held))
+        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s, held, holder))
         return [self._list_claim(claim, secret) for claim, secret in claimed]
 
     async def extend_chunk(self, claim: ListClaim, *, lease_s: float) -> bool:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
     AddChunks,
     BeginPass,
@@ -201,12 +202,23 @@ def is_due(db: ListDatabase, now: datetime) -> bool:
         f" WHERE list = lists.number AND due_at <= :now AND {FREE}) LIMIT 1",
         {"now": micros(now)},
     )
-    return bool(rows)
+    return bool(rows) or bool(_holders_gone(db))
+
+
+def _holders_gone(db: ListDatabase) -> list[str]:
+    """Return the holders of claims whose processes have ended."""
+    rows = db.all("SELECT DISTINCT holder FROM list_chunks WHERE holder IS NOT NULL", {})
+    return [holder for (holder,) in rows if is_gone(holder)]
 
 
 def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[EncryptedListClaim]:
     """Claim due chunks, accounts in turn."""
     db.lock_claims()
+    for holder in _holders_gone(db):
+        db.change(
+            "UPDATE list_chunks SET lease_until = NULL, holder = NULL WHERE holder = :holder",
+            {"holder": holder},
+        )
     at = {"now": micros(now)}
     waiting: dict[str, list[Row]] = {}
     for account, number in db.all(
@@ -227,13 +239,15 @@ def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[Encrypt
             if rows and len(taken) < command.limit:
                 taken.append(rows.pop(0))
     until = micros(now + timedelta(seconds=command.lease_s))
-    return [claimed for row in taken for claimed in _claim(db, until, *row)]
+    return [_claim(db, until, command.holder, *row) for row in taken]
 
 
-def _claim(db: ListDatabase, until: int, number: int, place: int) -> list[EncryptedListClaim]:
-    which = {"list": number, "place": place, "until": until}
+def _claim(
+    db: ListDatabase, until: int, holder: str | None, number: int, place: int
+) -> EncryptedListClaim:
+    which = {"list": number, "place": place, "until": until, "holder": holder}
     db.change(
-        "UPDATE list_chunks SET lease_until = :until, fence = fence + 1"
+        "UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
         " WHERE list = :list AND place = :place",
         which,
     )
@@ -246,7 +260,7 @@ def _claim(db: ListDatabase, until: int, number: int, place: int) -> list[Encryp
     )
     caller = db.callers_of_keys([key])[key]
     chunk = ListChunk(place, units, rows, results)
-    return [(ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret)]
+    return ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret
 
 
 def extend(db: ListDatabase, now: datetime, command: ExtendChunk) -> bool:
@@ -279,7 +293,9 @@ def release(db: ListDatabase, _: datetime, command: ReleaseChunk) -> bool:
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
     return bool(
         db.change(
-            f"UPDATE list_chunks SET lease_until = NULL, due_at = :due_at WHERE {HELD}", values
+            "UPDATE list_chunks SET lease_until = NULL, holder = NULL, due_at = :due_at"
+            f" WHERE {HELD}",
+            values,
         )
     )
 
@@ -299,6 +315,7 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
     stored = db.change(
         "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
         " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
+        " holder = CASE WHEN :ends = 1 THEN NULL ELSE holder END,"
         f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}",
         {**which, "results": part.results, "passing": part.passing, "ends": int(part.ends)},
     )
@@ -354,7 +371,10 @@ def begin_pass(db: ListDatabase, _: datetime, command: BeginPass) -> bool:
         "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
         values,
     )
-    db.change(f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL WHERE {HELD}", values)
+    db.change(
+        f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
+        values,
+    )
     return True
 
 

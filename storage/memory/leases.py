@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 
 from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
 from mailprobe.storage.lease_allocation import Lease, allocate, revocable
+from mailprobe.storage.lease_holders import is_gone
 
 
 class MemoryLeases:
@@ -18,8 +20,12 @@ class MemoryLeases:
     def lease_connections(self, command: LeaseConnections) -> dict[str, int]:
         now = self._now()
         granted = {}
+        gone = cache(is_gone)  # each holder is judged once
         for address, request in command.requested.items():
             leases = self._by_address.setdefault(address, {})
+            for holder in list(leases):
+                if holder != command.holder and gone(holder):
+                    del leases[holder]
             lease = allocate(
                 leases.values(),
                 command.holder,
@@ -34,6 +40,9 @@ class MemoryLeases:
             else:
                 leases.pop(command.holder, None)
         return granted
+
+    def lease_session(self) -> int:
+        return 0
 
     def revocable_connections(self, command: RevocableConnections) -> dict[str, int]:
         now = self._now()

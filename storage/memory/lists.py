@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
     AddChunks,
     BeginPass,
@@ -41,9 +42,11 @@ class _Chunk:
     lease_until: datetime | None = None
     fence: int = 0
     passing: int = 0
+    holder: str | None = None  # of the latest claim
 
     def is_due(self, now: datetime) -> bool:
-        is_free = self.lease_until is None or self.lease_until <= now
+        is_claimed = self.lease_until is not None and self.lease_until > now
+        is_free = not is_claimed or (self.holder is not None and is_gone(self.holder))
         return self.due_at is not None and self.due_at <= now and is_free
 
 
@@ -143,13 +146,14 @@ class MemoryLists(MemoryJobs):
         while len(claimed) < command.limit and any(waiting.values()):
             for due in waiting.values():
                 if due and len(claimed) < command.limit:
-                    claimed.append(self._claim_chunk(*due.pop(0), now, command.lease_s))
+                    claimed.append(self._claim_chunk(*due.pop(0), now, command))
         return claimed
 
     def _claim_chunk(
-        self, entry: _List, chunk: _Chunk, now: datetime, lease_s: float
+        self, entry: _List, chunk: _Chunk, now: datetime, command: ClaimChunks
     ) -> EncryptedListClaim:
-        chunk.lease_until = now + timedelta(seconds=lease_s)
+        chunk.lease_until = now + timedelta(seconds=command.lease_s)
+        chunk.holder = command.holder
         chunk.fence += 1
         caller = Caller(self._accounts[entry.list.account_id], self._keys[entry.key_id])
         return ListClaim(entry.list, caller, chunk.chunk, chunk.fence), entry.secret

@@ -4,81 +4,157 @@ A lease call holds an advisory lock for each of its addresses' buckets, from bef
 clock is read until the commit. Repeating it gives the same result, as requests are absolute.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 from zlib import crc32
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
-from mailprobe.storage.lease_allocation import Lease, allocate
+from mailprobe.storage.lease_allocation import GONE_S, Lease, allocate
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
+from mailprobe.storage.postgres.driver.session_lock import SessionLock, ended_sessions
 from mailprobe.storage.sqlite.leases import lease_of, of_holder
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table
 TIDIED_MAX = 1000
 
-LEASES = "SELECT address, holder, connections, since, until FROM connection_leases"
+ENDED_MAX = 1000  # ended sessions that are remembered
+
+LEASES = "SELECT address, holder, connections, since, until, session FROM connection_leases"
 KEEP = (
-    "INSERT INTO connection_leases (address, holder, connections, since, until)"
-    " SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])"
-    " ON CONFLICT (address, holder) DO UPDATE SET"
-    " connections = excluded.connections, since = excluded.since, until = excluded.until"
+    "INSERT INTO connection_leases (address, holder, connections, since, until, session)"
+    " SELECT leased.*, %s::bigint FROM"
+    " unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[]) AS leased"
+    " ON CONFLICT (address, holder) DO UPDATE SET connections = excluded.connections,"
+    " since = excluded.since, until = excluded.until, session = excluded.session"
+)
+DROP = (
+    "DELETE FROM connection_leases USING unnest(%s::text[], %s::text[]) AS dropped(address, holder)"
+    " WHERE connection_leases.address = dropped.address AND connection_leases.holder = dropped.holder"
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Leasing:
-    """Work for the batch executor: each process has one call in progress at a time."""
+    """Work for the batch executor: each process has one call in progress at a time.
 
-    group_max: int = 1
-    repeatable: bool = True
+    The leases of another machine's process end when its session has ended for GONE_S, those
+    of a process here as soon as it has ended.
+    """
+
+    group_max = 1
+    repeatable = True
+
+    def __init__(self, session_lock: SessionLock) -> None:
+        self._session_lock = session_lock
+        self._ended_at: dict[int, float] = {}  # sessions; when they were first found to have ended
 
     def __call__(
         self, db: TransactionSession, asked: Sequence[LeaseConnections], marker: Any
     ) -> list[Any]:
-        return [_lease(db, wanted) for wanted in asked]
+        self._session_lock.start()
+        return [self._lease(db, wanted) for wanted in asked]
 
-
-def _lease(db: TransactionSession, wanted: LeaseConnections) -> dict[str, int]:
-    """Two round trips: read the leases, write the new ones."""
-    addresses = list(wanted.requested)
-    with db.db.pipeline():
-        db.begin()
-        db.execute(
-            "SELECT pg_advisory_xact_lock(%s, bucket) FROM unnest(%s::int[]) AS bucket",
-            [LEASING_LOCK, buckets(addresses)],
-        )
-        clock = db.execute(f"SELECT {NOW}")
-        found = db.execute(f"{LEASES} WHERE address = ANY(%s)", [addresses])
-    now = db.instant(clock.fetchone()[0])  # type: ignore[index]  # it has one row
-    leases: dict[str, list[Lease]] = {address: [] for address in addresses}
-    for address, *row in found.fetchall():
-        leases[address].append(lease_of(tuple(row)))
-    new = {
-        address: allocate(
-            leases[address], wanted.holder, command, now, limit=wanted.limit, lease_s=wanted.lease_s
-        )
-        for address, command in wanted.requested.items()
-    }
-    kept = [
-        (address, lease.holder, lease.connections, micros(lease.since), micros(lease.until))
-        for address, lease in new.items()
-        if lease
-    ]
-    gone = [address for address, lease in new.items() if not lease]
-    with db.db.pipeline():
-        if kept:
-            db.execute(KEEP, [list(column) for column in zip(*kept, strict=True)])
-        if gone:
+    def _lease(self, db: TransactionSession, wanted: LeaseConnections) -> dict[str, int]:
+        """Two round trips: read the leases, write the new ones. One more where some are lacking."""
+        addresses = list(wanted.requested)
+        with db.db.pipeline():
+            db.begin()
             db.execute(
-                "DELETE FROM connection_leases WHERE holder = %s AND address = ANY(%s)",
-                [wanted.holder, gone],
+                "SELECT pg_advisory_xact_lock(%s, bucket) FROM unnest(%s::int[]) AS bucket",
+                [LEASING_LOCK, buckets(addresses)],
             )
-        db.commit()
-    return {address: lease.connections if lease else 0 for address, lease in new.items()}
+            clock = db.execute(f"SELECT {NOW}")
+            found = db.execute(f"{LEASES} WHERE address = ANY(%s)", [addresses])
+        now = db.instant(clock.fetchone()[0])  # type: ignore[index]  # it has one row
+        leases = AddressLeases(addresses, wanted.holder)
+        for address, *row, session in found.fetchall():
+            leases.add(address, lease_of(tuple(row)), session)
+        ended = cache(is_gone)  # each holder is judged once
+        leases.drop(lambda lease, _: ended(lease.holder))
+        new = leases.allocated(wanted, now)
+        if numbers := leases.sessions_before(wanted, new, now):
+            over = self._long_ended(ended_sessions(db, numbers))
+            leases.drop(lambda _, session: session in over)
+            new = leases.allocated(wanted, now)
+        kept = [
+            (address, lease.holder, lease.connections, micros(lease.since), micros(lease.until))
+            for address, lease in new.items()
+            if lease
+        ]
+        gone = [(address, wanted.holder) for address, lease in new.items() if not lease]
+        with db.db.pipeline():
+            if kept:
+                columns = [list(column) for column in zip(*kept, strict=True)]
+                db.execute(KEEP, [self._session_lock.number, *columns])
+            if gone or leases.dropped:
+                pairs = [list(column) for column in zip(*gone, *leases.dropped, strict=True)]
+                db.execute(DROP, pairs)
+            db.commit()
+        return {address: lease.connections if lease else 0 for address, lease in new.items()}
+
+    def _long_ended(self, sessions: Sequence[int]) -> set[int]:
+        """Return those of these ended sessions that were found so GONE_S ago."""
+        now = time.monotonic()
+        if len(self._ended_at) > ENDED_MAX:
+            self._ended_at.clear()
+        return {
+            session
+            for session in sessions
+            if now - self._ended_at.setdefault(session, now) >= GONE_S
+        }
+
+
+class AddressLeases:
+    """The leases of some addresses, each with the session that it was made in."""
+
+    def __init__(self, addresses: Sequence[str], holder: str) -> None:
+        self._holder = holder
+        self._by_address: dict[str, list[tuple[Lease, int | None]]] = {at: [] for at in addresses}
+        self.dropped: list[tuple[str, str]] = []  # address and holder
+
+    def add(self, address: str, lease: Lease, session: int | None) -> None:
+        self._by_address[address].append((lease, session))
+
+    def drop(self, is_over: Callable[[Lease, int | None], bool]) -> None:
+        """Drop leases of other holders."""
+        for address, leases in self._by_address.items():
+            over = [
+                (lease, session)
+                for lease, session in leases
+                if lease.holder != self._holder and is_over(lease, session)
+            ]
+            for each in over:
+                leases.remove(each)
+                self.dropped.append((address, each[0].holder))
+
+    def allocated(self, wanted: LeaseConnections, now: datetime) -> dict[str, Lease | None]:
+        """Return the holder's new leases."""
+        return {
+            address: allocate(
+                (lease for lease, _ in self._by_address[address]),
+                wanted.holder, request, now, limit=wanted.limit, lease_s=wanted.lease_s,
+            )
+            for address, request in wanted.requested.items()
+        }  # fmt: skip
+
+    def sessions_before(
+        self, wanted: LeaseConnections, new: Mapping[str, Lease | None], now: datetime
+    ) -> list[int]:
+        """Return the sessions of other holders at the addresses where the holder lacks connections."""
+        return sorted(
+            {
+                session
+                for address, request in wanted.requested.items()
+                if request.requested > (lease.connections if (lease := new[address]) else 0)
+                for other, session in self._by_address[address]
+                if session is not None and other.holder != self._holder and other.until > now
+            }
+        )
 
 
 def buckets(addresses: Sequence[str]) -> list[int]:

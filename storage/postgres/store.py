@@ -39,6 +39,7 @@ from mailprobe.storage.postgres.driver.database_thread import ThreadPool
 from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
+from mailprobe.storage.postgres.driver.session_lock import SessionLock
 from mailprobe.storage.postgres.driver.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.records import OutboxMessage
 from mailprobe.storage.store import Store
@@ -86,7 +87,9 @@ async def open_postgres(
     cipher = Cipher(secret_key)
     await trio.to_thread.run_sync(prepare, server, cipher)
     partitions = Partitions()
+    session_lock = SessionLock(server)
     async with AsyncExitStack() as stack:
+        stack.callback(session_lock.close)
 
         def database_thread(work: Work[Any], name: str) -> ThreadPool[Any]:
             opened: ThreadPool[Any] = ThreadPool(
@@ -101,17 +104,20 @@ async def open_postgres(
             database_thread(job_claims.Claims(), "claims"),
             database_thread(Callers(), "callers"),
             database_thread(Reads(), "reads"),
-            database_thread(leases.Leasing(), "connection_leases"),
+            database_thread(leases.Leasing(session_lock), "connection_leases"),
         )
-        yield Store(PostgresExecutor(database_threads, partitions), cipher)
+        yield Store(PostgresExecutor(database_threads, partitions, session_lock), cipher)
 
 
 class PostgresExecutor:
     """Runs the commands of a store in one PostgreSQL database."""
 
-    def __init__(self, database_threads: Threads, partitions: Partitions) -> None:
+    def __init__(
+        self, database_threads: Threads, partitions: Partitions, session_lock: SessionLock
+    ) -> None:
         self._database_threads = database_threads
         self._partitions = partitions
+        self._session_lock = session_lock
         self._of_kind: dict[type[StoreCommand[Any]], ThreadPool[Any]] = {
             **dict.fromkeys(usage.BATCHED, database_threads.metering),
             commands.FindCaller: database_threads.callers,
@@ -131,6 +137,9 @@ class PostgresExecutor:
         else:
             result = await STEPS[kind](self, command)
         return result
+
+    def lease_session(self) -> int:
+        return self._session_lock.changes
 
     async def _do(self, act: Act) -> Any:
         return await self._database_threads.writes.call(act)

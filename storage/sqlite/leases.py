@@ -3,24 +3,35 @@
 import sqlite3
 from collections.abc import Iterable
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
 from mailprobe.storage.lease_allocation import Lease, allocate, revocable
+from mailprobe.storage.lease_holders import is_gone
 
 DB = sqlite3.Connection
 
 
 def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
-    """Lease connections for the holder; returns the number per address."""
+    """Lease connections for the holder; returns the number per address.
+
+    Leases of processes that have ended are deleted on the way.
+    """
     granted = {}
+    gone = cache(is_gone)  # each holder is judged once
     for address, request in command.requested.items():
         rows = db.execute(
             "SELECT holder, connections, since, until FROM connection_leases WHERE address = ?",
             (address,),
         )
-        leases = [lease_of(row) for row in rows]
+        leases = []
+        for found in [lease_of(row) for row in rows]:
+            if found.holder != command.holder and gone(found.holder):
+                _delete(db, address, found.holder)
+            else:
+                leases.append(found)
         new = allocate(
             leases, command.holder, request, now, limit=command.limit, lease_s=command.lease_s
         )
@@ -32,11 +43,12 @@ def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
                 (address, command.holder, new.connections, micros(new.since), micros(new.until)),
             )
         else:
-            db.execute(
-                "DELETE FROM connection_leases WHERE address = ? AND holder = ?",
-                (address, command.holder),
-            )
+            _delete(db, address, command.holder)
     return granted
+
+
+def _delete(db: DB, address: str, holder: str) -> None:
+    db.execute("DELETE FROM connection_leases WHERE address = ? AND holder = ?", (address, holder))
 
 
 def revocable_connections(db: DB, now: datetime, command: RevocableConnections) -> dict[str, int]:

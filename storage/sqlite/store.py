@@ -95,6 +95,9 @@ class SqliteExecutor:
             result = await STEPS[kind](self, command)
         return result
 
+    def lease_session(self) -> int:
+        return 0
+
     async def find_caller(self, command: commands.FindCaller) -> Caller | None:
         """Look the key up in this thread if that cannot block, else in the reader's."""
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -18,6 +18,7 @@ import trio
 
 from mailprobe.storage import open_store, utc_now
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
 from mailprobe.storage.sqlite import file as sqlite_file
 from mailprobe.storage.store import Store
@@ -225,12 +226,23 @@ def hold(path: str) -> None:
     report("let go")
 
 
+async def lease_for_real(store: Store) -> None:
+    """Lease a connection in a session, and then live."""
+    asked, lease_s = {"192.0.2.1": LeaseRequest(0, 1)}, 60.0
+    while not store.lease_session():
+        await store.lease_connections("a", asked, limit=1, lease_s=lease_s)
+    await store.lease_connections("a", asked, limit=1, lease_s=lease_s)
+    report("leased")
+    await trio.sleep_forever()
+
+
 WRITES: dict[str, Callable[..., Awaitable[None]]] = {
     "edge": reserve_at_the_edge,
     "load": load,
     "work": work,
     "claim": claim_at_the_edge,
     "claim for real": claim_for_real,
+    "lease for real": lease_for_real,
     "post": post,
     "revoke": revoke,
     "fill": fill,

@@ -5,10 +5,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+import trio
+import trio.lowlevel
 
 from mailprobe.storage.lease_allocation import WAITING_S, LeaseRequest
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import NOON, RETENTION, Clock
+from tests.storage.other_process import other_process
 
 HOST = "192.0.2.1"
 LEASE_S = 12.0
@@ -70,6 +73,31 @@ async def test_a_holder_that_dies_gives_back_when_its_lease_ends(store: Store, c
     assert await lease(store, "b", 0, 1) == 0
     clock.pass_(0.001)
     assert await lease(store, "b", 0, 1) == 1
+
+
+async def test_a_killed_process_holds_nothing_any_more(store: Store):
+    """Neither its connections nor its places in the queues, and nothing of a living one is touched."""
+    with other_process() as one, other_process() as other:
+        assert [await lease(store, one.holder, held, 2) for held in (0, 1)] == [1, 2]
+        assert [await lease(store, other.holder, held, 2) for held in (0, 1)] == [1, 2]
+        assert await lease(store, "a", 0, 1) == 0
+        one.kill()
+        while await lease(store, "a", 0, 1) == 0:
+            await trio.lowlevel.checkpoint()
+        assert await lease(store, "b", 0, 1) == 1
+        assert await lease(store, "c", 0, 1) == 0
+        assert await lease(store, other.holder, 2, 2) == 2
+
+
+async def test_a_killed_process_that_waited_is_not_waited_for(store: Store):
+    with other_process() as waiting:
+        await lease(store, "a", 0, 1, limit=1)
+        assert await lease(store, waiting.holder, 0, 1, limit=1) == 0
+        waiting.kill()
+        waiting.reap()
+        assert await lease(store, "b", 0, 1, limit=1) == 0
+        await store.return_connections("a")
+        assert await lease(store, "b", 0, 1, limit=1) == 1
 
 
 async def test_a_lease_that_is_extended_goes_on(store: Store, clock: Clock):

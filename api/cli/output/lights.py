@@ -53,6 +53,7 @@ WORDS: dict[str, str] = {
     "host_error": "mail host broke off",
     "host_changed": "host contradicts itself",
     "timeout": "no answer in time",
+    "no_connection_free": "no connection of ours was free",
     "resolver": "DNS look-up failed",
     "unclear": "no clear answer",
 }

@@ -53,6 +53,7 @@ def learn_pace(pool: "Pool", connection: SmtpConnection) -> None:
     if pool.pace.batch_s is None:
         turnaround_s = connection.received_at - connection.sent_at
         pool.pace.measured(turnaround_s, -1)
+        pool.pace.batches = 0  # no recipient was answered
         pool.pace.gap_s = turnaround_s
         pool.pace.reply_s = turnaround_s
         pool.replied(turnaround_s)

@@ -14,8 +14,10 @@ class ReplyPace:
     gap_s: float = 0.0  # between two replies of one batch
     reply_s: float = 0.0  # from a batch's write to its first reply
     jitter_s: float = 0.0  # mean deviation of reply_s
+    batches: int = 0  # answered so far
 
     def measured(self, round_s: float, gap_s: float) -> None:
+        self.batches += 1
         before = self.batch_s if self.batch_s is not None else round_s
         self.batch_s = before + EWMA * (round_s - before)
         if gap_s >= 0:

@@ -84,14 +84,11 @@ def expire_unanswered(host: SessionHost, unanswered: Collection[PendingProbe]) -
 def requeue_unanswered(
     host: SessionHost, unanswered: Sequence[PendingProbe], elsewhere: Set[Probe]
 ) -> None:
-    """The permit was revoked: send the probes on another connection."""
+    """The permit was revoked, which is not the host's fault: send the probes on another connection."""
     for probe in reversed(unanswered):
         if not isinstance(probe, Probe) or probe.settled or probe in elsewhere:
             continue
-        if probe.exhausted:
-            host.settle(probe, Outcome.TIMED_OUT, "clock.overall")
-        else:
-            host.requeue(probe)
+        requeue_uncounted(host, probe)
 
 
 def requeue_doubted(

@@ -26,9 +26,11 @@ from mailprobe.engine import (
     Verdict,
     open_answers,
 )
+from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.lease_allocation import GONE_S, LOST_S, LeaseRequest
 from mailprobe.storage.memory.store import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
@@ -45,6 +47,7 @@ class SharedStore(MemoryStore):
         super().__init__(lambda: NOON + timedelta(seconds=trio.current_time()))
         self.calls: list[int] = []  # how many addresses each lease call was for
         self.away_for: set[str] = set()  # holders
+        self.session = 0
         self.lost = 0.0  # fraction of answers that are lost
         self.rng = random.Random(0)
 
@@ -55,6 +58,9 @@ class SharedStore(MemoryStore):
         if self.rng.random() < self.lost:
             raise StoreUnavailable("nobody knows")
         return granted
+
+    def lease_session(self) -> int:
+        return self.session
 
     async def revocable_connections(self, holder: str, **how: Any) -> Any:
         await self._reach(holder)
@@ -301,6 +307,80 @@ async def test_the_permits_of_a_machine_that_died_come_back(autojump_clock):
             assert verdict.status == "unknown"
             await trio.sleep(died_at + LEASE_S - trio.current_time())
             check(await verify(engine, "known1@shop.test"))
+
+
+async def test_in_a_new_session_all_is_leased_again_and_nothing_is_noticed(autojump_clock):
+    host, store = MailHost(latency_s=0.25), SharedStore()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with machine(network, store) as (engine, permits), trio.open_nursery() as nursery:
+            nursery.start_soon(_verify_list, engine, 800)
+            await trio.sleep(2)
+            store.session += 1
+            await trio.sleep(LOST_S)
+            assert permits._addresses[address].session == store.session
+            assert host.record.connections_now == 4
+    assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
+
+
+async def test_who_cannot_lease_again_in_a_new_session_stops_before_another_comes(autojump_clock):
+    """The store has lost its session, and cannot be asked: others may take this process for gone."""
+    host, store = MailHost(latency_s=0.25), SharedStore()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with machine(network, store) as (engine, permits), trio.open_nursery() as nursery:
+            nursery.start_soon(_verify_list, engine, 800)
+            await trio.sleep(2)
+            store.away_for.add(permits.holder)
+            await trio.sleep(LOST_S + TICK_S)
+            assert host.record.connections_now == 4
+            store.session += 1
+            await trio.sleep(LOST_S + 2 * TICK_S)
+            assert host.record.connections_now == 0
+            assert permits.at(address) == 0
+            assert LOST_S + 2 * TICK_S < GONE_S
+            store.away_for.clear()
+
+
+@pytest.mark.parametrize("deferred_start", [True, False])
+async def test_a_list_waits_for_a_permit_and_a_request_says_that_it_was_ours(
+    autojump_clock, deferred_start: bool
+):
+    """Another process has every connection for ten seconds: it holds them, and does not look."""
+    host, store = MailHost(), SharedStore()
+    texts = ["known1@shop.test", "nobody2@shop.test", "known3@shop.test"]
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with machine(network, store, 1) as (engine, _), trio.open_nursery() as nursery:
+            asked = {address: LeaseRequest(0, 1)}
+            await store.lease_connections("other", asked, limit=1, lease_s=10)
+            nursery.start_soon(_queue_behind, store, address)
+            async with open_answers(
+                engine, texts, account="me", deferred_start=deferred_start
+            ) as answers:
+                found = [answer async for answer in answers]
+            nursery.cancel_scope.cancel()
+    verdicts = [answer.verdict for answer in found]
+    if deferred_start:
+        check(verdicts)
+        assert trio.current_time() > 10
+        assert max(verdict.latency_ms for verdict in verdicts) < 100
+    else:
+        assert trio.current_time() <= 3.05
+        assert {verdict.failed_check for verdict in verdicts} == {None}
+        assert {verdict.status for verdict in verdicts} == {"unknown"}
+        assert {answer.cause for answer in found} == {VerdictCause("no_connection_free", "us")}
+        assert host.record.sessions_seen == 0
+
+
+async def _queue_behind(store: SharedStore, address: str) -> None:
+    """A third process wants the connection as well, but later: it must not be served first."""
+    await trio.sleep(5)
+    while True:
+        asked = {address: LeaseRequest(0, 1)}
+        granted = await store.lease_connections("third", asked, limit=1, lease_s=1)
+        assert not granted[address]
+        await trio.sleep(0.5)
 
 
 async def test_turns_are_noticed_within_a_look(autojump_clock):

@@ -4,19 +4,19 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from mailprobe.engine import (
-    Engine,
-    Verdict,
-)
+from mailprobe.engine import Engine, Verdict, open_answers
+from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late
+from mailprobe.engine.testing.faults import Late, StaySilent
+from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
@@ -233,6 +233,120 @@ async def test_permits_that_end_at_any_moment(autojump_clock, after_s: float):
             nursery.start_soon(end)
             check(await verify(engine, "known1@shop.test", "nobody2@shop.test"))
         await trio.testing.wait_all_tasks_blocked()
+
+
+# -- without a permit -------------------------------------------------------------------------
+
+OURS = VerdictCause("no_connection_free", "us")
+HOSTS = VerdictCause("timeout", "host")
+
+
+async def causes(engine: Engine, *texts: str, deferred_start: bool = False) -> list[VerdictCause]:
+    async with open_answers(engine, texts, account="me", deferred_start=deferred_start) as answers:
+        return [answer.cause async for answer in answers]
+
+
+@pytest.mark.parametrize(("granted_s", "cause"), [(1.5, HOSTS), (2.5, OURS)])
+async def test_a_silent_host_is_to_blame_if_it_had_the_time_of_a_read(
+    autojump_clock, granted_s: float, cause: VerdictCause
+):
+    host, permits = MailHost(faults={"known0": StaySilent()}), Granted()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+
+            async def grant() -> None:
+                await trio.sleep(granted_s)
+                permits.grant(address, 1)
+
+            nursery.start_soon(grant)
+            assert await causes(engine, *knowns(1)) == [cause]
+    assert host.record.sessions_seen == 1
+
+
+@pytest.mark.parametrize(("local", "cause"), [("known", OURS), ("silent", HOSTS)])
+async def test_a_host_that_keeps_all_our_connections_waiting_is_to_blame(
+    autojump_clock, local: str, cause: VerdictCause
+):
+    """Nine hosts share the address of the only permit, and take turns: the ninth comes too late."""
+    host = new_host(
+        "no pipelining", latency_s=0.1, faults={f"silent{n}": StaySilent() for n in range(40)}
+    )
+    permits = Granted()
+    async with open_fake_network() as network:
+        shared = network.add("only.test", host)
+        permits.counts[shared] = 1
+        for n in range(9):
+            network.zone.mx(f"shop{n}.test", f"mx.shop{n}.test")
+            other = network.add(f"other{n}.test", MailHost())
+            network.zone.host(f"mx.shop{n}.test", shared, other)
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+            for n in range(8):
+                texts = [f"{local}{place}@shop{n}.test" for place in range(40)]
+                nursery.start_soon(partial(causes, engine, *texts, deferred_start=True))
+            while not permits.connections[shared]:  # noqa: ASYNC110 - another task's doing
+                await trio.sleep(0.01)
+            await trio.sleep(0.4)
+            assert await causes(engine, "known@shop8.test") == [cause]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_list_whose_permits_end_waits_for_others(autojump_clock):
+    """Its addresses in the middle of a batch wait too, and those that were admitted behind them."""
+    host, permits = MailHost(latency_s=0.2), Granted(2)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                for _ in range(3):
+                    while not permits.connections[address]:  # noqa: ASYNC110 - another task's doing
+                        await trio.sleep(0.1)
+                    await trio.sleep(0.5)
+                    permits.end(address)
+                    await trio.sleep(20)
+                    assert host.record.connections_now == 0
+                    permits.grant(address, 2)
+
+            nursery.start_soon(end)
+            verdicts = await verify(engine, *knowns(300), deferred_start=True)
+            check(verdicts)
+            assert trio.current_time() > 60
+            assert max(verdict.latency_ms for verdict in verdicts) < 10_000
+
+
+async def test_what_waits_for_a_permit_takes_nobodys_place(autojump_clock):
+    """Neither that of the list's addresses at other hosts, nor that of requests."""
+    permits = Granted(4)
+    async with open_fake_network() as network:
+        addresses = [network.add(f"shop{n}.test", MailHost()) for n in range(8)]
+        network.add("free.test", MailHost())
+        permits.counts.update(dict.fromkeys(addresses, 0))
+        texts = [*[f"known@shop{n}.test" for n in range(8)], *knowns(5, "free.test")]
+        async with (
+            open_engine_with(network, permits, probes_max=2) as engine,
+            open_answers(engine, texts, account="me", deferred_start=True) as answers,
+        ):
+            check([(await anext(aiter(answers))).verdict for _ in range(5)])
+            check(await verify(engine, *knowns(9, "free.test"), account="other"))
+            assert trio.current_time() < 1
+            await trio.sleep(60)
+            for address in addresses:
+                permits.grant(address, 1)
+            check([answer.verdict async for answer in answers])
+
+
+async def test_a_list_that_is_left_while_it_waits_leaves_nothing(autojump_clock):
+    permits = Granted()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", MailHost())
+        async with open_engine_with(network, permits) as engine:
+            with trio.move_on_after(5):
+                await verify(engine, *knowns(9), deferred_start=True)
+            permits.grant(address, 1)
+            await trio.sleep(1)
+            assert not engine.dispatcher.permits.waits._present
+            check(await verify(engine, *knowns(1)))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -19,6 +19,7 @@ from tests.engine.engine_runs import (
     FAILED,
     TIMED_OUT,
     UNDELIVERABLE,
+    UNKNOWN,
     fields_of,
     knowns,
     open_checked_engine,
@@ -99,7 +100,7 @@ async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
                 knowns(20, f"{name}.test") for name in ("single0", "single1", "ab", "bc", "abc")
             ]
             seen = await verify_lists(engine, *lists)
-        assert set(seen) <= {DELIVERABLE, TIMED_OUT}
+        assert set(seen) <= {DELIVERABLE, UNKNOWN}, "who found no permit does not blame the host"
         for host in hosts:
             assert host.record.connections_peak <= host_connections
 

@@ -22,6 +22,7 @@ from mailprobe.storage.lists.tables import LOADING_MAX
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, make_caller, row
+from tests.storage.other_process import other_process
 
 SECRET = "whsec_c2VjcmV0"
 
@@ -47,10 +48,14 @@ async def running(
 
 
 async def claimed(
-    store: Store, limit: int = 9, each_max: int = 9, held: Mapping[str, int] | None = None
+    store: Store,
+    limit: int = 9,
+    each_max: int = 9,
+    held: Mapping[str, int] | None = None,
+    holder: str | None = None,
 ) -> list[ListClaim]:
     return await store.claim_chunks(
-        limit=limit, each_max=each_max, lease_s=LEASE_S, held=held or {}
+        limit=limit, each_max=each_max, lease_s=LEASE_S, held=held or {}, holder=holder
     )
 
 
@@ -191,6 +196,22 @@ async def test_a_later_claim_takes_the_chunk_and_nothing_counts_twice(
     assert (await store.ledger(caller)).reserved == 0
     await answer(store, next_one, "unknown")
     assert (await store.ledger(caller)).month_units == 2
+
+
+async def test_the_claims_of_a_killed_process_end_at_once(store: Store) -> None:
+    caller = await make_caller(store)
+    await running(store, caller, 1, 1, 1)
+    with other_process() as killed, other_process() as living:
+        assert places(await claimed(store, limit=1, holder=living.holder)) == [0]
+        assert places(await claimed(store, limit=2, holder=killed.holder)) == [1, 2]
+        assert await claimed(store) == []
+        killed.kill()
+        killed.reap()
+        claims = await claimed(store)
+        assert places(claims) == [1, 2]
+        for claim in claims:
+            await answer(store, claim, "deliverable")
+        assert await claimed(store, holder=living.holder) == []
 
 
 async def test_a_claim_whose_lease_has_ended_counts_if_no_other_followed(

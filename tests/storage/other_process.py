@@ -1,0 +1,48 @@
+"""A process that is a holder of leases: `python -m tests.storage.other_process` prints its name and lives.
+
+It imports only what names it, so that it starts quickly.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mailprobe.storage.lease_holders import new_holder
+
+ROOT = Path(__file__).parents[2]
+
+
+class OtherProcess:
+    """Another process; `holder` is a name of it."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        assert process.stdout is not None
+        self.holder = process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """Send SIGKILL, and wait until it has ended; it stays to be reaped."""
+        self._process.kill()
+        assert self._process.stdout is not None
+        assert self._process.stdout.read() == ""
+
+    def reap(self) -> None:
+        self._process.wait()
+
+
+@contextmanager
+def other_process() -> Iterator[OtherProcess]:
+    command = [sys.executable, "-m", "tests.storage.other_process"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield OtherProcess(process)
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    print(new_holder(), flush=True)
+    sys.stdin.read()
