@@ -317,7 +317,6 @@ class PermitWaits:
             and probe.stopped_at is None
             and probe.outcome is None
             and probe.pool is pool
-            and probe.hedge is None
         ]
         if waiting:
             wait.stopped += waiting
