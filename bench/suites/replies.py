@@ -122,7 +122,7 @@ class ClassScore:
 
 
 def scores(rules: Rules, rows: Sequence[Row]) -> dict[str, ClassScore]:
-    """ClassScore the rows by class; rows without a class by whether they condemn the address."""
+    """Score the rows by class; rows without a class by whether they condemn the address."""
     by_class: dict[str, ClassScore] = {}
     for row in rows:
         name = row.get("class") or ("condemns" if row["condemns"] == "yes" else "does not condemn")

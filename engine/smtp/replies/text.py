@@ -231,7 +231,7 @@ class Subjects:
     mailbox: frozenset[str]  # names a mailbox
     recipient: frozenset[str]  # names the recipient, even beside a word of `others`
     about: frozenset[str]  # adjectives that change nothing: `local user`
-    stores: frozenset[str]  # before a noun: a part of the host: `database user`
+    stores: frozenset[str]  # before a noun: no mailbox: `database user`, `spam email`
     others: frozenset[str]  # the sender, the client, the host: their mailbox is not the recipient's
     machinery: frozenset[str]  # after a noun: a part of the host: `user database`
     auxiliary: frozenset[str]  # left out
