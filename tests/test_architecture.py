@@ -11,8 +11,8 @@ import pytest
 from tests import architecture_map
 from tests.architecture_map import ROOT, first_sentence, product_modules
 
-MODULES_MAX = 16  # in a folder, besides its __init__.py
-MODULE_LINES_MAX = 500
+MODULES_MAX = 20  # in a folder, besides its __init__.py: as many as fit a screen's listing
+MODULE_LINES_MAX = 700  # one class, one file: a smaller bound was met by moving methods out
 TEST_LINES_MAX = 600
 
 # Longer than they may be. A file leaves the table as soon as it is short enough.

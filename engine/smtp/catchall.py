@@ -146,7 +146,7 @@ class Domains:
 # A random local part looks like a person's, because some hosts refuse or accept by its shape.
 # No word is longer than 13 letters. Bits of chance: 6.3 for a syllable of a given name, 6.9 for
 # one of a surname, 3 and 4 for their endings: 40.3 in shape 0, and 40.6 in shape 1.
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _GIVEN_ONSETS = "bdfghjklmnprstvw"
 _ONSETS = (*"bcdfghjklmnprstvw", *("br", "ch", "dr", "gr", "kr", "st", "tr"))
 _VOWELS = "aeiou"
@@ -171,6 +171,8 @@ def random_local(shape: int = 0) -> str:
 
     surname = "".join(draw(_ONSETS) + draw(_VOWELS) for _ in range(3)) + draw(_ENDINGS)
     if shape:
-        return f"{draw(_LETTERS)}{draw(_LETTERS)}.{surname}{draw('123456789')}{draw('0123456789')}"
+        return (
+            f"{draw(_ALPHABET)}{draw(_ALPHABET)}.{surname}{draw('123456789')}{draw('0123456789')}"
+        )
     given = "".join(draw(_GIVEN_ONSETS) + draw(_VOWELS) for _ in range(2)) + draw(_GIVEN_ENDINGS)
     return f"{given}.{surname}"

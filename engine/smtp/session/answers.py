@@ -82,7 +82,7 @@ def test_answered(
         controls.note_refused(now)
         session.confirmation.see(Treatment.REFUSED)
     if needs_second_test(test, reply, reading):
-        session.tests.append(new_test(session, domain, patient=test.patient, shape=1))
+        session.tests.append(new_test(session, domain, deferred_start=test.deferred_start, shape=1))
         return
     if acceptance is not Acceptance.UNANSWERED:
         controls.note_tested(domain, acceptance)
@@ -143,4 +143,4 @@ def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) 
     if probe.deferred_start:
         session.host.suspend_clock(probe)
     if not domain.testing:
-        session.tests.append(new_test(session, domain, patient=probe.deferred_start))
+        session.tests.append(new_test(session, domain, deferred_start=probe.deferred_start))

@@ -18,7 +18,7 @@ class CatchAllTest:
     domain: DomainAcceptance
     mailbox: str
     shape: int = 0  # of the random address: see catchall.Domains.random_mailbox()
-    patient: bool = False  # a list waits for it: see probe.Probe
+    deferred_start: bool = False  # a list waits for it: see probe.Probe
     objections: int = 0
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere

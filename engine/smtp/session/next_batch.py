@@ -36,7 +36,7 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         domain: DomainAcceptance = probe.domain_here
         if (probe.objections or probe.accepted) and is_known_already(session, probe, now):
             if probe.outcome is None and not domain.testing:
-                asked.append(new_test(session, domain, patient=probe.deferred_start))
+                asked.append(new_test(session, domain, deferred_start=probe.deferred_start))
             continue
         if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
             untested.add(probe.domain)
@@ -94,17 +94,17 @@ def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now:
         return
     for probe in list(asked):
         if isinstance(probe, Probe) and probe.domain_here.needs_test(now):
-            asked.append(new_test(session, probe.domain_here, patient=probe.deferred_start))
+            asked.append(new_test(session, probe.domain_here, deferred_start=probe.deferred_start))
             if len(asked) >= room:
                 return
 
 
 def new_test(
-    session: "SmtpSession", domain: DomainAcceptance, *, patient: bool, shape: int = 0
+    session: "SmtpSession", domain: DomainAcceptance, *, deferred_start: bool, shape: int = 0
 ) -> CatchAllTest:
     domain.testing = True
     mailbox = session.host.random_mailbox(domain, shape)
-    return CatchAllTest(domain, mailbox, shape=shape, patient=patient)
+    return CatchAllTest(domain, mailbox, shape=shape, deferred_start=deferred_start)
 
 
 def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchReplies:
@@ -133,7 +133,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
                 session.recorder.record_start(each, attempt, reused=received.reused)
         else:
             received.tests = True
-            if each.patient:  # only silence ends the wait for its reply
+            if each.deferred_start:  # only silence ends the wait for its reply
                 received.until = float("inf")
     if not received.until:
         received.until = float("inf")
