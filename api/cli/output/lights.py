@@ -35,6 +35,7 @@ LIGHTS: tuple[tuple[Test, Light], ...] = (
 # Each reason in words for a person.
 WORDS: dict[str, str] = {
     "accepted": "mailbox accepted",
+    "untested": "mailbox accepted, random one not answered",
     "catch_all": "host accepts any name",
     "syntax": "not an address",
     "disposable": "throwaway domain",

@@ -62,6 +62,10 @@ def resolver(lab: Lab) -> Iterator[Resolver]:
         yield client
 
 
+# Not of one address: what went before, or what else is asked at the same time, decides.
+IN_SEQUENCE = {Outcome.HOST_CHANGED, Outcome.NO_CONNECTION_FREE}
+
+
 def dial(lab: Lab, address: str) -> smtplib.SMTP:
     return smtplib.SMTP(
         address, int(lab.env["MAILPROBE_SMTP_PORT"]), lab.env["MAILPROBE_SMTP_HELO"], timeout=5
@@ -71,7 +75,7 @@ def dial(lab: Lab, address: str) -> smtplib.SMTP:
 def test_the_first_line_names_settings_and_addresses_of_every_outcome(lab):
     assert lab.env["MAILPROBE_ALLOW_PRIVATE"] == "1"
     assert lab.env["MAILPROBE_SMTP_HELO"] == "probe.lab.test"
-    assert set(lab.addresses) == {outcome.value for outcome in Outcome}
+    assert set(lab.addresses) == {outcome.value for outcome in set(Outcome) - IN_SEQUENCE}
     assert all(len(addresses) >= 3 for addresses in lab.addresses.values())
 
 
