@@ -50,6 +50,13 @@ class Evidence(msgspec.Struct):
     truncated: bool = False  # a line or a part of one was left out
 
 
+def is_reached(evidence: Evidence) -> bool:
+    """Whether a mail host has answered the connection, even if with nothing but its end."""
+    return evidence.reason == "host_error" or any(
+        line.who == "server" for line in evidence.conversation
+    )
+
+
 def shown(text: str) -> str:
     """At most LINE_OCTETS_MAX octets of UTF-8, all of them printable."""
     text = text[:LINE_OCTETS_MAX]

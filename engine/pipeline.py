@@ -66,6 +66,7 @@ class Verification(msgspec.Struct, eq=False):
     def evidence(self) -> Evidence | None:
         if self.notes is None:
             return None
+        self.notes.record_unanswered()
         reason, blame = self.cause
         tried = self.notes.tried[:CONVERSATION_LINES_MAX]
         return Evidence(

@@ -129,14 +129,17 @@ def _write_all(octets: bytes) -> None:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
 
-def _print_dead_end(results: "Iterable[RowResult]") -> None:
+def _print_dead_end(results: "Iterable[RowResult]", answers: "Iterable[Answer]") -> None:
+    """Print a hint if no mail host has said anything; the answers have evidence."""
     from mailprobe.api.cli.output.advice import dead_end
     from mailprobe.api.cli.output.counts import ResultCounts
+    from mailprobe.engine.evidence import is_reached
 
     counts = ResultCounts()
     for result in results:
         counts.count(result)
-    if (hint := dead_end(counts)) is not None:
+    reached = any(answer.evidence and is_reached(answer.evidence) for answer in answers)
+    if (hint := dead_end(counts, reached=reached)) is not None:
         print_error(hint)
 
 
@@ -153,7 +156,8 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
     async def main() -> None:
         async with (
             open_source() as source,
-            source.open_answers([texts[at] for at in order], explain=explain) as answers,
+            # Also without --explain: the evidence tells whether any mail host was reached.
+            source.open_answers([texts[at] for at in order], explain=True) as answers,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_show_waiting, found, len(texts))
@@ -167,7 +171,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
 
     in_order = [found[position] for position in range(len(texts))]
     results = [row_result(answer) for answer in in_order]
-    _print_dead_end(results)
+    _print_dead_end(results, in_order)
     console = console_on(sys.stdout)
     if explain:
         for answer, result in zip(in_order, results, strict=True):

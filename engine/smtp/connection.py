@@ -12,6 +12,7 @@ import trio
 
 from mailprobe.engine.net.reactor import GONE, LATE_GRACE_S, ByteChannel, OnOctets, StreamChannel
 from mailprobe.engine.net.tls import TlsChannel
+from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.wire import (
     CONNECT,
     QUIT,
@@ -289,6 +290,16 @@ class SmtpConnection:
         if turn.command is not CONNECT:
             lines.insert(0, (self.sent_at, True, turn.command.line))
         return lines
+
+    def unanswered_lines(self, recipient: str = "") -> list[tuple[float, bool, str]]:
+        """Return the commands without a reply, as lines_of() does; no RCPT but the recipient's."""
+        own = wire.rcpt(recipient)
+        lines = [
+            command.line
+            for command in self.conversation.unanswered
+            if command is not CONNECT and (command.verb != "RCPT" or command == own)
+        ]
+        return [(self.sent_at, True, line) for line in dict.fromkeys(lines)]
 
     async def quit(self) -> None:
         """Send QUIT if the connection is usable, wait at most QUIT_S for the reply, close.

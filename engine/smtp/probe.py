@@ -5,9 +5,9 @@ reply, a failure with nothing left to try, its deadline, or its caller abandonin
 Later events do not change a settled probe.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,6 +38,13 @@ class Cause:
     temporary: bool = False  # a greeting of 4yz: perhaps one connection too many
 
 
+class RecordedSession(Protocol):
+    """The conversation of which notes are taken."""
+
+    def unanswered(self, recipient: str) -> Iterable[tuple[float, bool, str]]:
+        """The lines sent for this recipient, or for all, that have no reply yet."""
+
+
 @dataclass(slots=True, eq=False)
 class ProbeNotes:
     """Evidence for a probe that is to be explained. Times are trio's clock."""
@@ -47,8 +54,9 @@ class ProbeNotes:
     cut: bool = False  # lines were cut or left out
     cached: list[str] = field(default_factory=list)
     lookup_took: bool = False  # the look-up was made for this probe
-    session: Any = None  # of the latest conversation (recorder.SessionRecorder)
+    session: RecordedSession | None = None  # the latest conversation
     session_lines: int = 0  # of its preamble, so many lines are in `lines`
+    awaited: str = ""  # the recipient, as long as `session` has not replied to it
 
     def add_line(self, at: float, by_us: bool, text: str) -> None:
         """Add a line, as far as the limits of evidence allow."""
@@ -58,6 +66,13 @@ class ProbeNotes:
         kept = shown(text)
         self.cut = self.cut or len(kept) < len(text)
         self.lines.append((at, by_us, kept))
+
+    def record_unanswered(self) -> None:
+        """Add what was sent in the latest conversation and not answered."""
+        if self.awaited and self.session is not None:
+            for line in self.session.unanswered(self.awaited):
+                self.add_line(*line)
+        self.awaited = ""
 
     def lines_since(self, began: float) -> list[ConversationLine]:
         """Return the lines by time, in ms since `began`; lines of one write stay together."""

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 
-from mailprobe.api.cli.output.counts import HOSTS_MAX, ResultCounts
+from mailprobe.api.cli.output.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
 from mailprobe.api.cli.output.lights import ANSWERED, UNREACHED
 from mailprobe.engine.verdict import Reason
 
 DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked")
-UNREACHED_MIN = 3  # fewer addresses may be of one dead host
 
 
 def advice(counts: ResultCounts) -> Iterator[str]:
     """What to do about the rows that could have been known, a line each."""
+    if (hint := dead_end(counts)) is not None and not _is_failure(counts):
+        yield hint
     hosts, rows = len(counts.refusing_hosts), counts.reasons["blocked_us"]
     if rows:
         more = " or more" if hosts >= HOSTS_MAX else ""
@@ -37,13 +38,21 @@ def advice(counts: ResultCounts) -> Iterator[str]:
         )
 
 
-def dead_end(counts: ResultCounts) -> str | None:
-    """A hint if nothing outside could be reached; else None."""
+def dead_end(counts: ResultCounts, *, reached: bool | None = None) -> str | None:
+    """A hint if no mail host answered about any address; else None.
+
+    `reached`: a mail host has said something; None if that is not known.
+    """
     reasons = counts.reasons
     if any(reasons[key] for key in ANSWERED):
         return None
     if any(reasons[key] for key in UNREACHED):
-        return "no mail host answered; run mailprobe doctor to check whether this machine can reach any"
+        if reached:
+            return None
+        what = "no address got an answer from its mail host"
+        if reached is not None:
+            what = "no mail host answered"
+        return f"{what}; run mailprobe doctor to check whether this machine can reach any"
     if reasons["resolver"] and not any(reasons[key] for key in DECIDED_BY_DNS):
         return "no name could be looked up; run mailprobe doctor to see why"
     if reasons["blocked_us"]:
@@ -51,16 +60,21 @@ def dead_end(counts: ResultCounts) -> str | None:
     return None
 
 
+def _is_failure(counts: ResultCounts) -> bool:
+    """Whether a dead end is this machine's failure: at many hosts, or at the first step.
+
+    A few hosts may be dead, or have a reason of their own to refuse this machine.
+    """
+    reasons = counts.reasons
+    has_met_hosts = reasons["blocked_us"] or any(reasons[key] for key in UNREACHED)
+    return not has_met_hosts or len(counts.failed_hosts) >= FAILED_HOSTS_MIN
+
+
 def failure_of(counts: ResultCounts, *, is_local: bool) -> str | None:
-    """The same where it is a failure of this machine; of a service, what its operator should check."""
+    """The hint where it is a failure of this machine; of a service, what its operator should check."""
     hint = dead_end(counts)
-    if hint is None:
-        return None
-    unreached = sum(counts.reasons[key] for key in UNREACHED)
-    if not (counts.blames["us"] or counts.blames["network"] or unreached >= UNREACHED_MIN):
+    if hint is None or not _is_failure(counts):
         return None
     if is_local:
         return hint
-    return (
-        f"{hint.partition(';')[0]} of the service; its operator should run mailprobe doctor there"
-    )
+    return f"{hint.partition(';')[0]} through the service; its operator should run mailprobe doctor there"

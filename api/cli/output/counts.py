@@ -3,10 +3,11 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from mailprobe.api.cli.output.lights import light_of
+from mailprobe.api.cli.output.lights import OURS, UNREACHED, light_of
 from mailprobe.api.cli.output.results import RowResult
 
 HOSTS_MAX = 10_000  # names kept for the summary
+FAILED_HOSTS_MIN = 20  # fewer may be dead hosts, more are this machine's failure
 PACE_SPAN_S = 20.0  # the rate is measured over this span: steady, but still current
 
 
@@ -21,6 +22,7 @@ class ResultCounts:
     blames: Counter[str] = field(default_factory=Counter)
     suggestions: int = 0
     refusing_hosts: set[str] = field(default_factory=set)  # at most HOSTS_MAX
+    failed_hosts: set[str] = field(default_factory=set)  # not reached; at most FAILED_HOSTS_MIN
 
     def count(self, result: RowResult, by: int = 1) -> None:
         """Add a result; take it off again with `by` -1."""
@@ -30,6 +32,10 @@ class ResultCounts:
         self.blames[result.blame or ""] += by
         self.lights[light_of(result)] += by
         self.suggestions += by * (result.suggestion is not None)
+        if len(self.failed_hosts) < FAILED_HOSTS_MIN and (
+            result.blame in OURS or result.reason in UNREACHED
+        ):
+            self.failed_hosts.add(result.host)
         if result.reason == "blocked_us" and len(self.refusing_hosts) < HOSTS_MAX:
             self.refusing_hosts.add(result.mx_host or "")
 

@@ -7,7 +7,7 @@ from the top, the first row that fits decides. Pure.
 from collections.abc import Callable
 from typing import Literal
 
-from mailprobe.engine.verdict import Reason, Verdict
+from mailprobe.engine.verdict import Blame, Reason, Verdict
 
 Light = Literal["GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT"]
 Test = Callable[[Verdict], bool]
@@ -63,6 +63,7 @@ ANSWERED: tuple[Reason, ...] = (
     *("rate_limited", "policy", "unclear"),
 )
 UNREACHED: tuple[Reason, ...] = ("host_down", "timeout", "host_error")
+OURS: tuple[Blame, ...] = ("us", "network")  # not the address's fault, nor the host's
 
 
 def light_of(verdict: Verdict) -> Light:

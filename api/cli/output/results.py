@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mailprobe.api.cli.source import domain_of
 from mailprobe.engine.reasons import PASSING
 from mailprobe.engine.verdict import Blame, Reason, Verdict
 
@@ -18,6 +19,11 @@ class RowResult(Verdict, frozen=True, gc=False):
     blame: Blame | None
     attempts: int = 1
     answered_at: float = 0.0  # Unix time, for the second pass; no column
+
+    @property
+    def host(self) -> str:
+        """The mail host; the domain if no host is known."""
+        return self.mx_host or domain_of(self.email)
 
     @property
     def is_passing(self) -> bool:

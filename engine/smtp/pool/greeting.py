@@ -36,8 +36,12 @@ class Greeter:
         self._dispatcher = dispatcher
         self._settings = dispatcher.settings
 
-    async def greet(self, address: str) -> SmtpSession | Cause | None:
+    async def greet(
+        self, address: str, lines: list[tuple[float, bool, str]]
+    ) -> SmtpSession | Cause | None:
         """Connect, read the banner, send EHLO, or HELO if that is refused.
+
+        Adds the lines of the conversation to `lines`, also before a failure.
 
         The caller holds a permit of the address. The session keeps it; otherwise it is
         released once the connection is closed. None if the permit was revoked meanwhile.
@@ -52,7 +56,10 @@ class Greeter:
                 connection = SmtpConnection(
                     self._dispatcher.open_channel(stream), self._settings.read_s
                 )
-                greeted = await self._introduce(connection, address, began)
+                lines.append((began, True, "(connect)"))
+                greeted = await self._introduce(connection, address, lines)
+                if isinstance(greeted, Cause):
+                    lines += connection.unanswered_lines()
         except trio.TooSlowError:
             greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
         except OSError as error:
@@ -70,9 +77,8 @@ class Greeter:
         return greeted
 
     async def _introduce(
-        self, connection: SmtpConnection, address: str, began: float
+        self, connection: SmtpConnection, address: str, preamble: list[tuple[float, bool, str]]
     ) -> SmtpSession | Cause:
-        preamble: list[tuple[float, bool, str]] = [(began, True, "(connect)")]
         step = Step.BANNER
         try:
             turn = await connection.receive_reply()

@@ -4,6 +4,7 @@ If a connection fails while others are open, the host has reached its limit. If 
 connection fails, the host failed, and every waiting probe fails over at once.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -125,7 +126,8 @@ class ConnectionOpener:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
         others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
-        greeted = await self._greeter.greet(address)
+        lines: list[tuple[float, bool, str]] = []
+        greeted = await self._greeter.greet(address, lines)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
         self._dispatcher.observer.connected(greeted=isinstance(greeted, SmtpSession))
@@ -150,7 +152,7 @@ class ConnectionOpener:
         if self._pool.connections > 1:
             self._pool.reduce_limit(self._pool.throttle.after_failure())
             return None
-        self._record_attempt(address, greeted)
+        self._record_attempt(address, greeted, lines)
         return greeted
 
     def _host_at_limit(self) -> None:
@@ -179,7 +181,9 @@ class ConnectionOpener:
             : DOUBTFUL_ADDRESSES[min(self._pool.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)]
         ]
 
-    def _record_attempt(self, address: str, cause: Cause) -> None:
+    def _record_attempt(
+        self, address: str, cause: Cause, lines: Sequence[tuple[float, bool, str]]
+    ) -> None:
         """Count the failed attempt at this address for every waiting probe."""
         for probe in list(self._pool.waiting):
             if self._pool.session_ended(probe):
@@ -189,5 +193,7 @@ class ConnectionOpener:
             probe.cause = cause
             if probe.notes is not None:
                 probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
+                for line in lines:
+                    probe.notes.add_line(*line)
             if probe.exhausted and probe.pool is self._pool:
                 self._pool.settle(probe, cause.outcome, cause.rule)

@@ -97,7 +97,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
             if each.notes is not None:
                 received.noted = True
                 attempt = ConnectionAttempt(session.host.name, session.address, "answered")
-                session.recorder.record_start(each.notes, attempt, reused=received.reused)
+                session.recorder.record_start(each, attempt, reused=received.reused)
         else:
             received.tests = True
     if not received.until:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from mailprobe.engine.evidence import ConnectionAttempt
+from mailprobe.engine.evidence import ConnectionAttempt, shown
+from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.probe import Probe, ProbeNotes
+from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import PendingProbe
 from mailprobe.engine.smtp.wire import CommandReply
 
@@ -19,21 +20,29 @@ class SessionRecorder:
         self._connection = connection
         self.preamble = preamble
 
-    def record_start(self, notes: ProbeNotes, attempt: ConnectionAttempt, *, reused: bool) -> None:
+    def record_start(self, probe: Probe, attempt: ConnectionAttempt, *, reused: bool) -> None:
         """The probe is sent on this session."""
+        notes = probe.notes
+        if notes is None:
+            return
         if notes.session is not self:
+            notes.record_unanswered()
             notes.tried.append(attempt)
             if reused:
                 notes.cached.append("connection")
-        self.record_preamble(notes)
+        self.record_preamble(probe)
 
-    def record_preamble(self, notes: ProbeNotes) -> None:
-        """Add the lines of the preamble that these notes do not have yet."""
+    def record_preamble(self, probe: Probe) -> None:
+        """Add the lines of the preamble that the probe's notes do not have yet."""
+        notes = probe.notes
+        if notes is None:
+            return
         if notes.session is not self:
             notes.session, notes.session_lines = self, 0
         for at, by_us, text in self.preamble[notes.session_lines :]:
             notes.add_line(at, by_us, text)
         notes.session_lines = len(self.preamble)
+        notes.awaited = probe.mailbox
 
     def record_opening(self, probes: Iterable[PendingProbe], turn: CommandReply) -> None:
         """A reply to a command that is sent for all of these."""
@@ -42,6 +51,15 @@ class SessionRecorder:
                 self.record_exchange(probe, turn)
 
     def record_exchange(self, probe: Probe, turn: CommandReply) -> None:
-        if probe.notes is not None:
-            for at, by_us, text in self._connection.lines_of(turn):
-                probe.notes.add_line(at, by_us, text)
+        if (notes := probe.notes) is None:
+            return
+        is_elsewhere = notes.session is not self  # its reply was late, so it was sent again
+        if not is_elsewhere and turn.command == wire.rcpt(notes.awaited):
+            notes.awaited = ""
+        for at, by_us, text in self._connection.lines_of(turn):
+            if not (is_elsewhere and by_us and (at, by_us, shown(text)) in notes.lines):
+                notes.add_line(at, by_us, text)
+
+    def unanswered(self, recipient: str) -> list[tuple[float, bool, str]]:
+        """The lines sent for this recipient, or for all, that have no reply yet."""
+        return self._connection.unanswered_lines(recipient)

@@ -105,8 +105,8 @@ async def continue_in_tls(session: "SmtpSession") -> None:
         session.again, session.unanswered = again, deque()
         return
     for asked in again:
-        if isinstance(asked, Probe) and asked.notes is not None:
-            session.recorder.record_preamble(asked.notes)
+        if isinstance(asked, Probe):
+            session.recorder.record_preamble(asked)
     session.host.terms.tls_failed()
     fail_batch(session, cause, received, failure=session.tls_of_all)
 
