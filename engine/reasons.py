@@ -42,7 +42,8 @@ BY_RULE: dict[str, VerdictCause] = {
     "exchange.not-public": VerdictCause("host_down", "host"),
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
-    "clock.connect": VerdictCause("timeout", "network"),
+    # Not the network's: one result cannot tell a dead host from a closed port 25.
+    "clock.connect": VerdictCause("timeout", "host"),
 }
 
 BY_MEANING: dict[Meaning, VerdictCause] = {

@@ -8,6 +8,7 @@ import idna
 
 from mailprobe.bench.lab import fixture_domains
 from mailprobe.bench.lab.adverse_hosts import adverse
+from mailprobe.bench.lab.dead_host import dead
 from mailprobe.bench.lab.internet import internet
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.engine.testing.host_profiles import NO_PTR, new_host
@@ -353,6 +354,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "restless": restless,
     "adverse": adverse,
     "internet": internet,
+    "dead": dead,
 }
 
 

@@ -42,7 +42,7 @@ CASES = [
     (Outcome.CONVERSATION_FAILED, "garbage.banner", "host_error", "host"),
     (Outcome.CONVERSATION_FAILED, "us.reputation", "blocked_us", "us"),
     (Outcome.CONVERSATION_FAILED, "greylist.postscreen", "greylisted", "host"),
-    (Outcome.TIMED_OUT, "clock.connect", "timeout", "network"),
+    (Outcome.TIMED_OUT, "clock.connect", "timeout", "host"),
     (Outcome.TIMED_OUT, "clock.rcpt", "timeout", "host"),
 ]
 

@@ -8,7 +8,8 @@ The first line has the format's version and the fingerprint of the list, then fo
 line for each answer in order of arrival. Each line is written at once and whole: kill -9
 loses none and tears at most the last, which is cut off when the journal is reopened. A
 line that does not match its checksum (CRC-32 of the text before it) is ignored, and its
-address is verified again. The file is locked while a run uses it.
+address is verified again. A line {"ended_early":true} stands where a run ended because of
+this machine or its network. The file is locked while a run uses it.
 """
 
 import errno
@@ -33,6 +34,7 @@ HEADER_OCTETS_MAX = 1024
 ANSWER_OCTETS = 1024  # most answers are shorter
 LINE_OCTETS_MAX = 1 << 26  # an address as long as a list's cell, escaped
 CHECKSUM = b',"crc":'
+EARLY_END = b'{"ended_early":true}\n'
 MODE = 0o600  # addresses are personal data: only the owner may read
 # Neither a symbolic link nor a pipe under the journal's name is opened.
 OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -49,11 +51,13 @@ class Header(msgspec.Struct, frozen=True):
 class Journal:
     """An open journal: answers are appended, and read by their offset in bytes."""
 
-    def __init__(self, descriptor: int, name: str, end: int) -> None:
+    def __init__(self, descriptor: int, name: str, end: int, *, is_kept: bool = True) -> None:
         self._descriptor = descriptor
         self.name = name
+        self.is_kept = is_kept  # a later run can continue it
         self._end = end  # of the last whole line
         self.damaged = 0
+        self.early_ends = 0  # runs that ended because of this machine or its network
         self._decoder = msgspec.json.Decoder(RowResult)
 
     def append(self, result: RowResult) -> int:
@@ -62,6 +66,11 @@ class Journal:
         line = msgspec.json.encode(result)[:-1]
         self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
         return offset
+
+    def record_early_end(self) -> None:
+        """Record that this run ends because of this machine or its network."""
+        self._write(EARLY_END)
+        self.early_ends += 1
 
     def _write(self, line: bytes) -> None:
         written = 0
@@ -77,14 +86,15 @@ class Journal:
         self._end += len(line)
 
     def answers(self) -> Iterator[tuple[int, RowResult]]:
-        """Every stored answer with its offset; `damaged` counts the ignored lines."""
-        self.damaged = 0
+        """Every stored answer with its offset; counts `damaged` lines and `early_ends` anew."""
+        self.damaged = self.early_ends = 0
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             offset = len(file.readline(LINE_OCTETS_MAX))
             for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
-                result = self._read(line)
-                if result is None:
+                if line == EARLY_END:
+                    self.early_ends += 1
+                elif (result := self._read(line)) is None:
                     self.damaged += 1
                 else:
                     yield offset, result
@@ -119,8 +129,10 @@ class Journal:
         return result
 
     def cut(self, offset: int) -> None:
-        """Remove the answers from this offset on; 0 removes all of them."""
+        """Remove the answers from this offset on; 0 removes all of them, and the early ends."""
         header = os.pread(self._descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
+        if offset < header:
+            self.early_ends = 0
         self._end = max(offset, header)
         os.ftruncate(self._descriptor, self._end)
 
@@ -140,7 +152,7 @@ def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator
     """
     if path is None:
         with temporary_file() as nameless:
-            yield _new_journal(nameless.fileno(), header, "the temporary file")
+            yield _new_journal(nameless.fileno(), header, "the temporary file", is_kept=False)
         return
     name = plain(str(path))
     descriptor = _locked(path, name)
@@ -196,6 +208,8 @@ def _resumed(descriptor: int, path: Path, header: Header, resume: bool) -> Journ
             f"an unfinished run left {count:,} answers in {plain(str(path))}; "
             "continue with --resume, or delete that file to start over"
         )
+    if journal.early_ends:
+        journal.cut(0)
     return journal
 
 
@@ -203,8 +217,8 @@ def _not_a_journal(name: str) -> Misuse:
     return Misuse(f"{name} is not a journal of an unfinished run; move it away")
 
 
-def _new_journal(descriptor: int, header: Header, name: str) -> Journal:
-    journal = Journal(descriptor, name, 0)
+def _new_journal(descriptor: int, header: Header, name: str, *, is_kept: bool = True) -> Journal:
+    journal = Journal(descriptor, name, 0, is_kept=is_kept)
     journal._write(msgspec.json.encode(header) + b"\n")
     return journal
 

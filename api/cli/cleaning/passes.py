@@ -1,15 +1,17 @@
 """Asks about the addresses of a list: a first time, and again what time may cure.
 
 The first answers come from the list's first domains. If nothing outside can be reached
-they say so within seconds, not after the whole list.
+they say so within seconds, not after the whole list. An early end is recorded in the
+journal: the run that resumes it ends early only after twice as many failures.
 """
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NoReturn
 
 import trio
 
@@ -18,10 +20,11 @@ from mailprobe.api.cli.cleaning.addresses import (
     DistinctAddresses,
     first_of_domains,
 )
+from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
 from mailprobe.api.cli.cleaning.journal import Journal
 from mailprobe.api.cli.errors import CommandError, print_error
-from mailprobe.api.cli.output.counts import ResultCounts
-from mailprobe.api.cli.output.lights import ANSWERED, UNREACHED, WORDS
+from mailprobe.api.cli.output.counts import FAILED_HOSTS_MIN, ResultCounts
+from mailprobe.api.cli.output.lights import ANSWERED, WORDS
 from mailprobe.api.cli.output.results import RowResult, row_result
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import AnswerSource, in_request_order
@@ -29,11 +32,9 @@ from mailprobe.engine.verdict import Reason
 
 LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30
-FIRST_FAILURES_MIN = 10  # fewer may be dead domains
 FAILURES_IN_A_ROW_MAX = 200
-OURS = ("us", "network")
-# Reasons that say nothing of whether this machine reaches mail hosts.
-NEUTRAL: frozenset[Reason] = frozenset({"syntax", "disposable", "smtp_blocked", "no_mx"})
+DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
+ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
 
 # Shows progress while addresses are verified; takes the counts and the number of addresses.
 ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
@@ -74,15 +75,22 @@ class Passes:
     asked: int = 0  # answers in this run
     is_rechecking: bool = False  # every address has an answer
     _passing: Counter[str] = field(default_factory=Counter)  # reasons of those to ask again
-    _failed_from: int = 0  # offset of the first of the failures in a row
-    _failures: int = 0
-    _reached: bool = False  # a mail host has answered in this run
+    _failures: FailuresInARow = field(
+        default_factory=lambda: FailuresInARow(FAILURES_IN_A_ROW_MAX, FAILED_HOSTS_MIN)
+    )
 
     def replay(self) -> None:
         """Load the answers of an earlier run."""
+        since = self.now() - ANSWER_RECENT_S
+        reached = False
         for offset, result in self.journal.answers():
             if result.email in self.addresses.numbers:
                 self._record(offset, result)
+                reached = reached or (result.reason in ANSWERED and result.answered_at >= since)
+        more = 2 ** min(self.journal.early_ends, DOUBLINGS_MAX)
+        self._failures = FailuresInARow(
+            FAILURES_IN_A_ROW_MAX * more, FAILED_HOSTS_MIN * more, reached
+        )
         if self.journal.damaged:
             lines = "lines are" if self.journal.damaged > 1 else "line is"
             print_error(
@@ -97,7 +105,7 @@ class Passes:
         """
         unanswered = self.addresses.unanswered()
         async with self.show(self.counts, len(self.addresses.numbers)):
-            if len(unanswered) >= LONG and not self.addresses.answered:
+            if len(unanswered) >= LONG and not (self.addresses.answered or self.journal.early_ends):
                 await self._probe_first_domains(source, unanswered)
                 unanswered = self.addresses.unanswered()
             await self._verify(source, unanswered, self.counts)
@@ -115,11 +123,13 @@ class Passes:
     async def _probe_first_domains(self, source: AnswerSource, unanswered: list[str]) -> None:
         first = first_of_domains(unanswered, FIRST_DOMAINS_MAX)
         await self._verify(source, first, self.counts)
-        reasons = self.counts.reasons
-        failed = self.counts.blames["us"] + self.counts.blames["network"]
-        failed += sum(reasons[key] for key in UNREACHED)
-        if failed >= FIRST_FAILURES_MIN and not any(reasons[key] for key in ANSWERED):
-            self._stop(0, f"none of the list's first {len(first)} domains could be asked")
+        if any(self.counts.reasons[key] for key in ANSWERED):
+            return
+        results = [self.journal.answer(offset) for offset in self.addresses.offsets if offset >= 0]
+        failed = [result for result in results if is_failure(result, reached=False)]
+        if len({result.host for result in failed}) >= FAILED_HOSTS_MIN:
+            reasons = Counter(result.reason for result in failed)
+            self._stop(0, f"none of the list's first {len(first)} domains could be asked", reasons)
 
     async def _verify(self, source: AnswerSource, texts: list[str], shown: ResultCounts) -> None:
         if not texts:
@@ -157,30 +167,19 @@ class Passes:
         self._passing[result.reason] += bool(due_at)
 
     def _watch(self, offset: int, result: RowResult) -> None:
-        """Stop after so many failures in a row for which this machine or its network is to blame."""
-        if result.reason in NEUTRAL:
-            return
-        self._reached = self._reached or result.reason in ANSWERED
-        is_failure = result.blame in OURS
-        is_failure = is_failure or (not self._reached and result.reason in UNREACHED)
-        if not is_failure:
-            self._failures = 0
-            return
-        if not self._failures:
-            self._failed_from = offset
-        self._failures += 1
-        if self._failures >= FAILURES_IN_A_ROW_MAX:
-            self._stop(
-                self._failed_from,
-                f"{self._failures} results in a row failed because of this machine or its network",
-            )
+        """Stop after too many failures in a row, unless that would lose answers."""
+        failures = self._failures
+        failures.add(offset, result)
+        if failures.are_enough and (self.journal.is_kept or not failures.reached):
+            words = "results in a row failed because of this machine or its network"
+            self._stop(failures.since, f"{failures.results:,} {words}", failures.reasons)
 
-    def _stop(self, since: int, what: str) -> None:
+    def _stop(self, since: int, what: str, reasons: Mapping[Reason, int]) -> NoReturn:
         """Forget what failed, so that --resume asks about it again."""
-        reasons = {key: count for key, count in self.counts.reasons.items() if count}
         self.journal.cut(since)
+        self.journal.record_early_end()
         self.addresses.forget(since)
-        often = max(reasons, key=lambda key: reasons[key] if key not in ANSWERED else -1)
+        often = max(reasons, key=lambda key: reasons[key])
         raise CommandError(f"{what} (most often: {WORDS[often]}); run mailprobe doctor to see why")
 
     async def _wait_until_due(self, number: int) -> None:

@@ -154,10 +154,12 @@ def _unanswered(
 ) -> str:
     if order.journal is None:
         return "without an output file (-o) nothing is kept"
-    if not addresses.answered:
+    if not addresses.answered and not journal.early_ends:
         order.journal.unlink(missing_ok=True)
         return "nothing was answered yet, and nothing is left behind"
     journal.sync()
+    if not addresses.answered:
+        return f"nothing was answered yet; continue all the same with: {resume_command}"
     return (
         f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
         f"continue with: {resume_command}"

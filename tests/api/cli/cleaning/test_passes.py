@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,9 +52,10 @@ class ScriptedSource:
     async def open_answers(
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AsyncIterator[AsyncIterator[Answer]]:
-        yield self._answers(texts)
+        async with aclosing(self._answers(texts)) as answers:
+            yield answers
 
-    async def _answers(self, texts: Sequence[str]) -> AsyncIterator[Answer]:
+    async def _answers(self, texts: Sequence[str]) -> AsyncGenerator[Answer, None]:
         for position, text in enumerate(texts):
             script = self.scripts.get(text, [self.otherwise])
             number = sum(address == text for _, address in self.asked)
