@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,11 +22,15 @@ from mailprobe.api.cli.output.report import (
     verdict_table,
 )
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.api.cli.verify import _texts
+from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.cli.verify import _texts, print_table
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
 from tests.api.fake_source import EVIDENCE, result_of
+from tests.engine.engine_runs import open_test_engine
 
 HOSTILE = "\x1b]0;owned\x07\u202e[bold red]\N{ZERO WIDTH SPACE}"
 
@@ -165,6 +171,38 @@ def test_an_address_is_never_broken_and_nothing_is_lost(columns: int, length: in
     shown = " ".join(" ".join(lines).split())
     for words in ("deliverable", "mx.shop.test", "did you mean", "12"):
         assert words in shown or words in shown.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("profiles", "is_hint"),
+    [
+        (["unanswered"], True),
+        (["refused", "unanswered"], True),
+        (["silent"], True),
+        (["silent at rcpt"], False),
+        (["silent at ehlo"], False),
+        (["closing"], False),
+        (["unanswered", "silent at rcpt"], False),
+        (["unanswered", "blocked at banner"], False),
+        (["unanswered", "friendly"], False),
+    ],
+)
+def test_no_mail_host_answered_is_said_only_if_none_did(
+    profiles: list[str], is_hint: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def open_source() -> AsyncIterator[OwnEngine]:
+        async with open_fake_network() as network:
+            for place, profile in enumerate(profiles):
+                network.add(f"d{place}.test", new_host(profile))
+            async with open_test_engine(network, read_s=0.3) as engine:
+                yield OwnEngine(engine)
+
+    texts = [f"known@d{place}.test" for place in range(len(profiles))]
+    print_table(texts, open_source, explain=False)
+    said = capsys.readouterr()
+    assert ("no mail host answered" in said.err) == is_hint
+    assert "EHLO" not in said.out  # the evidence is for --explain
 
 
 def test_an_explanation_shows_who_said_what_and_when() -> None:
