@@ -31,9 +31,10 @@ FILE = click.Path(path_type=Path)
 def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_json: bool) -> None:
     """Show how right a cleaned list was.
 
-    CLEANED is an output of `mailprobe clean`, BOUNCES an mbox of delivery reports or a
-    list of bounced addresses, such as a mail service exports. The tables compare
-    what each address was called with what happened, with 95 % confidence intervals.
+    CLEANED is an output of `mailprobe clean`. BOUNCES is an mbox, a mail (.eml), a
+    folder of mails such as a Maildir, or a list of bounced addresses that a mail service
+    exports. The tables compare what each address was called with what happened, with
+    95 % confidence intervals.
     """
     from mailprobe.api.cli.clean import lights_of
     from mailprobe.api.cli.listfile import ReadOptions
@@ -45,11 +46,11 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
     found = read_bounces(bounces, ReadOptions(column))
     made = compare(_cleaned_rows(cleaned, ReadOptions()), found.kinds, frozenset(lights))
     if wants_json:
-        click.echo(json.dumps(as_json(made, found.unread), indent=2))
+        click.echo(json.dumps(as_json(made, found), indent=2))
     else:
         from mailprobe.api.cli.output.report import console_on
 
-        print_score(console_on(sys.stdout), made, found.unread)
+        print_score(console_on(sys.stdout), made, found)
     if not made.all.sent:
         raise CommandError("no row of the list has a light that mail was sent to; see --sent")
     if found.kinds and len(found.kinds) == made.foreign:

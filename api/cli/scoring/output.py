@@ -9,15 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.api.cli.scoring.bounces import Kind
+from mailprobe.api.cli.scoring.bounces import Bounces
+from mailprobe.api.cli.scoring.kinds import KINDS
 from mailprobe.api.cli.scoring.scores import Group, Score
 
 PROVIDERS_MAX = 15  # shown
-KINDS: tuple[Kind, ...] = ("no_mailbox", "refused", "temporary")
-HEADINGS = ("sent", "no mailbox", "refused", "later", "without a mailbox", "95 % between")
+HEADINGS = (
+    *("sent", "no mailbox", "refused", "later", "unknown", "without a mailbox", "95 % between"),
+)
 
 
-def print_score(console: Console, score: Score, unread: int) -> None:
+def print_score(console: Console, score: Score, bounces: Bounces) -> None:
     for by in ("status", "reason", "provider"):
         limit = PROVIDERS_MAX if by == "provider" else None
         console.print(_table(by, _largest(score.groups[by], limit)))
@@ -28,7 +30,7 @@ def print_score(console: Console, score: Score, unread: int) -> None:
         console.print(_table("domain", worst))
         console.print()
     console.print(_table("", {"all": score.all}))
-    for note in notes(score, unread):
+    for note in notes(score, bounces):
         console.print(Text(f"- {note}"), soft_wrap=True)
 
 
@@ -53,18 +55,22 @@ def _table(by: str, groups: Mapping[str, Group]) -> Table:
     return table
 
 
-def notes(score: Score, unread: int) -> list[str]:
+def notes(score: Score, bounces: Bounces) -> list[str]:
     """What the tables do not show."""
     found = {
         "rows of other lights are not compared: no mail was sent to them (--sent)": score.not_sent,
         "of them bounced, so mail was sent to them after all": score.bounced_not_sent,
         "bounced addresses are not in the list": score.foreign,
-        "messages report no bounce that could be read": unread,
+        "bounces give no reason that is understood; their mailboxes may or may not exist": (
+            score.all.bounced["unknown"]
+        ),
+        "messages report no bounce that could be read": bounces.unread - bounces.others,
+        "messages are no bounces, and are not counted": bounces.others,
     }
     return [f"{count:,} {words}" for words, count in found.items() if count]
 
 
-def as_json(score: Score, unread: int) -> dict[str, Any]:
+def as_json(score: Score, bounces: Bounces) -> dict[str, Any]:
     return {
         "all": _entry(score.all),
         **{
@@ -75,7 +81,8 @@ def as_json(score: Score, unread: int) -> dict[str, Any]:
         "not_sent": score.not_sent,
         "bounced_not_sent": score.bounced_not_sent,
         "not_in_list": score.foreign,
-        "unread_messages": unread,
+        "unread_messages": bounces.unread - bounces.others,
+        "other_messages": bounces.others,
     }
 
 

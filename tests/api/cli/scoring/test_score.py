@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.listfile import OutputFormat, ResultColumns, open_list, open_writer
-from mailprobe.api.cli.scoring.bounces import Kind, key_of, kind_of, read_bounces
+from mailprobe.api.cli.scoring.bounces import key_of, read_bounces
+from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
 from tests.api.fake_source import result_of
 
 TEXTS: dict[str, Kind] = {
-    "": "no_mailbox",
+    "": "unknown",
     "smtp; 550 5.1.1 <x@shop.test>: Recipient address rejected: User unknown": "no_mailbox",
     "smtp; 550 Requested action not taken: mailbox unavailable": "no_mailbox",
     "smtp;552 5.2.2 Mailbox full": "temporary",
@@ -39,7 +40,7 @@ TEXTS: dict[str, Kind] = {
     "Blocked | policy": "refused",
     "Transient": "temporary",
     "MailboxFull | full": "temporary",
-    "192.0.2.1 4.1.1.1": "no_mailbox",
+    "192.0.2.1 4.1.1.1": "unknown",
 }
 
 
@@ -50,7 +51,7 @@ def test_the_words_of_a_report_say_what_happened(text: str) -> None:
 
 @given(text=st.text(max_size=300))
 def test_any_words_are_read(text: str) -> None:
-    assert kind_of(text) in ("no_mailbox", "refused", "temporary")
+    assert kind_of(text) in KINDS
 
 
 def report(address: str, diagnostic: str, action: str = "failed", status: str = "5.0.0") -> Message:
@@ -125,7 +126,7 @@ def test_delivery_reports_are_read(tmp_path: Path) -> None:
         "later@shop.test": "temporary",
         "old@shop.test": "no_mailbox",
     }
-    assert bounces.unread == 1
+    assert (bounces.unread, bounces.others) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_list_of_bounces_is_read(tmp_path: Path) -> None:
     expected = {
         "a@shop.test": "no_mailbox",
         "b@shop.test": "temporary",
-        "c@shop.test": "no_mailbox",
+        "c@shop.test": "unknown",
     }
     assert read_bounces(path).kinds == expected
 
@@ -251,6 +252,26 @@ def test_the_command_compares_a_cleaned_list_with_bounces(tmp_path: Path, kind: 
     assert "called status" in done.stdout
     assert "50.00%" in done.stdout
     assert "1 bounced addresses are not in the list" in done.stdout
+
+
+def test_what_could_not_be_read_is_unknown_and_other_mail_is_not_counted(tmp_path: Path) -> None:
+    output = cleaned(tmp_path, STATUSES, "csv")
+    folder = tmp_path / "bounces"
+    folder.mkdir()
+    mails = (report("ann@shop.test", "smtp; 554 Transaction failed"), holiday(),
+             qmail_report("bob@shop.test"))  # fmt: skip
+    for number, message in enumerate(mails):
+        (folder / f"{number}.eml").write_bytes(message.as_bytes())
+    (folder / "3.eml").write_text("From: MAILER-DAEMON@x.test\nSubject: failure notice\n\nSorry.\n")
+    done = CliRunner().invoke(main, ["score", str(output), str(folder), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["all"]["unknown"], found["all"]["no_mailbox"]) == (1, 1)
+    assert (found["unread_messages"], found["other_messages"]) == (1, 1)
+    done = CliRunner().invoke(main, ["score", str(output), str(folder)])
+    assert "1 bounces give no reason that is understood" in done.stdout
+    assert "1 messages report no bounce that could be read" in done.stdout
+    assert "1 messages are no bounces" in done.stdout
 
 
 def test_what_cannot_be_compared_is_rejected(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""What a bounce says about its address. Pure.
+
+The reason stands in words and codes of many dialects. The reply rules of the engine read
+them as they read a mail host's reply to a recipient. What no rule reads is `unknown`: it is
+not counted as a mailbox that does not exist.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from mailprobe.engine.smtp.replies.rules import Meaning, Step, standard_rules
+from mailprobe.engine.smtp.wire import SmtpReply
+
+Kind = Literal["no_mailbox", "refused", "temporary", "unknown"]
+Table = tuple[tuple[re.Pattern[str], Kind], ...]
+
+KINDS: tuple[Kind, ...] = ("no_mailbox", "refused", "temporary", "unknown")  # gravest first
+TEXT_MAX = 2_000  # of one reason
+REASONS_MAX = 20  # passages of a text that are read
+
+MEANINGS: dict[Meaning, Kind] = {
+    Meaning.NO_MAILBOX: "no_mailbox",
+    Meaning.DISABLED: "no_mailbox",
+    Meaning.MAILBOX_FULL: "temporary",
+    Meaning.GREYLISTED: "temporary",
+    Meaning.RATE_LIMITED: "temporary",
+    Meaning.TEMPORARY: "temporary",
+    Meaning.BLOCKED_POLICY: "refused",
+    Meaning.BAD_HELO_OR_RDNS: "refused",
+    Meaning.RELAY_DENIED: "refused",
+    Meaning.NEEDS_AUTH: "refused",
+    Meaning.TLS_DEMANDED: "refused",
+    Meaning.SENDER_REFUSED: "refused",
+}
+NO_WORDS = 554  # the code for a text without one: no rule reads it by itself
+REPLY = re.compile(
+    r"(?<![\d.,:/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
+    re.IGNORECASE,
+)
+ENHANCED = re.compile(r"(?<![\d.])([45])\.(\d{1,3})\.(\d{1,3})(?![\d.])")
+OF_RECIPIENT = re.compile(r"\bRCPT\b", re.IGNORECASE)
+CONTINUED = re.compile(r"\s[45]\d\d-(?:[45]\.\d{1,3}\.\d{1,3} )?")  # in a reply of several lines
+
+# Words that only the sender's own mail server uses, and codes of which the rules say nothing.
+OF_SERVERS: Table = (
+    (re.compile(r"host or domain name not found|couldn'?t find any host|no such domain|"
+                r"domain (?:name )?(?:does ?n[o']t exist|not found)|wasn't found at|"
+                r"domain (?:has|accepts) no (?:mail|mx)|unrouteable (?:mail )?domain|"
+                r"nullmx|does not accept mail"), "no_mailbox"),
+    (re.compile(r"messages? (?:size )?(?:exceeds|is too large|too big)|"
+                r"(?:exceeds|larger than) .{0,30}(?:message|size)"), "refused"),
+    (re.compile(r"have been failing for a long time|retry time(?:out)? (?:not|exceeded)|"
+                r"(?:message|delivery time) expired|too long in (?:the )?queue|"
+                r"in the queue too long|connection (?:timed out|refused)|"
+                r"could ?n[o']t (?:connect|establish)|no route to host|network (?:is )?unreachable"),
+     "temporary"),
+)  # fmt: skip
+CODES: dict[str, Kind] = {
+    "1.2": "no_mailbox", "1.3": "no_mailbox", "1.6": "no_mailbox", "4.4": "no_mailbox",
+    "4.310": "no_mailbox", "1.7": "refused", "1.8": "refused", "2.2": "temporary",
+    "2.3": "refused", "3.4": "refused", "4.7": "temporary", "4.316": "temporary",
+}  # fmt: skip
+# How mail services call the kinds of bounces in their exports.
+TYPES: Table = (
+    (re.compile(r"\b(?:soft(?:[ _-]?bounces?)?|transient|temporar\w*|defer\w*|delayed|full|"
+                r"mailbox[ _-]?full|quota|greylist\w*)\b"), "temporary"),
+    (re.compile(r"\b(?:spam|polic\w+|block(?:ed)?|blacklist\w*|blocklist\w*|reputation|"
+                r"complaint)\b"), "refused"),
+    (re.compile(r"\b(?:hard(?:[ _-]?bounces?)?|permanent|invalid|bad[ _-]?(?:mailbox|address|email)|"
+                r"no[ _-]?email|non[ _-]?existent|does ?n[o']t exist|inactive|disabled)\b"),
+     "no_mailbox"),
+)  # fmt: skip
+
+
+def kind_of(text: str) -> Kind:
+    """What the words of a row or a report say."""
+    return kind_of_reason(text) or _first_match(TYPES, text) or "unknown"
+
+
+def kind_of_reason(text: str) -> Kind | None:
+    """What the reason in a report says; None if it says nothing that is understood."""
+    kinds = (_kind_of_passage(passage) for passage in _passages(text))
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def _passages(text: str) -> Iterator[str]:
+    """The paragraphs with a reply in them, then the others."""
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n[ \t]*\n", text)]
+    with_reply = [part for part in paragraphs if REPLY.search(part) or ENHANCED.search(part)]
+    others = [part for part in paragraphs if part and part not in with_reply]
+    for part in [*with_reply, *others][:REASONS_MAX]:
+        yield part[:TEXT_MAX]
+
+
+def _kind_of_passage(text: str) -> Kind | None:
+    for found in list(REPLY.finditer(text))[:REASONS_MAX]:
+        if found[1].startswith("4"):
+            return "temporary"
+        reply = CONTINUED.sub(" ", text[found.end() :])
+        asks_recipient = OF_RECIPIENT.search(text) is not None
+        kind = _read(int(found[1]), reply, by_code=asks_recipient)
+        if kind is not None:
+            return kind
+    if (kind := _first_match(OF_SERVERS, text)) is not None:
+        return kind
+    if (code := ENHANCED.search(text)) is not None:
+        if code[1] == "4":
+            return "temporary"
+        if (kind := CODES.get(f"{code[2]}.{code[3]}")) is not None:
+            return kind
+    return _read(NO_WORDS, text, by_code=False)
+
+
+def _read(code: int, text: str, *, by_code: bool) -> Kind | None:
+    """Read a text as a reply to a recipient; the code alone decides only `by_code`."""
+    text = text[:TEXT_MAX]
+    if _first_match(OF_SERVERS, text) == "no_mailbox":  # the rules take a domain for our own
+        return "no_mailbox"
+    reading = standard_rules().read(Step.RCPT, SmtpReply(code, (text,)))
+    if reading.rule.startswith("code.") and not by_code:
+        return None
+    return MEANINGS.get(reading.meaning)
+
+
+def _first_match(table: Table, text: str) -> Kind | None:
+    folded = text.lower()
+    return next((kind for pattern, kind in table if pattern.search(folded)), None)
