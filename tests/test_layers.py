@@ -18,6 +18,7 @@ PURE = [
     "mailprobe.engine.dns.http2",
     "mailprobe.engine.dns.query_queue",
     "mailprobe.engine.settings",
+    "mailprobe.engine.smtp.limits",
     "mailprobe.engine.smtp.operators",
     "mailprobe.engine.fair_queue",
     "mailprobe.engine.lists.typos",

@@ -8,6 +8,7 @@ time, so no two tests share a record.
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from mailprobe.engine.testing.faults import (
     SHUTTING_DOWN,
@@ -284,11 +285,10 @@ def limited_host(
     *,
     per_transaction: int | None = None,
     per_connection: int | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> MailHost:
     """A host that gives this reply to recipients beyond its limits: see LIMIT_REPLIES."""
-    return new_host(
-        "friendly",
+    return MailHost(
         recipients_max=per_transaction,
         recipients_reply=reply,
         session_recipients_max=per_connection,
