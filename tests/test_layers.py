@@ -19,6 +19,7 @@ PURE = [
     "mailprobe.engine.dns.query_queue",
     "mailprobe.engine.dns.pacing",
     "mailprobe.engine.settings",
+    "mailprobe.engine.smtp.limits",
     "mailprobe.engine.smtp.operators",
     "mailprobe.engine.fair_queue",
     "mailprobe.engine.lists.typos",

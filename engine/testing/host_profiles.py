@@ -288,8 +288,7 @@ def limited_host(
     **changes: Any,
 ) -> MailHost:
     """A host that gives this reply to recipients beyond its limits: see LIMIT_REPLIES."""
-    return new_host(
-        "friendly",
+    return MailHost(
         recipients_max=per_transaction,
         recipients_reply=reply,
         session_recipients_max=per_connection,
