@@ -65,7 +65,9 @@ class SessionLock:
         """End the session, within CLOSING_S."""
         self._closed = True
         self._waker.close()
-        if self._thread is not None:
+        if self._thread is None:
+            self._wake_event.close()
+        else:
             self._thread.join(CLOSING_S)
 
     # below: executed in the thread
@@ -75,7 +77,7 @@ class SessionLock:
             try:
                 self._hold()
             except (psycopg.Error, OSError, StoreUnavailable):
-                select.select([self._wake_event], [], [], RETRY_S)
+                self._wait(RETRY_S)
         self._wake_event.close()
 
     def _hold(self) -> None:
@@ -87,13 +89,19 @@ class SessionLock:
             (number, _) = db.execute(LOCK, [randbits(RANDOM_BITS)]).fetchone()  # type: ignore[misc]
             self._change(number)
             while not self._closed:
-                ready, _, _ = select.select([db.fileno(), self._wake_event.fileno()], [], [])
-                if db.fileno() in ready:
-                    db.execute("SELECT 1")  # the server may have sent no more than a notice
+                self._wait(None, db.fileno())
+                db.execute("SELECT 1")  # the server may have sent no more than a notice
         finally:
             if self.number is not None:
                 self._change(None)
             db.close()
+
+    def _wait(self, timeout_s: float | None, *more: int) -> None:
+        """Wait until close(), or until one of these files can be read."""
+        polled = select.poll()  # select() takes no more than 1,024 files
+        for file in (self._wake_event.fileno(), *more):
+            polled.register(file, select.POLLIN)
+        polled.poll(None if timeout_s is None else 1000 * timeout_s)
 
     def _change(self, number: int | None) -> None:
         self.number = number

@@ -1,6 +1,8 @@
 """Leases end with the database session of their process, and never sooner than it stops using them."""
 
+import os
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -124,6 +126,19 @@ async def test_a_server_that_stands_still_ends_no_session(server: PrivatePostgre
         with server.frozen():
             await trio.sleep(GONE_S)
         assert store.lease_session() == before
+
+
+async def test_a_session_is_held_by_a_process_with_many_open_files(url: str):
+    with ExitStack() as files:
+        for _ in range(1_100):  # select(2) knows no more than 1,024
+            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        async with open_store(url, secret_key=SECRET) as store:
+            session = await lease_in_a_session(store, url, "a")
+            query(url, END_SESSIONS)
+            with trio.fail_after(WAIT_S_MAX):
+                while dict(query(url, SESSIONS))["a"] in (session, None):
+                    assert await lease(store, "a", held=1) == 1
+                    await trio.sleep(0.01)
 
 
 def test_the_settings_of_the_server_end_no_session(server: PrivatePostgres, url: str):
