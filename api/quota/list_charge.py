@@ -191,10 +191,15 @@ class ListRecheck:
             async with open_answers(
                 quota.engine, self._texts, account=account, deferred_start=True
             ) as answers:
-                better = [answer async for answer in answers if not answer.is_passing]
+                better = [answer async for answer in answers if self._is_better(answer)]
         finally:
             quota.capacity.release(count, account)
         await self._store(better)
+
+    def _is_better(self, answer: Answer) -> bool:
+        """An accepted address stays so: only its test was to be repeated."""
+        was_accepted = self._before[answer.position] == "deliverable"
+        return not (answer.is_passing or (was_accepted and answer.verdict.status == "unknown"))
 
     async def _store(self, better: Sequence[Answer]) -> None:
         counts: Counter[str] = Counter(answer.verdict.status for answer in better)

@@ -144,7 +144,7 @@ POSITION_REPLIES = (
     "550 <{rcpt}> refused",
     "450 4.7.1 <{rcpt}>: Recipient address rejected: try the next message",
     "550 Zu viele Empfänger in einer Nachricht",
-    "553 Requested action not taken",
+    "554 Requested action not taken: one recipient at a time",
 )
 
 
@@ -223,8 +223,6 @@ TURNING = (
             ("10-client-to-policy", Turn(10, reply=POLICY)),
             ("10-client-to-nobody-rests", Turn(10, reply=POSTFIX.default_unknown, rest_s=EACH_S_MAX)),
             ("10-client-to-everybody-rests", Turn(10, rest_s=EACH_S_MAX)),
-            ("in-time-to-nobody", Turn(after_s=0.3, reply=POSTFIX.default_unknown)),
-            ("in-time-to-everybody", Turn(after_s=0.3)),
         )
     ),
 )  # fmt: skip

@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_passing(self) -> bool:
         """Whether time may give a better answer."""
-        return self.verdict.status == "unknown" and self.cause.reason in PASSING
+        return self.cause.reason in PASSING
 
 
 class Answers:

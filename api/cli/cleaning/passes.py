@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import NoReturn
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.addresses import (
     FINAL,
@@ -144,8 +145,12 @@ class Passes:
                         f"received an answer about {plain(email[:100])}, which was not requested"
                     )
                 earlier = self.addresses.offset(email)
-                attempts = 1 if earlier is None else self.journal.answer(earlier).attempts + 1
+                before = None if earlier is None else self.journal.answer(earlier)
+                attempts = 1 if before is None else before.attempts + 1
                 result = row_result(answer, attempts, self.now())
+                if before is not None and before.valid and result.status == "unknown":
+                    # It was accepted before; only the test of its domain was repeated.
+                    result = replace(before, attempts=attempts, answered_at=self.now())
                 self.asked += 1
                 offset = self.journal.append(result)
                 self._record(offset, result)

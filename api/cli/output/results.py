@@ -28,7 +28,7 @@ class RowResult(Verdict, frozen=True, gc=False):
     @property
     def is_passing(self) -> bool:
         """Whether time may give a better answer."""
-        return self.status == "unknown" and self.reason in PASSING
+        return self.reason in PASSING
 
 
 def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) -> RowResult:
