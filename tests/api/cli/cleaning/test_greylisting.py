@@ -44,7 +44,8 @@ async def test_five_minutes_later_the_greylisted_are_known(
     assert known >= 0.99 * HOSTS * EACH
     assert passes.counts.statuses["undeliverable"] >= 0.99 * HOSTS * 13
     assert trio.current_time() < 3 * MINUTES_5
-    assert passes.asked == 2 * HOSTS * EACH  # each twice, and not more
+    # Each twice; a third time where the second pass was the first to ask a random address.
+    assert 2 * HOSTS * EACH <= passes.asked <= 2 * HOSTS * EACH + HOSTS * (EACH - 13)
 
 
 def test_seconds_later_the_greylisted_are_known_on_sockets(tmp_path: Path) -> None:
@@ -68,5 +69,7 @@ def test_seconds_later_the_greylisted_are_known_on_sockets(tmp_path: Path) -> No
         rows = list(csv.DictReader(file))
     statuses = Counter(row["status"] for row in rows)
     assert statuses["deliverable"] >= 0.99 * len(emails), statuses
-    assert Counter(row["attempts"] for row in rows)["2"] >= 0.99 * len(emails)
+    # The third time because the second pass was the first to ask a random address.
+    attempts = Counter(row["attempts"] for row in rows)
+    assert attempts["2"] + attempts["3"] >= 0.99 * len(emails)
     assert "greylist" in done.stderr or "come back later" in done.stderr
