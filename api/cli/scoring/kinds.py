@@ -35,19 +35,18 @@ MEANINGS: dict[Meaning, Kind] = {
 }
 NO_WORDS = 554  # the code for a text without one: no rule reads it by itself
 REPLY = re.compile(
-    r"(?<![\d.,:/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
+    r"(?<!\d:)(?<![\d.,/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
     re.IGNORECASE,
 )
 ENHANCED = re.compile(r"(?<![\d.])([45])\.(\d{1,3})\.(\d{1,3})(?![\d.])")
-OF_RECIPIENT = re.compile(r"\bRCPT\b", re.IGNORECASE)
 CONTINUED = re.compile(r"\s[45]\d\d-(?:[45]\.\d{1,3}\.\d{1,3} )?")  # in a reply of several lines
 
-# Words that only the sender's own mail server uses, and codes of which the rules say nothing.
+# Words that the sender's own mail server uses, never about the sender, and codes of which the
+# rules say nothing.
 OF_SERVERS: Table = (
-    (re.compile(r"host or domain name not found|couldn'?t find any host|no such domain|"
-                r"domain (?:name )?(?:does ?n[o']t exist|not found)|wasn't found at|"
-                r"domain (?:has|accepts) no (?:mail|mx)|unrouteable (?:mail )?domain|"
-                r"nullmx|does not accept mail"), "no_mailbox"),
+    (re.compile(r"^(?!.*\bsender\b).*?(?:host or domain name not found|couldn'?t find any host|"
+                r"no such domain|domain (?:name )?(?:does ?n[o']t exist|not found)|"
+                r"wasn't found at|unrouteable (?:mail )?domain|null ?mx)"), "no_mailbox"),
     (re.compile(r"messages? (?:size )?(?:exceeds|is too large|too big)|"
                 r"(?:exceeds|larger than) .{0,30}(?:message|size)"), "refused"),
     (re.compile(r"have been failing for a long time|retry time(?:out)? (?:not|exceeded)|"
@@ -98,9 +97,7 @@ def _kind_of_passage(text: str) -> Kind | None:
         if found[1].startswith("4"):
             return "temporary"
         reply = CONTINUED.sub(" ", text[found.end() :])
-        asks_recipient = OF_RECIPIENT.search(text) is not None
-        kind = _read(int(found[1]), reply, by_code=asks_recipient)
-        if kind is not None:
+        if (kind := _read(int(found[1]), reply)) is not None:
             return kind
     if (kind := _first_match(OF_SERVERS, text)) is not None:
         return kind
@@ -109,18 +106,16 @@ def _kind_of_passage(text: str) -> Kind | None:
             return "temporary"
         if (kind := CODES.get(f"{code[2]}.{code[3]}")) is not None:
             return kind
-    return _read(NO_WORDS, text, by_code=False)
+    return _read(NO_WORDS, text)
 
 
-def _read(code: int, text: str, *, by_code: bool) -> Kind | None:
-    """Read a text as a reply to a recipient; the code alone decides only `by_code`."""
+def _read(code: int, text: str) -> Kind | None:
+    """Read a text as a reply to a recipient. The code alone says nothing: it may answer DATA."""
     text = text[:TEXT_MAX]
     if _first_match(OF_SERVERS, text) == "no_mailbox":  # the rules take a domain for our own
         return "no_mailbox"
     reading = standard_rules().read(Step.RCPT, SmtpReply(code, (text,)))
-    if reading.rule.startswith("code.") and not by_code:
-        return None
-    return MEANINGS.get(reading.meaning)
+    return None if reading.rule.startswith("code.") else MEANINGS.get(reading.meaning)
 
 
 def _first_match(table: Table, text: str) -> Kind | None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 MBOX = b"From "
 MESSAGE_OCTETS_MAX = 1 << 20  # a report is short; what it returns of our message is not read
 BEGIN_OCTETS = 4_096
-ONE_MAIL = (".eml", ".msg822", ".mht")
+ONE_MAIL = ".eml"
 # A file that begins with a header which no list has as its only column.
 HEADER = re.compile(
     rb"(?:Return-Path|Received|Delivered-To|Envelope-To|X-[\w-]+|ARC-[\w-]+|DKIM-Signature|Date|"
@@ -24,7 +24,7 @@ def is_mail(path: Path) -> bool:
     """Whether a file is an mbox or a mail. Raises OSError."""
     with _regular(path) as file:
         begin = file.read(BEGIN_OCTETS)
-    return begin.startswith(MBOX) or path.suffix.lower() in ONE_MAIL or _begins_with_header(begin)
+    return begin.startswith(MBOX) or path.suffix.lower() == ONE_MAIL or _begins_with_header(begin)
 
 
 def mails_of(path: Path) -> Iterator[bytes]:

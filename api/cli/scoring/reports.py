@@ -31,7 +31,7 @@ SENDERS = re.compile(r"^(?:mailer[-_.]?daemon|mail[-_.]?daemon|post[-_.]?master|
                      r"microsoftexchange[0-9a-f]*|daemon|bounces?|mail[-_.]?delivery\S*)@", re.I)  # fmt: skip
 SUBJECT = re.compile(
     r"undeliver|non[- ]?deliver|not (?:be )?delivered|deliver\w* (?:status|fail|problem|notif|incomplete)|"
-    r"mail deliver|message delayed|delayed|returned (?:mail|to sender)|return(?:ing)? (?:mail|message)|"
+    r"mail deliver|delayed|returned (?:mail|to sender)|return(?:ing)? (?:mail|message)|"
     r"failure notice|mail failure|failed delivery|mail system error|delivery report|"
     r"unzustellbar|nicht zustell|non (?:remis|distribu)|недоставлен|не доставлен|no entregad|"
     r"mancat[ao] (?:recapito|consegna)|onbestelbaar|退信|配信"
@@ -100,7 +100,7 @@ def _by_status(blocks: Collection[tuple[str, str, str]], text: str) -> dict[str,
 
 def _may_be_bounce(message: Message, text: str) -> bool:
     """Whether a mail without a delivery status may be a bounce: it is no reply and no complaint."""
-    types = {part.get_content_type() for part in message.walk()}
+    types = {part.get_content_type() for part in _own_parts(message)}
     if "message/feedback-report" in types:
         return False
     if "message/disposition-notification" in types:
@@ -181,7 +181,7 @@ def _named(message: Message, text: str) -> frozenset[str]:
 
 def _status_blocks(message: Message) -> Iterator[tuple[str, str, str]]:
     """Each recipient of a delivery report (RFC 3464): its address, action, and status in words."""
-    for part in message.walk():
+    for part in _own_parts(message):
         if part.get_content_type() not in STATUS_TYPES:
             continue
         for block in _blocks_of(part):
@@ -255,13 +255,12 @@ def _without_markup(text: str) -> str:
 
 
 def _own_parts(message: Message) -> Iterator[Message]:
-    """The leaves of the mail, without those of a mail within it."""
-    if message.get_content_maintype() == "message":
-        return
-    if not message.is_multipart():
+    """The parts of the mail, without those of a mail or a report within it."""
+    payload = message.get_payload()
+    if message.get_content_maintype() == "message" or not isinstance(payload, list):
         yield message
         return
-    for part in message.get_payload():
+    for part in payload:
         if isinstance(part, Message):
             yield from _own_parts(part)
 

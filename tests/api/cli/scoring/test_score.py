@@ -40,6 +40,12 @@ TEXTS: dict[str, Kind] = {
     "Blocked | policy": "refused",
     "Transient": "temporary",
     "MailboxFull | full": "temporary",
+    "smtp;550 5.1.8 <news@news.test>: Sender address rejected: Domain not found": "refused",
+    "smtp; 550 5.7.1 This user does not accept mail from your domain": "refused",
+    "smtp; 556 5.1.10 This domain does not accept mail (nullMX)": "no_mailbox",
+    "host mx.shop.test said:550 5.1.1 User unknown": "no_mailbox",
+    "smtp; 550 Nope (in reply to end of DATA command)": "unknown",
+    "Unsubscribed | 550 MB sent at 10:550 ": "unknown",
     "192.0.2.1 4.1.1.1": "unknown",
 }
 
