@@ -264,7 +264,8 @@ class SmtpSession:
 
     async def _send_controls(self) -> None:
         """Confirm the last verdicts of the session, if it can still send."""
-        if not self.connection.usable or self._permit_lost:
+        has_failed = self.error is not None or self.received.refusal is not None
+        if has_failed or not self.connection.usable or self._permit_lost:
             return
         control = self.confirmation.next_control(self.now())
         if control is None:
@@ -308,6 +309,7 @@ class SmtpSession:
             if self.error is not None:
                 raise self.error
         except CONNECTION_ERRORS as error:
+            self.error = error
             connection_failed(self, error)
 
     def _resume(self) -> float | None:
