@@ -62,7 +62,8 @@ def due_control(session: "SmtpSession") -> list[PendingProbe]:
         return []
     now, idle = session.now(), not session.tests and not session.host.any_waiting()
     is_last = idle and now >= confirmation.due_at
-    control = confirmation.next_control(now) if is_last or confirmation.is_urgent() else None
+    is_due = session.may_send_control and (is_last or confirmation.is_urgent())
+    control = confirmation.next_control(now) if is_due else None
     if control is None and is_last:
         confirmation.end(now)
     return [] if control is None else [control]

@@ -177,6 +177,11 @@ class SmtpSession:
         """Refusals of listed and random addresses: one less where a control may be refused."""
         return REFUSALS_MAX - self.host.controls.comparable
 
+    @property
+    def may_send_control(self) -> bool:
+        """It may be refused, and so needs the last refusal of the session at most."""
+        return self.refusals < REFUSALS_MAX and not self._permit_lost
+
     def interrupt(self) -> None:
         """Wake the session: a probe may be waiting."""
         if self.idle:
@@ -265,7 +270,7 @@ class SmtpSession:
     async def _send_controls(self) -> None:
         """Confirm the last verdicts of the session, if it can still send."""
         has_failed = self.error is not None or self.received.refusal is not None
-        if has_failed or not self.connection.usable or self._permit_lost:
+        if has_failed or not (self.connection.usable and self.may_send_control):
             return
         control = self.confirmation.next_control(self.now())
         if control is None:
