@@ -5,7 +5,7 @@ other kind confirms them. A control is sent when the session has nothing else to
 its share of refusals is used up, and at its end.
 """
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.controls import CHANGED_RULE, TREATMENT, HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
@@ -110,8 +110,8 @@ class Confirmation:
         elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
             treatment = _REFUSED
             self._controls.note_refused(now)
-        else:  # it says openly that it does not answer now
-            self.release(is_weak=control.expected is _REFUSED)
+        else:  # it says openly that it does not judge now, which is no contradiction
+            self.release()
             return
         if treatment is control.expected:
             self.see(treatment)
@@ -130,23 +130,12 @@ class Confirmation:
         verdicts, self.verdicts = self.verdicts, []
         self._settle([(probe, Outcome.HOST_CHANGED, CHANGED_RULE) for probe, _, _ in verdicts])
 
-    def release(self, *, is_weak: bool = False) -> None:
-        """Settle the verdicts as they are.
-
-        `is_weak`: the random address got no clear answer this time, so acceptances are untested.
-        """
+    def release(self) -> None:
+        """Settle the verdicts as they are."""
         verdicts, self.verdicts = self.verdicts, []
         if self._treatment is _ACCEPTED:
             for probe, _, _ in verdicts:
                 self._controls.note_accepted(probe.mailbox, probe.domain_here, self._since)
-        if is_weak:
-            untested = deciding_rule(Acceptance.UNANSWERED, "")
-            verdicts = [
-                (probe, Outcome.DELIVERABLE_UNTESTED, untested)
-                if outcome is Outcome.DELIVERABLE
-                else (probe, outcome, rule)
-                for probe, outcome, rule in verdicts
-            ]
         self._settle(verdicts)
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:

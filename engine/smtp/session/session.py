@@ -179,8 +179,11 @@ class SmtpSession:
 
     @property
     def may_send_control(self) -> bool:
-        """It may be refused, and so needs the last refusal of the session at most."""
-        return self.refusals < REFUSALS_MAX and not self._permit_lost
+        """Is there room for one more recipient, which may be refused?"""
+        within_limits = self.refusals < REFUSALS_MAX and self.recipients < min(
+            RECIPIENTS_MAX, self.limits.per_connection
+        )
+        return within_limits and not self._permit_lost
 
     def interrupt(self) -> None:
         """Wake the session: a probe may be waiting."""
