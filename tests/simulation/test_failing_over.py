@@ -92,4 +92,5 @@ async def test_no_backup_answers_for_an_exchange_that_greets(autojump_clock, see
         assert verdict.status in (truth, "unknown"), verdict
         assert verdict.latency_ms <= 3050
     right = sum(verdict.status != "unknown" for verdict in verdicts)
-    assert right >= len(verdicts) / 4  # a distant host without PIPELINING gets sixty addresses
+    # A distant host without PIPELINING gets sixty addresses, and controls take their round trips.
+    assert right >= len(verdicts) / 5

@@ -122,6 +122,17 @@ class Confirmation:
         words = f"answered otherwise than before: {reply.code} {reply.text[:80]}"
         self._host.host_changed(Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True))
 
+    def take_refused(self) -> list[Probe]:
+        """The probes whose refusal is not confirmed and which may be asked again, once."""
+        if self._treatment is not _REFUSED or self._broken:
+            return []
+        again = [each for each in self.verdicts if not (each[0].settled or each[0].unproven)]
+        self.verdicts = [each for each in self.verdicts if each not in again]
+        self._host.end_deferral(len(again))
+        for probe, _, _ in again:
+            probe.unproven = True
+        return [probe for probe, _, _ in again]
+
     def end(self, now: float) -> None:
         """No control was answered: settle the verdicts, as unknown if the host has changed."""
         if not self._broken and not self._controls.has_changed(now):

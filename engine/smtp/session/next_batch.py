@@ -124,7 +124,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
         if isinstance(each, Probe):
             each.conversations += 1
             each.addresses_tried += 1
-            if each.accepted and each.deferred_start:  # only for its domain's test
+            if each.stopped_at is not None:  # only for its domain's test, or to be confirmed
                 session.host.restart_clock(each)
             if each.deadline > received.until:
                 received.until = each.deadline

@@ -44,7 +44,7 @@ from mailprobe.engine.smtp.session.proof import (
     silent_until,
 )
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
-from mailprobe.engine.smtp.session.requeue import requeue_unanswered
+from mailprobe.engine.smtp.session.requeue import requeue_unanswered, requeue_uncounted
 from mailprobe.engine.smtp.session.terms import (
     batch_refused,
     continue_in_tls,
@@ -175,7 +175,15 @@ class SmtpSession:
     @property
     def refusals_max(self) -> int:
         """Refusals of listed and random addresses: one less where a control may be refused."""
-        return REFUSALS_MAX - self.host.controls.comparable
+        controls = self.host.controls
+        return REFUSALS_MAX - (controls.comparable and self.now() < controls.watched_until)
+
+    def _end_unconfirmed(self) -> None:
+        """The session ends. Without a refusal left for a control, ask again elsewhere, once."""
+        if self.refusals >= REFUSALS_MAX:
+            for probe in self.confirmation.take_refused():
+                requeue_uncounted(self.host, probe)
+        self.confirmation.end(self.now())
 
     @property
     def may_send_control(self) -> bool:
@@ -233,7 +241,7 @@ class SmtpSession:
         finally:
             return_probes(self, self._next)
             requeue_unproven(self)
-            self.confirmation.end(self.now())
+            self._end_unconfirmed()
             requeue_again(self)
             if self._permit_lost:
                 requeue_unanswered(self.host, self.unanswered, self.elsewhere)
@@ -512,6 +520,7 @@ class SmtpSession:
         domain: DomainAcceptance = probe.domain_here
         return (
             probe.notes is None
+            and probe.stopped_at is None
             and not probe.smtputf8
             and not probe.objections
             and (now < domain.known_until or domain.testing)

@@ -203,7 +203,12 @@ async def test_what_is_renamed_is_learned_by_domain(autojump_clock):
                 verdicts = await verify(engine, *texts)
                 assert {verdict.status for verdict in verdicts} == {"undeliverable"}
                 await trio.sleep(5)
-        sent = [mailbox for session in host.record.sessions for mailbox in session.recipients]
+        sent = [
+            mailbox
+            for session in host.record.sessions
+            for mailbox in session.recipients
+            if mailbox.startswith("gone")  # a random address may be asked again
+        ]
         asked_again = [mailbox for mailbox in sent if sent.count(mailbox) > 1]
         assert {mailbox.partition("@")[0] for mailbox in asked_again} <= {"gone0", "gone1", "gone2"}
         assert len(host.record.sessions) <= 5

@@ -155,7 +155,9 @@ async def test_refusals_as_unknown_are_no_limit(autojump_clock, pipelining):
             verdicts = await verify(engine, *texts)
             assert limits_of(engine).per_transaction == UNLIMITED
         assert Counter(map(fields_of, verdicts)) == {DELIVERABLE: 2, UNDELIVERABLE: 6}
-        assert set(host.record.recipients.values()) == {1}
+        accepted = set(texts[:2])  # they may be asked again as controls of a host that refuses
+        again = {each for each, times in host.record.recipients.items() if times > 1}
+        assert again <= accepted
 
 
 @pytest.mark.parametrize("explain", [False, True])
