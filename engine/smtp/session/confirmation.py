@@ -122,7 +122,7 @@ class Confirmation:
         words = f"answered otherwise than before: {reply.code} {reply.text[:80]}"
         self._host.host_changed(Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True))
 
-    def take_refused(self) -> list[Probe]:
+    def withdraw_refusals(self) -> list[Probe]:
         """The probes whose refusal is not confirmed and which may be asked again, once."""
         if self._treatment is not _REFUSED or self._broken:
             return []

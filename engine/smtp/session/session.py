@@ -181,7 +181,7 @@ class SmtpSession:
     def _end_unconfirmed(self) -> None:
         """The session ends. Without a refusal left for a control, ask again elsewhere, once."""
         if self.refusals >= REFUSALS_MAX:
-            for probe in self.confirmation.take_refused():
+            for probe in self.confirmation.withdraw_refusals():
                 requeue_uncounted(self.host, probe)
         self.confirmation.end(self.now())
 
