@@ -81,10 +81,6 @@ class Limit:
             return Limit(self.recipients_max, seen, max(until, self.until))
         return Limit(recipients_max, seen, until)
 
-    def shown_only_by(self, refusal: str) -> bool:
-        """Does nothing but the position of this refusal show the limit?"""
-        return self.seen.refusal == refusal and not self.seen.certain
-
 
 class RecipientLimits:
     """The limits of one host. The three numbers are read for each batch, so they are plain."""
@@ -147,13 +143,17 @@ class RecipientLimits:
             self.update(now)
 
     def refute(self, refusal: str, now: float) -> None:
-        """It came to the first recipient of a connection: it shows no limit."""
+        """It came to the first recipient of a connection: it shows no limit.
+
+        Not for words that speak of a count of recipients: the host may count those of several
+        connections.
+        """
         self._own = {each: until for each, until in self._own.items() if now < until}
         if len(self._own) < OWN_MAX:
             self._own[refusal] = now + OWN_S
-        if self._transaction is not None and self._transaction.shown_only_by(refusal):
+        if _shown_by(self._transaction, refusal):
             self._transaction = None
-        if self._connection is not None and self._connection.shown_only_by(refusal):
+        if _shown_by(self._connection, refusal):
             self._connection = None
         self.update(now)
 

@@ -24,7 +24,7 @@ from mailprobe.engine.testing.faults import (
     SendLine,
     StaySilent,
 )
-from mailprobe.engine.testing.host_profiles import HOST_PROFILES
+from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LIMIT_REPLIES
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
 
@@ -64,6 +64,10 @@ def make_host(rng: random.Random) -> MailHost:
         idle_s=rng.choice((None, 1.0, 2.0)),
         connections_max=rng.choice((None, None, 2)),
         recipients_max=rng.choice((None, None, 1, 3)),
+        recipients_reply=rng.choice(LIMIT_REPLIES),
+        session_recipients_max=rng.choice((None, None, None, 1, 2, 5)),
+        session_recipients_reply=rng.choice(LIMIT_REPLIES),
+        counts_accepted_only=rng.random() < 0.5,
         refusals_max=rng.choice((None, 20)),
         weather=((chance, rng.choice(FAULTS)), (chance / 2, rng.choice(FAULTS))),
         replies={f"full{number}": FULL for number in range(10)},

@@ -23,6 +23,7 @@ class CatchAllTest:
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
     sender_refused_by: object = None  # see probe.Probe
+    settled: bool = False  # never: its domain waits for it
 
 
 @dataclass(slots=True, eq=False)

@@ -71,7 +71,7 @@ def held_as_limit(
     refusal = alike(reply.code, " ".join(reply.lines))
     certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
     if not (session.recipients > 1 if certain else judged_by(session)):
-        if asked.objections or limits.knows(refusal):
+        if not certain and (asked.objections or limits.knows(refusal)):
             limits.refute(refusal, now)
         return False
     if asked.objections >= OBJECTIONS_MAX:

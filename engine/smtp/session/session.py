@@ -222,7 +222,8 @@ class SmtpSession:
                         await continue_in_tls(self)
                     continue
                 requeue_again(self)
-                asked, self._next = self._next or pick_recipients(self), []
+                asked, self._next = [each for each in self._next if not each.settled], []
+                asked = asked or pick_recipients(self)
                 if asked and self.unproven.verdicts and self.transaction.must_open(asked):
                     self._next = asked
                     await prove(self)

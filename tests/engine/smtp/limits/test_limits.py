@@ -109,14 +109,6 @@ def test_a_refusal_of_the_first_recipient_of_a_connection_is_its_own_for_a_while
     assert not limits.is_own("another", 12)
 
 
-def test_words_that_speak_of_recipients_outlive_a_refutation():
-    """The host may count recipients over several connections."""
-    limits = RecipientLimits()
-    limits.observe(Scope.TRANSACTION, seen(10, certain=True))
-    limits.refute(REFUSAL, 12)
-    assert limits.per_transaction == 2
-
-
 def test_at_a_host_with_many_refusals_of_its_own_position_proves_nothing():
     limits = RecipientLimits()
     for number in range(OWN_MAX + 5):

@@ -265,3 +265,19 @@ async def test_a_refusal_stands_if_time_runs_out_before_it_is_asked_again(autoju
             verdicts = await verify(engine, "known@shop.test", "picky@shop.test")
         assert fields_of(verdicts[1]) == UNKNOWN
         assert verdicts[1].latency_ms <= 3050
+
+
+async def test_words_about_recipients_are_believed_after_a_first_recipient_was_refused_so(
+    autojump_clock,
+):
+    """A host may count the recipients of several connections for a while."""
+    async with open_fake_network() as network:
+        crowded = "452 4.5.3 Too many recipients"
+        host = limited_host(crowded, per_transaction=1, replies={"picky": crowded})
+        network.add("shop.test", host)
+        async with open_checked_engine(network, host_connections=1) as engine:
+            await verify(engine, *knowns(2), "picky@shop.test")
+            await trio.sleep(10)
+            [picky] = await verify(engine, "picky@shop.test")
+            assert fields_of(picky) == UNKNOWN
+            assert_true(await verify(engine, *mixed(20)))
