@@ -453,6 +453,8 @@ class ProbeDispatcher:
     def _expire(self, probe: Probe) -> None:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
+        elif probe.unconfirmed is not None:
+            self.settle(probe, *probe.unconfirmed)
         else:
             self._time_out(probe)
 

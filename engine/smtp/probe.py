@@ -117,6 +117,8 @@ class Probe(msgspec.Struct, eq=False):
     retried: bool = False  # once, after a reused connection failed
     rerouted: bool = False  # its reply was late while others waited; it is sent once more
     unproven: bool = False  # its reply was not proven to be its own; it is sent once more
+    # Its host accepted it and is watched: what it gets if no control is answered in time.
+    unconfirmed: tuple[Outcome, str] | None = None
     accepted: bool = False  # by RCPT; only the catch-all test is pending
     cause: Cause | None = None  # of the last failure
 

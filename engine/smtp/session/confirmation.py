@@ -66,6 +66,8 @@ class Confirmation:
         if probe.deferred_start:
             self._host.suspend_clock(probe)
             self.due_at = now + CONTROL_S
+        if treatment is _ACCEPTED:
+            probe.unconfirmed = outcome, rule
         self.verdicts.append((probe, outcome, rule))
         self._host.hold_back(1)
 

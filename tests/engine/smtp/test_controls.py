@@ -1,0 +1,43 @@
+"""Controls: an address with a known answer is sent again, to a host that refused several."""
+
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.faults import StaySilent
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import (
+    DELIVERABLE,
+    UNDELIVERABLE,
+    UNKNOWN,
+    fields_of,
+    knowns,
+    open_checked_engine,
+    verify,
+)
+
+REFUSED = [f"gone{number}@shop.test" for number in range(3)]
+FIRST = [DELIVERABLE, UNDELIVERABLE, UNDELIVERABLE, UNDELIVERABLE]
+
+
+async def test_an_acceptance_whose_control_is_not_answered_stands_at_the_deadline(autojump_clock):
+    slow_s: dict[str, float] = {}
+    async with open_fake_network() as network:
+        host = MailHost(slow_s=slow_s)
+        network.add("shop.test", host)
+        async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
+            first = await verify(engine, "known@shop.test", *REFUSED)
+            assert [fields_of(verdict) for verdict in first] == FIRST
+            slow_s["known"] = 0.95  # so that the control is sent shortly before the deadline
+            host.faults["somebody.else"] = StaySilent()
+            verdicts = await verify(engine, *knowns(3))
+    assert [fields_of(verdict) for verdict in verdicts] == [DELIVERABLE] * 3
+
+
+async def test_an_acceptance_is_unknown_where_the_control_is_accepted_too(autojump_clock):
+    replies: dict[str, str] = {}
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(replies=replies))
+        async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
+            first = await verify(engine, "known@shop.test", *REFUSED)
+            assert [fields_of(verdict) for verdict in first] == FIRST
+            replies["somebody.else"] = "250 2.1.5 Ok"
+            verdicts = await verify(engine, *knowns(3))
+    assert [fields_of(verdict) for verdict in verdicts] == [UNKNOWN] * 3
