@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/test_pool.py tests/api/http
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -15,7 +16,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others wheel-test peers clients browser shots check bench format map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test peers clients browser shots check bench format map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -47,11 +48,20 @@ test: tools
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
-test-others:
-	@for each in $(OTHERS); do \
-		venv=.venv-$$($$each -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-		$(MAKE) --no-print-directory test PYTHON=$$each VENV=$$venv || exit 1; \
+test-others: each := test
+
+# What depends on the interpreter most, on each of them: storage's contract, SMTP and HTTP.
+# Packaging runs on all of them in wheel-test.
+smoke-others: each := smoke
+
+test-others smoke-others:
+	@for python in $(OTHERS); do \
+		venv=.venv-$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		$(MAKE) --no-print-directory $(each) PYTHON=$$python VENV=$$venv || exit 1; \
 	done
+
+smoke: tools
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(SMOKE)
 
 # Builds the wheel and runs it in fresh environments of every supported interpreter that is here,
 # outside of this checkout. It needs the wheels of requirements.lock, from wherever pip finds them.
