@@ -21,8 +21,9 @@ from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS = 30
+SEEDS = seeds(30)
 LAYER_3_S = 1.5  # of an address of a request, all queues included
 LAYER_4_S = 3.05
 HEALTHY = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "no pipelining")

@@ -14,8 +14,12 @@ from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS = (*range(100), 541)  # 541: six domains at a host that takes one connection and one recipient
+SEEDS = (
+    *range(seeds(100)),
+    541,
+)  # 541: six domains at a host that takes one connection and one recipient
 SERVERS = (
     *("friendly", "postfix", "exim", "opensmtpd", "exchange", "google"),
     *("no pipelining", "one recipient", "few connections"),

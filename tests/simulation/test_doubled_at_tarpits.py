@@ -11,6 +11,7 @@ from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Sometimes, Twice
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.seeds import seeds
 from tests.simulation.test_out_of_step import MODES, WORDS
 
 TARPITS_S = (0.3, 1.2)
@@ -25,7 +26,7 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
 ):
     """A reply too many, and a host that is slow to refuse: it owes one still when it is silent."""
     wrong = []
-    for seed in range(40):
+    for seed in range(seeds(30)):
         rng = random.Random(seed)
         fault = Sometimes(0.5, Twice(rng.choice((0.0, 0.001, 0.005))))
         names = [f"known{rng.randrange(8)}"] if doubled == "RCPT" else [doubled]

@@ -11,8 +11,9 @@ from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
+from tests.seeds import seeds
 
-SEEDS = 60
+SEEDS = seeds(60)
 DOMAINS = [f"d{number}.test" for number in range(5)]
 DELAYS_S = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 DEAD = ("refused", "unanswered", "silent", "silent at ehlo", "blocked at banner")

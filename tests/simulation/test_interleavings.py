@@ -27,8 +27,9 @@ from mailprobe.engine.testing.faults import (
 from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LIMIT_REPLIES
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS = 300
+SEEDS = seeds(300)
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "catch all")
 FAULTS = (
     Late(0.2),

@@ -22,8 +22,9 @@ from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, T
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS = 300
+SEEDS = seeds(300)
 ADDRESSES = 24
 VERBS = ("CONNECT", "EHLO", "MAIL", "RSET")  # whose replies go wrong, too
 

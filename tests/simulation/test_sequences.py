@@ -34,8 +34,9 @@ from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS_TRUE_MIN = 9
+SEEDS_TRUE_MIN = seeds(9)
 SEEDS_KNOWN = range(9, 11)
 RECHECK = Recheck(passes=2, after_s=300.0)
 SETTLED_S = 30.0  # after which nothing of an engine is under way

@@ -20,9 +20,10 @@ from mailprobe.engine.testing.faults import (
 from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
-SEEDS_CALM = 60
-SEEDS_STORMY = 150
+SEEDS_CALM = seeds(60)
+SEEDS_STORMY = seeds(150)
 NAMED = "check@probe.test"
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "no pipelining", "one recipient")
 DOMAINS = [f"d{number}.test" for number in range(5)]

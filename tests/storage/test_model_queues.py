@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from mailprobe.storage.records import JobOrder, Ledger
+from tests.seeds import seeds
 from tests.storage.child_processes import partitions_stored, partitions_true
 from tests.storage.fixed_clock import RETENTION, attempt, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 
-SEEDS = 10
+SEEDS = seeds(10)
 STEPS = 320
 HOSTS = ["a.test", "b.test", "7"]
 WAITS_S = [0, 0, 0.000_001, 1, 5, 29.999_999, 30, 600, 86_400, 8_640_000]

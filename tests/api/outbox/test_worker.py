@@ -34,6 +34,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import OutboxMessage
 from tests.api.service_fixture import Clock
 from tests.api.stores import open_test_store
+from tests.seeds import seeds
 
 LEASE_S = 15.0
 PACE = Pace(
@@ -245,7 +246,7 @@ FAULTS = {
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
     ("kind", "name", "seed"),
-    [("memory", name, seed) for name in FAULTS for seed in range(10)]
+    [("memory", name, seed) for name in FAULTS for seed in range(seeds(10))]
     + [("sqlite", name, 0) for name in FAULTS],
 )
 async def test_whatever_fails_each_item_is_done_and_by_one_at_a_time(

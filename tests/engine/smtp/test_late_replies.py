@@ -55,7 +55,7 @@ async def test_a_tarpit_hides_no_living_mailbox_of_a_list(autojump_clock, offer,
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
-            verdicts = await verify(engine, *mixed(400, 15), deferred_start=True)
+            verdicts = await verify(engine, *mixed(200, 15), deferred_start=True)
     assert found(verdicts) >= 0.99
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
 
@@ -83,7 +83,7 @@ async def test_a_neighbour_at_a_tarpit_is_answered(autojump_clock):
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
                 nursery.start_soon(partial(verify, engine, *unknown[number::4], account="theirs"))
-            for number in range(6):
+            for number in range(4):
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
                 assert verdict.latency_ms < 3050
@@ -208,11 +208,11 @@ async def test_where_not_all_can_be_found_most_of_those_are_that_can(
 ):
     offer, ways = FARTHER[distance]
     ours = best = 0.0
-    for seed in range(6):
+    for seed in range(4):
         texts = shuffled(seed)
         host = MailHost(ehlo_lines=OFFERS[offer], **ways, unknown_delay_s=delay_s)
-        ours += await found_at(host, texts) / 6
-        best += best_possible(texts, pipelined=offer == "pipelined", delay_s=delay_s, **ways) / 6
+        ours += await found_at(host, texts) / 4
+        best += best_possible(texts, pipelined=offer == "pipelined", delay_s=delay_s, **ways) / 4
     assert ours >= 0.8 * best  # 0.85 to 0.92 measured; a fixed late threshold costs the rest
 
 
@@ -249,7 +249,7 @@ async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
             for number in range(4):
                 account = f"theirs{number % accounts}"
                 nursery.start_soon(partial(verify, engine, *unknown[number::4], account=account))
-            for number in range(6):
+            for number in range(4):
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
             nursery.cancel_scope.cancel()

@@ -13,6 +13,7 @@ from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, T
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
+from tests.seeds import seeds
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}
 NAMING = {
@@ -47,7 +48,7 @@ async def test_nobody_gets_the_reply_of_another(
     if fault == "swapped" and not named:
         return
     wrong, reported = [], 0
-    for seed in range(20):
+    for seed in range(seeds(20)):
         rng = Random(f"{seed}/{fault}/{named}/{offer}")
         known, unknown = NAMING[named]
         async with open_fake_network(seed=seed) as network:

@@ -95,7 +95,7 @@ async def test_a_list_is_told_right(autojump_clock, reply, limit, pipelining):
         )
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
-            assert_true(await verify(engine, *mixed(200), deferred_start=True))
+            assert_true(await verify(engine, *mixed(80), deferred_start=True))
         assert_polite(host)
 
 

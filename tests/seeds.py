@@ -1,0 +1,10 @@
+"""How many random worlds a test tries: a third in `make test`, all with MAILPROBE_TEST_SEEDS=all."""
+
+import os
+
+ALL = os.environ.get("MAILPROBE_TEST_SEEDS") == "all"
+
+
+def seeds(count: int) -> int:
+    """So many of `count` seeds."""
+    return count if ALL else -(-count // 3)
