@@ -1,7 +1,7 @@
 """Controls: an address with a known answer is sent again, to a host that refused several."""
 
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import StaySilent
+from mailprobe.engine.testing.faults import ReplyFault, StaySilent
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
@@ -20,13 +20,13 @@ FIRST = [DELIVERABLE, UNDELIVERABLE, UNDELIVERABLE, UNDELIVERABLE]
 async def test_an_acceptance_whose_control_is_not_answered_stands_at_the_deadline(autojump_clock):
     slow_s: dict[str, float] = {}
     async with open_fake_network() as network:
-        host = MailHost(slow_s=slow_s)
-        network.add("shop.test", host)
+        faults: dict[str, ReplyFault] = {}
+        network.add("shop.test", MailHost(slow_s=slow_s, faults=faults))
         async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
             first = await verify(engine, "known@shop.test", *REFUSED)
             assert [fields_of(verdict) for verdict in first] == FIRST
             slow_s["known"] = 0.95  # so that the control is sent shortly before the deadline
-            host.faults["somebody.else"] = StaySilent()
+            faults["somebody.else"] = StaySilent()
             verdicts = await verify(engine, *knowns(3))
     assert [fields_of(verdict) for verdict in verdicts] == [DELIVERABLE] * 3
 
