@@ -45,7 +45,7 @@ serve: setup
 # Tests wait for other processes and for real clocks, so two cores have room for three workers:
 # they kept the cores 77 % busy.
 test: tools
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
 test-others: each := test
