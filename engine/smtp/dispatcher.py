@@ -30,6 +30,7 @@ from mailprobe.engine.smtp.address_lookups import (
 )
 from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
@@ -45,6 +46,7 @@ from mailprobe.engine.verdict import LADDER, Outcome
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
+CHANGED = (Outcome.HOST_CHANGED, CHANGED_RULE)
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
@@ -454,7 +456,8 @@ class ProbeDispatcher:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         elif probe.unconfirmed is not None:
-            self.settle(probe, *probe.unconfirmed)
+            has_changed = probe.pool.controls.has_changed(self._now())
+            self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))
         else:
             self._time_out(probe)
 

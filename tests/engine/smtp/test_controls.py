@@ -1,7 +1,12 @@
 """Controls: an address with a known answer is sent again, to a host that refused several."""
 
+import trio
+
+from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.controls import Treatment
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import ReplyFault, StaySilent
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
@@ -41,3 +46,31 @@ async def test_an_acceptance_is_unknown_where_the_control_is_accepted_too(autoju
             replies["somebody.else"] = "250 2.1.5 Ok"
             verdicts = await verify(engine, *knowns(3))
     assert [fields_of(verdict) for verdict in verdicts] == [UNKNOWN] * 3
+
+
+async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_changed(autojump_clock):
+    """Another session has seen the contradiction; this one waits for slow replies meanwhile."""
+    slow_s: dict[str, float] = {}
+    replies: dict[str, str] = {}
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(ehlo_lines=NO_PIPELINING, slow_s=slow_s, replies=replies))
+        async with open_checked_engine(
+            network, mint=lambda shape: "somebody.else", host_connections=1
+        ) as engine:
+            first = await verify(engine, "known@shop.test", *REFUSED)
+            assert [fields_of(verdict) for verdict in first] == FIRST
+            [pool] = engine.dispatcher.pools.values()
+            slow_s["known"] = 0.13  # not late, so the session goes on to the deadline
+
+            async def contradict() -> None:
+                await trio.sleep(1.5)
+                replies["somebody.else"] = "250 2.1.5 Ok"
+                domain = DomainAcceptance("another.test")
+                known = pool.controls.find(Treatment.REFUSED, domain, trio.current_time())
+                pool.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(contradict)
+                verdicts = await verify(engine, *knowns(30))
+    assert fields_of(verdicts[0]) == UNKNOWN
+    assert {verdict.status for verdict in verdicts} == {"unknown"}
