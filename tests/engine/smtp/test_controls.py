@@ -67,6 +67,7 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
                 replies["somebody.else"] = "250 2.1.5 Ok"
                 domain = DomainAcceptance("another.test")
                 known = pool.controls.find(Treatment.REFUSED, domain, trio.current_time())
+                assert known is not None
                 pool.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
 
             async with trio.open_nursery() as nursery:
