@@ -159,6 +159,7 @@ LIMIT_REPLIES = (
     "550 收件人过多",
     "421 4.7.0 Too many recipients",
     "",
+    "550 5.1.1 <{rcpt}>: Recipient rejected, one message at a time please",
 )
 TARPIT_S = 5.0  # as Exchange delays by default (TarpitInterval)
 

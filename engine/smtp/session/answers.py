@@ -63,14 +63,21 @@ def recipient_answered(
     if isinstance(asked, CatchAllTest):
         for probe in asked.domain.awaiting:
             session.recorder.record_exchange(probe, turn)
-        if not again:
-            test_answered(session, asked, reply, reading)
+    elif asked.notes is not None:
+        session.recorder.record_exchange(asked, turn)
+    if not again:
+        own_answer(session, asked, reply, reading)
+
+
+def own_answer(
+    session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
+) -> None:
+    """The reply speaks of its recipient, not of the terms or of a limit."""
+    if isinstance(asked, CatchAllTest):
+        test_answered(session, asked, reply, reading)
     else:
-        if asked.notes is not None:
-            session.recorder.record_exchange(asked, turn)
-        if not again:
-            session.host.recipient_read(asked.domain_here, reply, reading)
-            probe_answered(session, asked, reply, reading)
+        session.host.recipient_read(asked.domain_here, reply, reading)
+        probe_answered(session, asked, reply, reading)
 
 
 def test_answered(

@@ -1,12 +1,14 @@
 """Refusals that may be a limit by their position: held back, then asked again or settled.
 
-`mailprobe.engine.smtp.limits` explains what a position proves. A refusal that condemns its
-recipient is never held back: it is evidence in itself.
+`mailprobe.engine.smtp.limits` explains what a position proves. A refusal that states in plain
+words that there is no such user is never held back: it is evidence in itself. One that only its
+code condemns is not: `550 5.1.1 Recipient rejected, one message at a time` is a limit.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.controls import PLAIN_RULES
 from mailprobe.engine.smtp.limits import Observation, Scope, alike
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
@@ -43,19 +45,22 @@ def count_refusal(session: "SmtpSession", outcome: Outcome) -> None:
     session.refusals += 1
     session.transaction.refusals += 1
     if outcome is not Outcome.UNDELIVERABLE:
-        session.unjudged += 1
-        session.transaction.unjudged += 1
+        _count_unjudged(session, 1)
 
 
 def may_be_limit(
-    session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
+    session: "SmtpSession",
+    asked: PendingProbe,
+    reply: SmtpReply,
+    reading: ReplyMeaning,
+    outcome: Outcome,
 ) -> bool:
-    """Does more follow from this refusal, which does not condemn, than its own verdict?"""
+    """Does more follow from this refusal than its own verdict?"""
     if reading.meaning is Meaning.ANOTHER_RECIPIENT:
         return True
     if reading.meaning in OF_TERMS:
         return False
-    if session.recipients == session.unjudged:
+    if outcome is not Outcome.UNDELIVERABLE and session.recipients == session.unjudged:
         return asked.objections > 0 or session.limits.in_force
     refusal = alike(reply.code, " ".join(reply.lines))
     return not session.limits.is_own(refusal, session.now())
@@ -65,13 +70,16 @@ def held_as_limit(
     session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
 ) -> bool:
     """Hold this refusal back if its position may explain it, until the batch is answered."""
-    if refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE or reading.meaning in OF_TERMS:
+    condemns = refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE
+    if reading.meaning in OF_TERMS or (condemns and reading.rule in PLAIN_RULES):
         return False
     limits, now = session.limits, session.now()
     refusal = alike(reply.code, " ".join(reply.lines))
+    if condemns and not isinstance(asked, Probe) and not _is_held(session, refusal):
+        return False  # a random address is refused by most hosts
     certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
-    if not (session.recipients > 1 if certain else judged_by(session)):
-        if not certain and (asked.objections or limits.knows(refusal)):
+    if not (session.recipients > 1 if certain else judged_by(session) - condemns):
+        if not certain and (condemns or asked.objections or limits.knows(refusal)):
             limits.refute(refusal, now)
         return False
     if asked.objections >= OBJECTIONS_MAX:
@@ -80,23 +88,35 @@ def held_as_limit(
         return False
     if asked not in session.elsewhere:  # else it is asked again already
         session.limited.append(HeldRefusal(asked, reply, reading, refusal, session.recipients))
+        if condemns:
+            _count_unjudged(session, 1)
     return True
 
 
-def release_limited(session: "SmtpSession") -> None:
-    """The batch is answered: ask those again whom a limit refused, and settle the others."""
+def _is_held(session: "SmtpSession", refusal: str) -> bool:
+    return bool(session.limited) and session.limited[-1].refusal == refusal
+
+
+def _count_unjudged(session: "SmtpSession", change: int) -> None:
+    session.unjudged += change
+    session.transaction.unjudged += change
+
+
+def release_limited(session: "SmtpSession") -> list[HeldRefusal]:
+    """The batch is answered: ask those again whom a limit refused. Returns the others."""
     held, session.limited = session.limited, []
     if not held:
-        return
+        return []
     behind = _all_later_alike(held, session.recipients)
     again = [
         each
         for each in held
         if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
     ]
-    for each in held:
-        if each not in again:
-            _settle(session, each)
+    own = [each for each in held if each not in again]
+    for each in own:
+        if refusal_outcome(each.reply, each.reading) is Outcome.UNDELIVERABLE:
+            _count_unjudged(session, -1)
     if again:
         _observe(session, again[-1], behind)
     for each in reversed(again):
@@ -108,6 +128,7 @@ def release_limited(session: "SmtpSession") -> None:
             requeue_uncounted(session.host, asked)
         else:
             session.tests.appendleft(asked)
+    return own
 
 
 def _all_later_alike(held: list[HeldRefusal], recipients: int) -> int:
@@ -145,17 +166,6 @@ def _observe(session: "SmtpSession", latest: HeldRefusal, behind: int) -> None:
     seen = Observation(refusal, judged_by(session), accepted, sent_at, now, certain)
     limits.observe(Scope.CONNECTION, seen)
     session.leaving = True
-
-
-def _settle(session: "SmtpSession", held: HeldRefusal) -> None:
-    """It was no limit: this is the recipient's own reply."""
-    asked, host = held.asked, session.host
-    if isinstance(asked, Probe):
-        host.recipient_read(asked.domain_here, held.reply, held.reading)
-        host.settle(asked, refusal_outcome(held.reply, held.reading), held.reading.rule)
-    else:
-        is_temporary = held.reply.code < 500
-        host.learn(asked.domain, Acceptance.UNANSWERED if is_temporary else Acceptance.UNTOLD)
 
 
 def ended_by_limit(session: "SmtpSession", cause: Cause, received: BatchReplies) -> bool:
@@ -196,7 +206,7 @@ def is_known_already(session: "SmtpSession", probe: Probe, now: float) -> bool:
     accepted probe waits here, and the caller sends the test.
     """
     if probe.refused is not None and session.limits.is_own(probe.refusal, now):
-        session.host.settle(probe, *probe.refused)
+        session.conclude(probe, *probe.refused)
         return True
     if not probe.accepted or session.limits.per_connection > 1:
         return False

@@ -6,7 +6,7 @@ A batch of one in lock-step comes here only when its reply is unusual or not com
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.pairing import OutOfStep
-from mailprobe.engine.smtp.session.answers import recipient_answered
+from mailprobe.engine.smtp.session.answers import own_answer, recipient_answered
 from mailprobe.engine.smtp.session.batch import BatchReplies
 from mailprobe.engine.smtp.session.failures import drop_replies
 from mailprobe.engine.smtp.session.late import catch_up
@@ -148,6 +148,12 @@ def process_oldest(session: "SmtpSession", received: BatchReplies, count: int) -
                 session.unanswered.popleft()
                 session.conclude(*usual)
         if not session.unanswered:  # before others are admitted: a limit leaves less room
-            release_limited(session)
+            settle_limited(session)
     finally:
         session.host.end_answers(all_of_them=not session.unanswered)
+
+
+def settle_limited(session: "SmtpSession") -> None:
+    """Of the refusals that might be a limit, settle those that are their recipients' own."""
+    for held in release_limited(session):
+        own_answer(session, held.asked, held.reply, held.reading)

@@ -17,6 +17,7 @@ import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.controls import PLAIN_RULES
 from mailprobe.engine.smtp.pairing import QUIET_S, Pairing, UnprovenPairings
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, Step
@@ -33,7 +34,12 @@ from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.late import become_late, catch_up, may_reroute, reroutes_at
 from mailprobe.engine.smtp.session.limited import HeldRefusal, count_refusal, may_be_limit
 from mailprobe.engine.smtp.session.next_batch import begin_batch, pick_recipients
-from mailprobe.engine.smtp.session.pipelined import batch_answered, process_oldest, process_replies
+from mailprobe.engine.smtp.session.pipelined import (
+    batch_answered,
+    process_oldest,
+    process_replies,
+    settle_limited,
+)
 from mailprobe.engine.smtp.session.proof import (
     begin_quiet,
     connection_failed,
@@ -221,6 +227,7 @@ class SmtpSession:
                     if await prove(self):
                         await continue_in_tls(self)
                     continue
+                settle_limited(self)  # left here only by a batch that was not answered to its end
                 requeue_again(self)
                 asked, self._next = [each for each in self._next if not each.settled], []
                 asked = asked or pick_recipients(self)
@@ -242,6 +249,7 @@ class SmtpSession:
         finally:
             return_probes(self, self._next)
             requeue_unproven(self)
+            settle_limited(self)
             self._end_unconfirmed()
             requeue_again(self)
             if self._permit_lost:
@@ -438,7 +446,8 @@ class SmtpSession:
                 meaning is _SENDER_REFUSED or meaning is _TLS_DEMANDED
             ):
                 return None
-            if outcome is not _UNDELIVERABLE and may_be_limit(self, probe, reply, reading):
+            plain = outcome is _UNDELIVERABLE and rule in PLAIN_RULES
+            if not plain and may_be_limit(self, probe, reply, reading, outcome):
                 return None
             count_refusal(self, outcome)
             self.refused_promptly = self.refused_promptly or not self.received.late

@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, PendingProbe
 from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, cause_of, refused_command
 from mailprobe.engine.smtp.session.failures import expire_batch, fail_batch
-from mailprobe.engine.smtp.session.limited import ended_by_limit, release_limited
+from mailprobe.engine.smtp.session.limited import ended_by_limit
 from mailprobe.engine.smtp.session.requeue import leave_untested
 from mailprobe.engine.smtp.wire import Command, Stage
 
@@ -60,11 +60,7 @@ def batch_refused(session: "SmtpSession", cause: Cause, received: BatchReplies) 
 
 
 def requeue_again(session: "SmtpSession") -> None:
-    """Queue the recipients that wait for other terms first; it is the same conversation.
-
-    Those that a limit may have refused go before them.
-    """
-    release_limited(session)  # here only if the batch was not answered to its end
+    """Queue the recipients that wait for other terms first; it is the same conversation."""
     again, session.again = session.again, []
     for asked in reversed(again):
         if isinstance(asked, Probe):
