@@ -239,7 +239,11 @@ class ProbeDispatcher:
         if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
-        elif probe.refused is not None and outcome in UNANSWERED:
+        elif (
+            probe.refused is not None
+            and outcome in UNANSWERED
+            and probe.refused[0] is not Outcome.UNDELIVERABLE  # which is to be proved
+        ):
             outcome, rule = probe.refused  # it was sent again only because of a limit
         elif rule == OVERALL_CLOCK and self.permits.were_lacking(probe, self.settings):
             outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK

@@ -1,14 +1,13 @@
 """Refusals that may be a limit by their position: held back, then asked again or settled.
 
-`mailprobe.engine.smtp.limits` explains what a position proves. A refusal that states in plain
-words that there is no such user is never held back: it is evidence in itself. One that only its
-code condemns is not: `550 5.1.1 Recipient rejected, one message at a time` is a limit.
+`mailprobe.engine.smtp.limits` explains what a position proves. A refusal whose words condemn
+its recipient is never held back: it is evidence in itself. One that only its code condemns
+is not: `550 5.1.1 Recipient rejected, one message at a time` is a limit.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.controls import PLAIN_RULES
 from mailprobe.engine.smtp.limits import Observation, Scope, alike
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 # Such a recipient was sent again on other terms, in a transaction of its own: see terms.
 OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
+# Rules of replies that condemn by their code, because no rule knows their words.
+BY_CODE = frozenset(("enhanced.no-mailbox", "code.no-mailbox"))
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
 
 
@@ -71,14 +72,14 @@ def held_as_limit(
 ) -> bool:
     """Hold this refusal back if its position may explain it, until the batch is answered."""
     condemns = refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE
-    if reading.meaning in OF_TERMS or (condemns and reading.rule in PLAIN_RULES):
+    if reading.meaning in OF_TERMS or (condemns and reading.rule not in BY_CODE):
         return False
     limits, now = session.limits, session.now()
     refusal = alike(reply.code, " ".join(reply.lines))
     if condemns and not isinstance(asked, Probe) and not _is_held(session, refusal):
         return False  # a random address is refused by most hosts
     certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
-    if not (session.recipients > 1 if certain else judged_by(session) - condemns):
+    if not (session.recipients > 1 if certain or condemns else judged_by(session)):
         if not certain and (condemns or asked.objections or limits.knows(refusal)):
             limits.refute(refusal, now)
         return False
@@ -150,7 +151,8 @@ def _observe(session: "SmtpSession", latest: HeldRefusal, behind: int) -> None:
     sent_at, now = session.received.began, session.now()
     certain = latest.reading.meaning is Meaning.ANOTHER_RECIPIENT
     at_end = latest.place >= behind
-    if certain:  # then it need not have judged the first ones
+    if certain or refusal_outcome(latest.reply, latest.reading) is Outcome.UNDELIVERABLE:
+        # Then it need not have judged the first ones.
         judged = behind - 1 - (session.recipients - transaction.recipients)
     else:
         judged = transaction.recipients - transaction.unjudged

@@ -17,7 +17,6 @@ import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.controls import PLAIN_RULES
 from mailprobe.engine.smtp.pairing import QUIET_S, Pairing, UnprovenPairings
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, Step
@@ -32,7 +31,12 @@ from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.failures import abandon_tests, requeue_unproven, return_probes
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.late import become_late, catch_up, may_reroute, reroutes_at
-from mailprobe.engine.smtp.session.limited import HeldRefusal, count_refusal, may_be_limit
+from mailprobe.engine.smtp.session.limited import (
+    BY_CODE,
+    HeldRefusal,
+    count_refusal,
+    may_be_limit,
+)
 from mailprobe.engine.smtp.session.next_batch import begin_batch, pick_recipients
 from mailprobe.engine.smtp.session.pipelined import (
     batch_answered,
@@ -446,8 +450,8 @@ class SmtpSession:
                 meaning is _SENDER_REFUSED or meaning is _TLS_DEMANDED
             ):
                 return None
-            plain = outcome is _UNDELIVERABLE and rule in PLAIN_RULES
-            if not plain and may_be_limit(self, probe, reply, reading, outcome):
+            in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
+            if not in_words and may_be_limit(self, probe, reply, reading, outcome):
                 return None
             count_refusal(self, outcome)
             self.refused_promptly = self.refused_promptly or not self.received.late

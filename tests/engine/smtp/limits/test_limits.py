@@ -13,6 +13,8 @@ from mailprobe.engine.smtp.limits import (
     Scope,
     alike,
 )
+from mailprobe.engine.smtp.replies.rules import standard_rules
+from mailprobe.engine.smtp.session.limited import BY_CODE
 
 REFUSAL = alike(550, "5.7.1 one only please")
 
@@ -124,3 +126,7 @@ def test_an_operators_limit_is_kept_whatever_is_learned():
     assert limits.per_transaction == 1
     limits.update(10 + FIRST_S)
     assert (limits.per_transaction, limits.width) == (1, 1)
+
+
+def test_the_rules_that_condemn_by_a_code_alone_are_rules():
+    assert set(standard_rules().readings) >= BY_CODE
