@@ -3,7 +3,8 @@
 The test sends RCPT for a random address that can't exist. Each domain is tested once
 per host and six hours, one test at a time, and either result is kept. A result of one
 exchange is never used for another: a backup that accepts everything says nothing about
-a primary that does not. An inconclusive result expires soon, so that a short failure
+a primary that does not. A listed address that was refused as unknown proves the same as
+a random one, so no test follows. An inconclusive result expires soon, so that a short failure
 does not affect a whole list. After a 4xx or no answer the same random address is sent
 again: a host that greylists knows it by then.
 """
@@ -61,6 +62,8 @@ class DomainAcceptance:
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
+    test_sent: bool = False  # its answer is awaited
+    accepts_most: bool = False  # it accepted a random address, and refused a listed one
     awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
     random_local: str = ""  # of the test under way, or of one that was not answered
     other_local: str = ""  # of its second random address, of another shape
@@ -82,9 +85,13 @@ class DomainAcceptance:
         return not self.testing and self.known(now) is None
 
     def refused_as_unknown(self, mailbox: str, reply: SmtpReply) -> None:
-        """A listed address was refused as unknown: so the domain does not accept all."""
+        """A listed address was refused as unknown: so the domain does not accept all.
+
+        Where it accepted a random one before, it accepts most, and is tested again.
+        """
         self.unknown_mailbox, self.unknown_reply = mailbox, reply
         if self.acceptance is _ALL:
+            self.accepts_most = True
             self.forget()
 
     def forget(self) -> None:
@@ -121,12 +128,22 @@ class Domains:
 
     def learn(self, domain: DomainAcceptance, acceptance: Acceptance, now: float) -> list[Probe]:
         """Store the test's result; return the probes that waited for it."""
-        domain.testing = False
+        domain.testing = domain.test_sent = False
         domain.acceptance = acceptance
         domain.known_until = now + KEPT_S.get(acceptance, self._keep_s)
+        if acceptance is not _ALL:
+            domain.accepts_most = False
         if acceptance is not _UNANSWERED:
             domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
             domain.random_local = domain.other_local = ""
+        awaiting, domain.awaiting = domain.awaiting, []
+        return awaiting
+
+    def learn_from_listed(self, domain: DomainAcceptance, now: float) -> list[Probe]:
+        """A listed address was refused as unknown; return the probes that need no test now."""
+        domain.testing = False
+        domain.acceptance = Acceptance.SOME
+        domain.known_until = now + self._keep_s
         awaiting, domain.awaiting = domain.awaiting, []
         return awaiting
 

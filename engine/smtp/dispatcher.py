@@ -28,7 +28,12 @@ from mailprobe.engine.smtp.address_lookups import (
     NOT_PUBLIC,
     AddressLookups,
 )
-from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, Domains, random_local
+from mailprobe.engine.smtp.catchall import (
+    RANDOM_UNANSWERED,
+    DomainAcceptance,
+    Domains,
+    random_local,
+)
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.deadlines import Deadlines
@@ -36,7 +41,7 @@ from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
-from mailprobe.engine.smtp.pool.catchall_tests import continue_test
+from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
@@ -46,6 +51,7 @@ from mailprobe.engine.verdict import LADDER, Outcome
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
+_UNDELIVERABLE = Outcome.UNDELIVERABLE  # to look it up takes 0.12 µs in Python 3.11
 CHANGED = (Outcome.HOST_CHANGED, CHANGED_RULE)
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
@@ -249,12 +255,17 @@ class ProbeDispatcher:
             outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
         probe.outcome = outcome
         probe.rule = rule
+        pool: Pool | None = probe.pool
         try:
             self._remove(probe)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self._remove)
         if probe.accepted:
             continue_test(probe.domain_here)
+        elif outcome is _UNDELIVERABLE and pool is not None:
+            domain: DomainAcceptance = probe.domain_here
+            if domain.unknown_mailbox == probe.mailbox:
+                refused_as_unknown(pool, domain)
         try:
             probe.on_settled(probe)
         except Exception:  # in the caller's callback: it must not affect other callers

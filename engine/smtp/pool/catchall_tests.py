@@ -22,6 +22,19 @@ def settle_awaiting(pool: "Pool", domain: DomainAcceptance, acceptance: Acceptan
         pool.settle(probe, acceptance.outcome, rule)
 
 
+def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
+    """A listed address of the domain is settled as unknown: that proves what a test would.
+
+    A test that is under way decides by itself: a domain may accept all but a few addresses.
+    """
+    now = pool.now()
+    if domain.known(now) is not None or domain.test_sent or domain.accepts_most:
+        return
+    pool.controls.note_tested(domain, Acceptance.SOME)
+    for probe in pool.dispatcher.domains.learn_from_listed(domain, now):
+        pool.settle(probe, Acceptance.SOME.outcome, probe.rule)
+
+
 def continue_test(domain: DomainAcceptance) -> None:
     """An accepted probe is settled. If it was to carry the test, another one does."""
     if domain.awaiting and not domain.testing:
@@ -36,7 +49,7 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
     One of the accepted probes is sent again on another connection with the test behind
     it. If none has a conversation left, all are settled as untested.
     """
-    domain.testing = False
+    domain.testing = domain.test_sent = False
     domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
     again = next((each for each in domain.awaiting if not each.exhausted), None)
     if again is not None:

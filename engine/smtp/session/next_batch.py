@@ -22,6 +22,7 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     now, asked = session.now(), due_control(session)
     if asked:
         return openable(session, asked)
+    drop_needless_tests(session)
     if not session.tests and not session.host.any_waiting():
         return []
     if now >= session.limits.until:
@@ -53,6 +54,12 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
             asked.append(probe)
     add_tests(session, asked, room, now)
     return openable(session, asked)
+
+
+def drop_needless_tests(session: "SmtpSession") -> None:
+    """A listed address has answered what these were to find out."""
+    if session.tests and not all(test.domain.testing for test in session.tests):
+        session.tests = deque(test for test in session.tests if test.domain.testing)
 
 
 def due_control(session: "SmtpSession") -> list[PendingProbe]:
@@ -134,6 +141,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
                 session.recorder.record_start(each, attempt, reused=received.reused)
         else:
             received.tests = True
+            each.domain.test_sent = each.domain.testing
             if each.deferred_start:  # only silence ends the wait for its reply
                 received.until = float("inf")
     if not received.until:

@@ -1,0 +1,61 @@
+"""When a random address is sent: only where its answer decides."""
+
+import trio
+
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import (
+    CATCH_ALL,
+    DELIVERABLE,
+    UNDELIVERABLE,
+    fields_of,
+    open_checked_engine,
+    verify,
+)
+
+SIX_HOURS_S = 6 * 3600.0
+RANDOM = "somebody.else@shop.test"
+UNKNOWN_USER = "550 5.1.1 <{rcpt}>: Recipient address rejected: User unknown"
+
+
+async def test_a_listed_refusal_proves_what_a_random_address_would(autojump_clock):
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=NO_PIPELINING)
+        network.add("shop.test", host)
+        async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
+            for text, expected in (("gone1", UNDELIVERABLE), ("known1", DELIVERABLE)):
+                [verdict] = await verify(engine, f"{text}@shop.test")
+                assert fields_of(verdict) == expected
+            assert RANDOM not in host.record.recipients
+            await trio.sleep(SIX_HOURS_S)
+            [verdict] = await verify(engine, "known2@shop.test")
+            assert fields_of(verdict) == DELIVERABLE
+            assert host.record.recipients[RANDOM] == 1
+
+
+async def test_a_list_sends_none_once_one_of_the_domain_is_refused(autojump_clock):
+    """The accepted addresses that wait for the test need none any more."""
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=NO_PIPELINING)
+        network.add("shop.test", host)
+        async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
+            texts = ["gone1@shop.test", *(f"known{number}@shop.test" for number in range(9))]
+            verdicts = await verify(engine, *texts, deferred_start=True)
+    assert [fields_of(each) for each in verdicts] == [UNDELIVERABLE, *[DELIVERABLE] * 9]
+    assert RANDOM not in host.record.recipients
+
+
+async def test_a_domain_that_accepts_all_but_a_few_is_tested_again(autojump_clock):
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=NO_PIPELINING, catch_all=True, replies={"blocked": UNKNOWN_USER})
+        network.add("shop.test", host)
+        async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
+            for text, expected in (
+                ("ann", CATCH_ALL),
+                ("blocked", UNDELIVERABLE),
+                ("ben", CATCH_ALL),
+            ):
+                [verdict] = await verify(engine, f"{text}@shop.test")
+                assert fields_of(verdict) == expected
+    assert host.record.recipients[RANDOM] == 2
