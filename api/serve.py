@@ -36,8 +36,8 @@ from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
+from mailprobe.api.pages.dashboard.frame import LISTS_PAGE
 from mailprobe.api.pages.dashboard.sessions import Sessions
-from mailprobe.api.pages.dashboard.work_pages import LISTS_PAGE
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
