@@ -36,8 +36,8 @@ from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
+from mailprobe.api.pages.dashboard.frame import LISTS_PAGE
 from mailprobe.api.pages.dashboard.sessions import Sessions
-from mailprobe.api.pages.dashboard.work_pages import LISTS_PAGE
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
@@ -47,6 +47,7 @@ from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
+from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
@@ -79,16 +80,21 @@ async def serve_until_drained(
     listeners: Listeners,
     ready: Callable[[], None],
     counters: SharedCounters | None = None,
+    *,
+    watchdog: Watchdog,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
-    Calls `ready` when it accepts requests. `counters` are shared by all workers. Raises
-    StoreUnavailable, in a group, if the store cannot be opened.
+    Calls `ready` when it accepts requests, and from then on `beat` as long as the event loop
+    does not hang. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
+    if the store cannot be opened.
     """
     metrics = Metrics(counters.attach()) if counters else None
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
+        nursery.start_soon(watchdog.limit_stop, drain)
         opening = open_service(settings, plans, metrics)
         async with opening as service, trio.open_nursery() as serving:
             if counters and metrics:
@@ -103,6 +109,7 @@ async def serve_until_drained(
             serving.start_soon(_stop_jobs, service, drain)
             tune_collector()
             ready()
+            nursery.start_soon(watchdog.watch, beat)
         nursery.cancel_scope.cancel()
 
 

@@ -2,8 +2,8 @@
 
 The parent opens the sockets, forks, and then only waits. It runs no event loop, thread or
 signal handler, so that it can fork again at any time and little can fail in it. A worker
-that dies is replaced; the others are not affected. A worker whose parent dies drains and
-ends (on Linux, prctl(2)).
+that dies is replaced, and so is one without a heartbeat; the others are not affected. A worker
+whose parent dies drains and ends (on Linux, prctl(2)).
 
 Workers are forked, not started anew, so that a replacement runs the same code and settings
 as the others, whatever was installed meanwhile, and shares the lists in memory.
@@ -31,6 +31,9 @@ logger = logging.getLogger("mailprobe.workers")
 Work = Callable[[Callable[[], None]], None]
 
 DRAIN_S = 9.5  # after a worker's own drain, within the 10 s that a stop may take
+SILENCE_S = 10.0  # without a heartbeat; a worker's own watchdog is quicker, unless it is halted
+CHECKS = 10  # of the heartbeats in that time
+BEATS_OCTETS = 65_536  # a whole pipe
 BACKOFF_S = 0.1  # before a worker is replaced, doubling
 BACKOFF_S_MAX = 30.0
 STEADY_S = 30.0  # a worker that served so long did not die at its start: no back-off
@@ -44,12 +47,14 @@ def supervise(
     *,
     sockets: Sequence[socket.socket] = (),
     drain_s: float = DRAIN_S,
+    silence_s: float = SILENCE_S,
     ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Run `work` in `count` processes until one of `drain_signals`; return the exit code.
 
-    `work(ready)` serves until its process gets one of them, and calls `ready` once it
-    accepts requests; when all have, `ready` is called here, once. The listening `sockets`
+    `work(ready)` serves until its process gets one of them. It calls `ready` when it accepts
+    requests, and then again and again: without such a call for `silence_s` it is killed and
+    replaced. When all accept requests, `ready` is called here, once. The listening `sockets`
     are closed here when the drain begins, so that no client connects that no worker will
     serve.
 
@@ -66,7 +71,7 @@ def supervise(
     watched = {signal.SIGCHLD, *drain_signals()}
     mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
     try:
-        return _Supervisor(work, count, sockets, drain_s, ready, watched, mask).run()
+        return _Supervisor(work, count, sockets, drain_s, silence_s, ready, watched, mask).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -75,13 +80,18 @@ def supervise(
 class _Worker:
     pid: int
     started: float
-    ready_fd: int  # the reading end of a pipe: a byte comes when the worker serves
+    ready_fd: int  # the reading end of a pipe: a byte comes when the worker serves, and each beat
     was_ready: bool = False  # as of the last poll
+    silent_s: float = 0.0  # since its last beat
 
-    def poll(self) -> None:
-        """Update `was_ready`."""
-        with suppress(BlockingIOError):  # a child of the worker may hold the other end open
-            self.was_ready = self.was_ready or os.read(self.ready_fd, 1) != b""
+    def poll(self) -> bool:
+        """Update `was_ready`; return whether there was a beat since the last poll."""
+        try:
+            has_beaten = os.read(self.ready_fd, BEATS_OCTETS) != b""
+        except BlockingIOError:  # a child of the worker may hold the other end open
+            return False
+        self.was_ready = self.was_ready or has_beaten
+        return has_beaten
 
     def close(self) -> None:
         self.poll()
@@ -105,6 +115,7 @@ class _Supervisor:
         count: int,
         sockets: Sequence[socket.socket],
         drain_s: float,
+        silence_s: float,
         ready: Callable[[], None],
         watched: set[signal.Signals],
         mask: set[int],
@@ -112,6 +123,8 @@ class _Supervisor:
         self._work = work
         self._sockets = sockets
         self._drain_s = drain_s
+        self._silence_s = silence_s
+        self._checked_at = time.monotonic()
         self._ready: Callable[[], None] | None = ready  # until it has been called
         self._watched = watched
         self._mask = mask  # the workers' signal mask
@@ -130,15 +143,28 @@ class _Supervisor:
                 if not self._schedule_successor(slot, worker, code):
                     self._drain()
                     return 1
+            self._check_workers()
             self._notify_ready()
+
+    def _check_workers(self) -> None:
+        """Kill each worker that has been silent for too long; it is replaced when it has ended."""
+        now = time.monotonic()
+        # If this process was halted too, its workers had no time to be heard.
+        passed_s = min(now - self._checked_at, 2 * self._silence_s / CHECKS)
+        self._checked_at = now
+        for slot in self._slots:
+            worker = slot.worker
+            if worker is None:
+                continue
+            worker.silent_s = 0.0 if worker.poll() else worker.silent_s + passed_s
+            slot.ever_ready |= worker.was_ready
+            if worker.was_ready and worker.silent_s >= self._silence_s:
+                logger.error("worker %d hangs: no heartbeat for %g s", worker.pid, worker.silent_s)
+                os.kill(worker.pid, signal.SIGKILL)
 
     def _notify_ready(self) -> None:
         if self._ready is None:
             return
-        for slot in self._slots:
-            if slot.worker is not None:
-                slot.worker.poll()
-                slot.ever_ready |= slot.worker.was_ready
         if all(slot.ever_ready for slot in self._slots):
             self._ready()
             self._ready = None
@@ -151,7 +177,8 @@ class _Supervisor:
 
     def _until_due(self) -> float:
         dues = [slot.due for slot in self._slots if slot.worker is None]
-        return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
+        check_s = self._silence_s / CHECKS
+        return max(0.0, min(min(dues) - time.monotonic(), check_s)) if dues else check_s
 
     def _reap(self) -> list[tuple[_WorkerSlot, _Worker, int]]:
         """Return the workers that have ended, with exit codes (negative: the signal)."""
@@ -228,10 +255,17 @@ class _Supervisor:
             _exit_with(parent)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
+            os.set_blocking(reported_fd, False)  # a halted parent reads nothing
+
+            is_first = True
+
             def ready() -> None:
-                os.write(reported_fd, b".")
-                if os.getppid() == parent:
-                    os.kill(parent, signal.SIGCHLD)  # wakes it, as it waits only for signals
+                nonlocal is_first
+                with suppress(BlockingIOError):
+                    os.write(reported_fd, b".")
+                if is_first and os.getppid() == parent:
+                    os.kill(parent, signal.SIGCHLD)  # wakes it, to announce that all are ready
+                is_first = False
 
             self._work(ready)
             code = 0

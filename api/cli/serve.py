@@ -94,7 +94,7 @@ def _serve(
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_signal(share, plans, listeners, ready, counters)
+            serve_until_signal(share, plans, listeners, ready, counters, beat=ready)
         except CommandError as error:
             error.show()
             sys.exit(error.exit_code)
@@ -268,16 +268,24 @@ def serve_until_signal(
     listeners: "Listeners",
     ready: Callable[[], None],
     counters: "SharedCounters | None" = None,
+    *,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one process's service until SIGTERM or SIGINT. Raises CommandError without a store."""
+    """Run one process's service until SIGTERM or SIGINT. Raises CommandError without a store.
+
+    Once it serves it calls `beat` every second. If its event loop hangs, or its end takes too
+    long, the process ends with exit code 70. So the caller does nothing else afterwards.
+    """
     import trio
 
     from mailprobe.api.serve import serve_until_drained
+    from mailprobe.api.watchdog import Watchdog
     from mailprobe.storage.contract import StoreUnavailable
 
+    serve = partial(serve_until_drained, watchdog=Watchdog(), beat=beat)
     failure: BaseException | None = None
     try:
-        trio.run(serve_until_drained, settings, plans, listeners, ready, counters)
+        trio.run(serve, settings, plans, listeners, ready, counters)
     except* StoreUnavailable as group:
         failure = group
     if failure is not None:

@@ -91,6 +91,7 @@ class HttpConnection:
         while True:
             try:
                 # trio's receive_some tries to read first, which almost always fails here
+                self._count_awaited()
                 await trio.lowlevel.wait_readable(self._wire.socket)
                 first = await self._wait_until_readable()
                 began_s = time.thread_time()
@@ -105,6 +106,14 @@ class HttpConnection:
             await self._handle_events(self._reader_of(octets), began_s)
             if self._is_upgraded:
                 return
+
+    def _count_awaited(self) -> None:
+        """Count a body as awaited if the client is slow, not this process: there is nothing to read."""
+        turn, body = self._request, self._body
+        if turn is None or turn.arrival is None or body.whole.is_set() or body.is_discarded:
+            return
+        if not (turn.arrival.is_awaited or self._wire.socket.is_readable()):
+            turn.arrival.wait()
 
     async def _until_answered(self) -> None:
         self._answered = trio.Event()
@@ -228,6 +237,7 @@ class HttpConnection:
                 if not self._strict.has_input:
                     return
                 await self._until_answered()  # a pipelined request
+                began_s = time.thread_time()
             try:
                 event = reader.next_event()
             except MalformedRequest:
@@ -272,7 +282,7 @@ class HttpConnection:
         if head.body is not None:
             turn.octets = len(head.body)
             if not server.run_request(turn):
-                await self._reject_unread(began_s)
+                await self._reject_unread(head, began_s)
                 return
         server.forget(self)
         if head.is_websocket and head.path in server.upgrades and not server.draining:
@@ -324,12 +334,15 @@ class HttpConnection:
         silence_s = limits.upload_silence_s
         return IncomingBody(head.octets, upload_max, now + silence_s, silence_s=silence_s)
 
-    async def _reject_unread(self, began_s: float) -> None:
+    async def _reject_unread(self, head: RequestHead, began_s: float) -> None:
         """Reject a request before anything is done for it, at the lowest possible cost."""
-        self._output.pending += self._server.rejection()
+        if head.closes or head.method == "HEAD":
+            self._refuse_now("overloaded", is_head=head.method == "HEAD")
+        else:
+            self._output.pending += self._server.rejection()
         await self.flush()
         self._server.idle.pop(self, None)
-        self._answer_ended(closes=False)
+        self._answer_ended(closes=head.closes or head.method == "HEAD")
         self._server.charge_rejection(time.thread_time() - began_s)
 
     async def _until_needed(self) -> None:
@@ -438,11 +451,15 @@ class HttpConnection:
         if self._request is not None:
             self._request.exchange.refuse(code)
         elif not self._ending:
-            encoder = ResponseEncoder(is_head=self._strict.is_head, closes=True)
-            for message in error_messages(code, self._server.error_body(code), new_request_id()):
-                self._output.pending += encoder.octets_of(message, self._server.own_fields())
+            self._refuse_now(code, is_head=self._strict.is_head)
             await self.flush()
         self._end()
+
+    def _refuse_now(self, code: str, *, is_head: bool) -> None:
+        """Write an answer that no request's task gives; the connection closes after it."""
+        encoder = ResponseEncoder(is_head=is_head, closes=True)
+        for message in error_messages(code, self._server.error_body(code), new_request_id()):
+            self._output.pending += encoder.octets_of(message, self._server.own_fields())
 
     def _idle(self) -> None:
         """The answer is complete: wait for the next request."""

@@ -1,7 +1,8 @@
 """Bounds the memory and the number of request bodies that are arriving.
 
-A body is awaited from its request's head to its last byte. Its owner is the client's
-address until the API key is known, then the key. Each owner may have a limited number of
+A body is awaited from the moment at which the application wants it and nothing of it is there to
+read, to its last byte. Its owner is the client's address until the API key is known, then the
+key. Each owner may have a limited number of
 awaited bodies. Beyond that the one awaited longest is refused: a body that is really being
 sent arrives within a moment.
 
@@ -20,7 +21,7 @@ from typing import Literal
 OCTETS_MAX = 64 * 1024 * 1024
 ONE_PIECE_SHARE = 1 / 16  # 4 MiB: 3,000 requests in flight of 1.4 KB; a single verify has 0.1 KB
 SMALL_SHARE = 1 / 4096  # 16 KiB
-ADDRESS_BODIES_MAX = 100  # a proxy's clients share its address; bodies in one piece do not count
+ADDRESS_BODIES_MAX = 100  # a proxy's clients share its address
 KEY_BODIES_MAX = 200
 
 Owner = tuple[Literal["address", "key"], str]
@@ -107,16 +108,22 @@ class BodyBudget:
 class ArrivingBody:
     """One request's body, from its head until the request is over; `refuse` refuses the request."""
 
-    __slots__ = ("_intake", "_refuse", "is_awaited", "is_refused", "octets", "owner")
+    __slots__ = ("_intake", "_is_over", "_refuse", "is_awaited", "is_refused", "octets", "owner")
 
     def __init__(self, intake: BodyBudget, address: str, refuse: Callable[[], None]) -> None:
         self._intake = intake
         self._refuse = refuse
         self.owner: Owner = ("address", address)
         self.octets = 0
-        self.is_awaited = True
+        self.is_awaited = False
         self.is_refused = False
-        intake.await_body(self)
+        self._is_over = False
+
+    def wait(self) -> None:
+        """The client has to send the rest; may refuse an older body of its owner."""
+        if not (self.is_awaited or self._is_over):
+            self.is_awaited = True
+            self._intake.await_body(self)
 
     def identify(self, key: str) -> None:
         """The request has this API key, which owns the body from now on."""
@@ -153,6 +160,7 @@ class ArrivingBody:
 
     def end(self) -> None:
         """The request is over; further calls do nothing."""
+        self._is_over = True
         self.complete()
         self._intake.refund(self)
         self.octets = 0

@@ -2,16 +2,14 @@
 
 They need no key, and ask nothing of the store. A browser may load nothing from elsewhere, run no
 script and send no form to another host (Content-Security-Policy). Each page is rendered once, and
-the search index is built in another thread at the first search, so no API request waits for them.
+searches run in another thread, so no API request waits for them.
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 
-import trio
 from markupsafe import Markup
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
@@ -19,7 +17,13 @@ from werkzeug.exceptions import NotFound
 from mailprobe.api.pages import documents
 from mailprobe.api.pages.markdown import PageLink, PageSection, render_inline
 from mailprobe.api.pages.reference import operations_in
-from mailprobe.api.pages.search import QUERY_CHARACTERS_MAX, SearchIndex
+from mailprobe.api.pages.search import (
+    QUERY_CHARACTERS_MAX,
+    Searches,
+    SearchIndex,
+    SearchTooLong,
+    TooManySearches,
+)
 
 HOME = "/docs"
 REFERENCE = f"{HOME}/reference"
@@ -31,7 +35,6 @@ HEADERS = {
     "Cache-Control": "max-age=300",
 }
 MISSING = ""  # among the rendered pages: no path
-SEARCHES_PER_S = 50  # in one process; each takes about 2 ms
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECTION_LEVELS = (2, 3)  # shown beside a page
 
@@ -41,24 +44,7 @@ def pages_blueprint(describe: Callable[[], bytes]) -> Blueprint:
     pages = Blueprint("pages", __name__, template_folder="templates")
 
     rendered: dict[str, str] = {}  # by path
-    indexes: list[SearchIndex] = []
-    indexing = trio.Lock()
-
-    async def index() -> SearchIndex:
-        async with indexing:
-            if not indexes:
-                indexes.append(await trio.to_thread.run_sync(_index))
-        return indexes[0]
-
-    searched_at: deque[float] = deque(maxlen=SEARCHES_PER_S)
-
-    def may_search() -> bool:
-        """Bound what strangers' searches cost: each is rendered anew."""
-        now = trio.current_time()
-        if len(searched_at) == SEARCHES_PER_S and now - searched_at[0] < 1:
-            return False
-        searched_at.append(now)
-        return True
+    searches = Searches(_index)
 
     async def once(template: str, values: Callable[[], Mapping[str, object]]) -> Response:
         """The page at this path, rendered at its first request."""
@@ -103,10 +89,13 @@ def pages_blueprint(describe: Callable[[], bytes]) -> Blueprint:
 
     @pages.get(f"{HOME}/search")
     async def search() -> Response:
-        if not may_search():
-            return _text("Too many searches at this moment; try again.\n", "text/plain", 503)
         query = request.args.get("q", "").strip()[:QUERY_CHARACTERS_MAX]
-        results = (await index()).search(query)
+        try:
+            results = await searches.search(query)
+        except TooManySearches:
+            return _text("Too many searches at this moment; try again.\n", "text/plain", 503)
+        except SearchTooLong:
+            return _text("This search takes too long; write other words.\n", "text/plain", 503)
         return _text(
             await _html("search.html", title="Search", query=query, results=results), "text/html"
         )

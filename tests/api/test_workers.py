@@ -35,11 +35,18 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"end"})
 
 
-async def serve(sockets, ready):
+async def beat(tell):
+    while True:
+        tell()
+        await trio.sleep(0.05)
+
+
+async def serve(sockets, ready, tell):
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(drain_on_signals, drain))
         ready()
+        nursery.start_soon(beat, tell)
         await serve_app(app, listeners_on(sockets), drain=drain, error_body=error_body)
         nursery.cancel_scope.cancel()
 
@@ -66,14 +73,17 @@ def main(how: str, count: str) -> int:
             ready()
             while True:
                 signal.pause()
-        trio.run(serve, sockets, ready)
+        trio.run(serve, sockets, ready, tell)
 
     def announce() -> None:
         if how == "announces":
             os.write(1, b"all\n")
 
     drain_s = 0.5 if how == "stubborn" else WITHIN_S
-    return supervise(work, int(count), sockets=sockets, drain_s=drain_s, ready=announce)
+    silence_s = 2.0 if how == "beats" else 10 * WITHIN_S
+    return supervise(
+        work, int(count), sockets=sockets, drain_s=drain_s, silence_s=silence_s, ready=announce
+    )
 
 
 # -- the tests ----------------------------------------------------------------------------------
@@ -181,6 +191,16 @@ async def test_a_killed_worker_takes_nobody_down_and_is_replaced():
         nursery.cancel_scope.cancel()
         assert len(lost) <= 2 * 8, lost
     assert program.process.returncode == 0
+
+
+async def test_a_worker_without_a_heartbeat_is_replaced():
+    async with running("beats", count=2) as program:
+        first = await program.request_until(two)
+        halted = first.pop()
+        os.kill(halted, signal.SIGSTOP)
+        await gone(halted)
+        assert halted not in await program.request_until(lambda pids: bool(pids - first))
+        assert await program.end() == 0
 
 
 async def test_open_streams_of_all_workers_end_whole():

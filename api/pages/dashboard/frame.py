@@ -4,7 +4,6 @@ A browser may load nothing from elsewhere and run no script but ours (Content-Se
 An operation of the API does the work of each page; what it refuses is shown in its words.
 """
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,13 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
+import trio
 from quart import Response, g, render_template, request
 
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.pages.dashboard.assets import assets
+from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,
@@ -28,9 +29,10 @@ from mailprobe.api.pages.dashboard.sessions import (
     SignInLimit,
     is_same_site,
 )
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.rest.errors import body_of, row_of
 from mailprobe.api.rest.messages import Call, OperationReply
-from mailprobe.api.rest.refusals import InvalidRequest, OurFault, Refusal, UsageUnknown
+from mailprobe.api.rest.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -41,6 +43,7 @@ HOME = "/dashboard"
 FORM_OCTETS_MAX = 16 * 1024
 FIELDS_MAX = 20
 SIGN_IN = f"{HOME}/sign-in"
+LISTS_PAGE = f"{HOME}/lists"  # the only page whose form may have a file
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -111,8 +114,11 @@ class Frame:
             return False
         token = request.headers.get(CSRF_HEADER)
         if token is None:
-            token = (await form_fields()).get(CSRF_FIELD, "")
-        return hmac.compare_digest(token.encode(), session.csrf.encode())
+            try:
+                token = (await form_fields()).get(CSRF_FIELD, "")
+            except NoToken:
+                return False
+        return session.has_token(token.encode())
 
     def is_same_site(self) -> bool:
         """Whether the request comes from a page of this service."""
@@ -197,7 +203,7 @@ def fields_of(reply: OperationReply) -> Any:
 
 
 async def form_fields() -> Mapping[str, str]:
-    """The fields of the request's form. Raises PayloadTooLarge, SlowBody, InvalidRequest.
+    """The fields of the request's form. Raises PayloadTooLarge, SlowBody, InvalidRequest, NoToken.
 
     A form is small, whoever sends it: Quart would parse 200,000 fields, for 0.2 s.
     """
@@ -207,9 +213,22 @@ async def form_fields() -> Mapping[str, str]:
     return fields
 
 
+def has_file() -> bool:
+    """Whether the request's form may have a file."""
+    is_upload = (request.method, request.path) == ("POST", LISTS_PAGE)
+    return is_upload and request.mimetype == MEDIA_TYPE
+
+
+async def form_file() -> Part | None:
+    """The file of the request's form. Raises what `form_fields` raises."""
+    await form_fields()
+    file: Part | None = g.get("file")
+    return file
+
+
 async def _read_form() -> Mapping[str, str]:
-    if request.mimetype == "multipart/form-data" and "session" in g:  # with a file
-        return (await request.form).to_dict()
+    if has_file():
+        return await _read_form_with_file()
     incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
     octets: bytes = await incoming.read(FORM_OCTETS_MAX)
     try:
@@ -219,6 +238,27 @@ async def _read_form() -> Mapping[str, str]:
     except ValueError:
         raise InvalidRequest(f"A form has at most {FIELDS_MAX} fields.") from None
     return dict(pairs)
+
+
+async def _read_form_with_file() -> Mapping[str, str]:
+    incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
+    session: Session = g.session
+
+    def is_token(part: Part) -> bool:
+        return part.name == CSRF_FIELD and session.has_token(part.octets)
+
+    boundary = request.mimetype_params.get("boundary", "")
+    try:
+        with trio.fail_after(BODY_S_MAX):
+            parts = await read_parts(incoming.next_part, boundary, is_token, BODY_OCTETS_MAX)
+    except trio.TooSlowError:
+        raise SlowBody(BODY_S_MAX) from None
+    g.file = next((part for part in parts if part.file_name is not None), None)
+    return {
+        part.name: part.octets.decode("utf-8", "replace")
+        for part in parts
+        if part.file_name is None
+    }
 
 
 def caller() -> Caller:

@@ -41,6 +41,10 @@ class Session:
     caller: Caller
     csrf: str  # what its forms carry
 
+    def has_token(self, token: bytes) -> bool:
+        """Whether a form carries this session's token; takes the same time for any other."""
+        return hmac.compare_digest(token, self.csrf.encode())
+
 
 class Sessions:
     """Makes and reads cookies, form tokens and the link of the first start."""

@@ -16,11 +16,14 @@ from mailprobe.api.lists.rows import results_of, rows_of
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     HOME,
+    LISTS_PAGE,
     Frame,
     away,
     caller,
     fields_of,
     form_fields,
+    form_file,
+    has_file,
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
@@ -40,7 +43,6 @@ ACTIONS: dict[str, str] = {
     "yellow": "Ask the person to confirm it, or try again later.",
     "red": "Do not send mail there.",
 }
-LISTS_PAGE = f"{HOME}/lists"
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -144,21 +146,16 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
     @frame.signed_in
     async def upload() -> Response:
         """The file as the body (with script), or in a form (without: small files)."""
-        made = await (_from_form() if _is_form() else _from_body())
+        made = await (_from_form() if has_file() else _from_body())
         list_id = made["list_id"]
-        if _is_form():
+        if has_file():
             return away(f"{LISTS_PAGE}/{list_id}")
         return Response(b"", 201, headers={**HEADERS, "Location": f"{LISTS_PAGE}/{list_id}"})
 
-    def _is_form() -> bool:
-        return request.mimetype == "multipart/form-data"
-
     async def _from_form() -> Any:
-        files, form = await request.files, await form_fields()
-        file = files.get("file")
-        octets = b"" if file is None else file.read()
-        name = "list" if file is None else file.filename or "list"
-        parts = [octets, b""]
+        form, file = await form_fields(), await form_file()
+        parts = [] if file is None else [file.octets]
+        name = "list" if file is None else file.file_name or "list"
 
         async def receive() -> bytes:
             await trio.lowlevel.checkpoint()

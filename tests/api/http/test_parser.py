@@ -10,6 +10,7 @@ import trio.testing
 from mailprobe.api.http.parser import (
     WHOLE_BODY,
     FastReader,
+    MalformedRequest,
     Mark,
     RequestHead,
     StrictReader,
@@ -92,7 +93,7 @@ def test_what_is_in_doubt_goes_the_long_way(asked):
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_both_readers_report_the_same(asked):
-    """One with the body in its head, the other with the body's parts and an end behind it."""
+    """The strict one reports the end of a request without a body apart."""
     fast, strict = FastReader(16_384), StrictReader(16_384)
     for _ in range(2):
         assert fast.receive(asked.encode("latin-1"))
@@ -101,14 +102,49 @@ def test_both_readers_report_the_same(asked):
         assert fast.next_event() is Mark.NEED_DATA
         assert isinstance(short, RequestHead)
         assert isinstance(long, RequestHead)
-        body = b""
-        while isinstance(part := strict.next_event(), bytes):
-            body += part
-        assert part is Mark.END
-        assert body == short.body
-        assert replace(short, body=None) == long
+        assert replace(short, body=short.body or None) == long
+        assert strict.next_event() is (Mark.NEED_DATA if long.body else Mark.END)
         assert not strict.is_amid_request
         assert not strict.has_input
+
+
+def in_chunks(body: str) -> StrictReader:
+    """A reader that has received a request with this body in one read, its chunks as written."""
+    strict = StrictReader(16_384)
+    strict.receive(post("Transfer-Encoding: chunked", body=body).encode())
+    return strict
+
+
+def test_a_body_in_chunks_that_came_with_its_head_is_one_piece():
+    strict = in_chunks("2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n" + GET)
+    head = strict.next_event()
+    assert isinstance(head, RequestHead)
+    assert head.body == b"hello"
+    assert strict.has_input  # the next request
+
+
+@pytest.mark.parametrize(
+    ("body", "parts", "end"),
+    [
+        ("5\r\nhello\r\n", [b"hello"], Mark.NEED_DATA),
+        ("1\r\nx\r\n" * 20 + "0\r\n\r\n", [b"x"] * 20, Mark.END),
+        ("5\r\nhello\r\nx\r\n", [b"hello"], MalformedRequest),
+    ],
+    ids=["incomplete", "too many chunks to parse before they are asked for", "malformed"],
+)
+def test_any_other_body_in_chunks_comes_in_parts(body, parts, end):
+    strict = in_chunks(body)
+    head = strict.next_event()
+    assert isinstance(head, RequestHead)
+    assert head.body is None
+    for part in parts:
+        assert strict.has_input
+        assert strict.next_event() == part
+    if end is MalformedRequest:
+        with pytest.raises(MalformedRequest):
+            strict.next_event()
+    else:
+        assert strict.next_event() is end
 
 
 async def test_both_ways_answer_the_same():

@@ -19,7 +19,6 @@ from mailprobe.api.pages.dashboard.sessions import (
     TRIES_S,
     Sessions,
 )
-from mailprobe.api.rest.app import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import open_live
@@ -262,22 +261,6 @@ async def test_static_files_are_kept_for_ever_under_their_hash(autojump_clock):
         page = (await Visitor(shop).get("/sign-in")).octets.decode()
         for tag in re.findall(r"<(?:script|link rel=.stylesheet.)[^>]*>", page):
             assert "integrity=" in tag
-
-
-async def test_a_list_in_a_form_is_bounded(autojump_clock):
-    async with open_list_shop() as shop:
-        visitor = await signed_in(shop)
-        shop.app = create_app(shop.service)
-        edge = b"--edge\r\n"
-        part = b'content-disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
-        body = edge + part % (b"csrf", b"", visitor.csrf.encode())
-        file = b"email\nann@friendly.test\n" + b"x" * (3 << 20)
-        body += edge + part % (b"file", b'; filename="a.csv"', file) + b"--edge--\r\n"
-        headers = visitor._sent(
-            {"content-type": "multipart/form-data; boundary=edge", "origin": "https://api.test"}
-        )
-        got = await shop.request("POST", f"{HOME}/lists", octets=body, key=None, headers=headers)
-        assert got.status == 413
 
 
 async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_clock):

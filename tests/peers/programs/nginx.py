@@ -1,4 +1,4 @@
-"""nginx in front of the service, with the configuration of `deploy/nginx.conf`."""
+"""nginx in front of the service: with the configuration of `deploy/nginx.conf`, or with hardly any."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,19 @@ from tests.peers.programs.process import Program, free_port, make_folder, open_p
 CONFIGURATION = Path(__file__).parents[3] / "deploy/nginx.conf"
 NAME = "mailprobe.example.org"
 COMMAND = ("/usr/sbin/nginx", "-c", "/peers/nginx/nginx.conf", "-e", "/peers/nginx/error.log")
+
+# What a quick start has: HTTP/1.0 to the service, and a connection for each request.
+DEFAULT = """
+worker_rlimit_nofile 16384;
+events { worker_connections 8192; }
+http {
+    server {
+        listen 127.0.0.1:%d backlog=4096;
+        access_log off;
+        location / { proxy_pass http://127.0.0.1:%d; }
+    }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -65,3 +78,13 @@ def open_nginx(service_port: int) -> Iterator[Nginx]:
         with open_program("nginx", [*COMMAND, "-g", "daemon off;"]) as program:
             program.wait_for_port(port)
             yield Nginx(program, port, folder / "authority", away_port)
+
+
+@contextmanager
+def open_default_nginx(service_port: int) -> Iterator[int]:
+    """Run nginx with its default proxying; yield its port."""
+    folder, port = make_folder("nginx"), free_port()
+    (folder / "nginx.conf").write_text(DEFAULT % (port, service_port))
+    with open_program("nginx", [*COMMAND, "-g", "daemon off;"]) as program:
+        program.wait_for_port(port)
+        yield port
