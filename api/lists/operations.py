@@ -108,8 +108,10 @@ async def create_list(service: Service, call: Call) -> OperationReply:
 
 
 async def list_lists(service: Service, call: Call) -> OperationReply:
-    """The account's lists, newest first."""
-    found = await service.store.lists(call.caller.account.id, limit=LISTED_MAX)
+    """The account's lists of the key's kind, newest first."""
+    caller = call.caller
+    kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
     return reply(200, ListsResponse([response_of(each, service) for each in found]))
 
 
@@ -174,7 +176,7 @@ async def _changed(
 async def _found(service: Service, call: Call) -> StoredList:
     list_id = call.path["id"].lower()
     found = await service.store.stored_list(list_id) if _UUID.fullmatch(list_id) else None
-    if found is None or found.account_id != call.caller.account.id:
+    if found is None or not call.caller.may_see(found.account_id, is_test=found.is_test):
         raise ListNotFound
     return found
 

@@ -61,6 +61,7 @@ class FindList(StoreCommand[StoredList | None]):
 class ListLists(StoreCommand[list[StoredList]]):
     account_id: str
     limit: int
+    is_test: bool | None = None  # None: of both kinds
 
 
 @dataclass(frozen=True, slots=True)

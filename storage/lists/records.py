@@ -46,6 +46,7 @@ class StoredList:
     host: str
     rechecks: int = 0  # passes that are left
     recheck_at: datetime | None = None  # when the next pass begins, or has begun
+    is_test: bool = False  # made by a test key
 
 
 @dataclass(frozen=True, slots=True)

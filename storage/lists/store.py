@@ -71,9 +71,12 @@ class ListStore(ConnectionLeases):
         """Return the list, or None if there is none with this id."""
         return await self._execute(commands.FindList(list_id))
 
-    async def lists(self, account_id: str, *, limit: int) -> list[StoredList]:
-        """Return the account's lists, newest first, at most LISTED_MAX."""
-        return await self._execute(commands.ListLists(account_id, at_most(LISTED_MAX, limit)))
+    async def lists(
+        self, account_id: str, *, limit: int, is_test: bool | None = None
+    ) -> list[StoredList]:
+        """Return the account's lists, newest first, at most LISTED_MAX; None: of both kinds."""
+        most = at_most(LISTED_MAX, limit)
+        return await self._execute(commands.ListLists(account_id, most, is_test))
 
     async def claim_chunks(
         self,

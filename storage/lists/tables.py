@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.columns import instant, is_test, micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
     AddChunks,
@@ -42,7 +42,7 @@ Values = Mapping[str, Any]
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.columns, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
-    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at"
+    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, " + is_test("lists")
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(hours=1)  # an upload that takes longer has died
@@ -176,19 +176,25 @@ def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[Stored
     """Return the lists of an account, newest first."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
+        f" AND (:both = 1 OR {is_test('lists')} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
-        {"account": command.account_id, "limit": command.limit},
+        {
+            "account": command.account_id,
+            "limit": command.limit,
+            "both": int(command.is_test is None),
+            "test": int(bool(command.is_test)),
+        },
     )
     return [_list_of(row) for row in rows]
 
 
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, columns, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at = rest
+    created_at, ended_at, webhook, host, rechecks, recheck_at, test = rest
     return StoredList(
         id, account, name, state, cause, tuple(json.loads(columns)), rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
-        rechecks, recheck_at and instant(recheck_at),
+        rechecks, recheck_at and instant(recheck_at), bool(test),
     )  # fmt: skip
 
 

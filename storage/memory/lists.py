@@ -85,7 +85,7 @@ class MemoryLists(MemoryJobs):
             return None
         made = StoredList(
             order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, self._now(), None,
-            order.webhook, order.host, order.rechecks,
+            order.webhook, order.host, order.rechecks, None, command.caller.key.is_test,
         )  # fmt: skip
         last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
         self._lists[order.id] = _List(made, command.caller.key.id, command.secret, last)
@@ -125,7 +125,11 @@ class MemoryLists(MemoryJobs):
         return entry.list if entry else None
 
     def lists(self, command: ListLists) -> list[StoredList]:
-        found = [entry.list for entry in self._of_account(command.account_id)]
+        found = [
+            entry.list
+            for entry in self._of_account(command.account_id)
+            if command.is_test in (None, entry.list.is_test)
+        ]
         return found[::-1][: command.limit]
 
     def _of_account(self, account_id: str) -> "Iterator[_List]":
