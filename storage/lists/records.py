@@ -11,6 +11,7 @@ from mailprobe.storage.records import Caller
 # because a limit is reached. The others have ended.
 ListState = Literal["loading", "running", "paused", "done", "failed", "cancelled"]
 LAST_PLACE = -1  # of the chunk that finishes a list
+KEY_REVOKED = "key_revoked"  # the cause of a pause
 ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
 
 
@@ -24,6 +25,15 @@ class ListOrder:
     host: str  # as in JobOrder
     secret: str | None = None
     rechecks: int = 0  # passes over what time may cure, after the first
+
+
+@dataclass(frozen=True, slots=True)
+class ListBounds:
+    """How many lists an account may have, and how often it may send one."""
+
+    active_max: int  # that have not ended
+    kept_max: int  # in all states
+    per_minute_max: int
 
 
 @dataclass(frozen=True, slots=True)

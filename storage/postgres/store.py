@@ -213,7 +213,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.CreateAccount.run_by(accounts.create_account),
         commands.ChangeAccount.run_by(accounts.change_account),
-        commands.RevokeKey.run_by(accounts.revoke_key),
+        commands.RevokeKey.run_by(lists.revoke_key),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
         list_commands.CreateList.run_by(lists.run(tables.create)),

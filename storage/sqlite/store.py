@@ -167,7 +167,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.CreateAccount.run_by(accounts.create_account),
         commands.ChangeAccount.run_by(accounts.change_account),
         commands.CreateKey.run_by(idempotency.create_key),
-        commands.RevokeKey.run_by(accounts.revoke_key),
+        commands.RevokeKey.run_by(lists.revoke_key),
         commands.Reserve[Any].run_by(usage.reserve),
         commands.Extend.run_by(usage.extend),
         commands.Settle.run_by(usage.settle),
