@@ -98,6 +98,17 @@ class ReadChunks(StoreCommand[list[ListChunk]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadResults(StoreCommand[list[tuple[int, str]]]):
+    list_id: str
+    places: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumns(StoreCommand[tuple[str, ...]]):
+    list_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteList(StoreCommand[bool]):
     list_id: str
 

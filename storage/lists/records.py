@@ -38,14 +38,16 @@ class ListBounds:
 
 @dataclass(frozen=True, slots=True)
 class StoredList:
-    """A list and its progress. `counts` has its answered addresses by status."""
+    """A list and its progress. `counts` has its answered addresses by status.
+
+    The names of its columns are not here: they may be long, and progress is asked for often.
+    """
 
     id: str
     account_id: str
     name: str
     state: ListState
     cause: str | None  # the code of the error that paused or failed it
-    columns: tuple[str, ...]  # of its rows
     rows: int
     addresses: int  # different ones
     answered: int

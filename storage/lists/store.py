@@ -144,6 +144,14 @@ class ListStore(ConnectionLeases):
         most = min(limit, CHUNKS_READ_MAX)
         return await self._execute(commands.ReadChunks(list_id, first, most))
 
+    async def list_results(self, list_id: str, places: Sequence[int]) -> list[tuple[int, str]]:
+        """Return the results of the chunks at these places, at most CHUNKS_READ_MAX, with the places."""
+        return await self._execute(commands.ReadResults(list_id, places[:CHUNKS_READ_MAX]))
+
+    async def list_columns(self, list_id: str) -> tuple[str, ...]:
+        """Return the names of a list's columns; none if it is loading or there is no such list."""
+        return await self._execute(commands.ReadColumns(list_id))
+
     async def delete_list(self, list_id: str) -> None:
         """Delete a list with all its rows, in small transactions."""
         while not await self._execute(commands.DeleteList(list_id)):

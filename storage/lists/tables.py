@@ -32,6 +32,8 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    ReadColumns,
+    ReadResults,
     RecordPart,
     ReleaseChunk,
 )
@@ -51,7 +53,7 @@ Row = tuple[Any, ...]
 Values = Mapping[str, Any]
 
 COLUMNS = (
-    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.columns, lists.rows,"
+    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, " + is_test("lists")
 )
@@ -273,10 +275,10 @@ def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[Stored
 
 
 def _list_of(row: Row) -> StoredList:
-    id, account, name, state, cause, columns, rows, addresses, answered, counts, *rest = row
+    id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test = rest
     return StoredList(
-        id, account, name, state, cause, tuple(json.loads(columns)), rows, addresses, answered,
+        id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test),
     )  # fmt: skip
@@ -484,6 +486,25 @@ def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[List
         {"id": command.list_id, "first": max(0, command.first), "limit": command.limit},
     )
     return [ListChunk(*row) for row in rows]
+
+
+def read_results(db: ListDatabase, _: datetime, command: ReadResults) -> list[tuple[int, str]]:
+    """Return the results of some chunks."""
+    which = {f"place{number}": place for number, place in enumerate(command.places)}
+    if not which:
+        return []
+    rows = db.all(
+        "SELECT place, results FROM list_chunks WHERE list = (SELECT number FROM lists"
+        f" WHERE id = :id) AND place IN ({', '.join(f':{name}' for name in which)})",
+        {"id": command.list_id, **which},
+    )
+    return [(place, results) for place, results in rows]
+
+
+def read_columns(db: ListDatabase, _: datetime, command: ReadColumns) -> tuple[str, ...]:
+    """Return the names of a list's columns."""
+    rows = db.all("SELECT columns FROM lists WHERE id = :id", {"id": command.list_id})
+    return tuple(json.loads(rows[0][0])) if rows else ()
 
 
 def delete(db: ListDatabase, _: datetime, command: DeleteList) -> bool:

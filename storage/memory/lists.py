@@ -28,6 +28,8 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    ReadColumns,
+    ReadResults,
     RecordPart,
     ReleaseChunk,
 )
@@ -68,6 +70,7 @@ class _List:
     secret: bytes | None
     chunks: dict[int, _Chunk]
     octets: int = 0
+    columns: tuple[str, ...] = ()
 
 
 class MemoryLists(MemoryJobs):
@@ -103,7 +106,7 @@ class MemoryLists(MemoryJobs):
             raise ListsTooFast(now, until - WINDOW)
         self._paced_until[account.id] = until
         made = StoredList(
-            order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, now, None,
+            order.id, account.id, order.name, "loading", None, 0, 0, 0, {}, now, None,
             order.webhook, order.host, order.rechecks, None, command.caller.key.is_test,
         )  # fmt: skip
         last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
@@ -137,7 +140,6 @@ class MemoryLists(MemoryJobs):
         if (loaded := command.loaded) is not None:
             entry.list = replace(
                 entry.list,
-                columns=tuple(loaded.columns),
                 rows=loaded.rows,
                 addresses=loaded.addresses,
             )
@@ -149,6 +151,7 @@ class MemoryLists(MemoryJobs):
             self._answer(first)
         entry.key_id = key_id
         if loaded is not None:
+            entry.columns = tuple(loaded.columns)
             entry.octets += len(json.dumps(loaded.columns))
             if not loaded.addresses:
                 entry.chunks[LAST_PLACE].due_at = now
@@ -275,6 +278,15 @@ class MemoryLists(MemoryJobs):
         found = [each.chunk for each in entry.chunks.values()] if entry else []
         found = [chunk for chunk in found if chunk.place >= max(0, command.first)]
         return sorted(found, key=lambda chunk: chunk.place)[: command.limit]
+
+    def list_results(self, command: ReadResults) -> list[tuple[int, str]]:
+        entry = self._lists.get(command.list_id)
+        chunks = entry.chunks if entry else {}
+        return [(at, chunks[at].chunk.results) for at in command.places if at in chunks]
+
+    def list_columns(self, command: ReadColumns) -> tuple[str, ...]:
+        entry = self._lists.get(command.list_id)
+        return entry.columns if entry else ()
 
     def delete_list(self, command: DeleteList) -> bool:
         self._lists.pop(command.list_id, None)

@@ -137,6 +137,8 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         list_commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
         list_commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
         list_commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        list_commands.ReadResults.run_by(MemoryExecutor.list_results),
+        list_commands.ReadColumns.run_by(MemoryExecutor.list_columns),
         sessions.EndSession.run_by(MemoryExecutor.end_session),
         sessions.HasSessionEnded.run_by(MemoryExecutor.has_session_ended),
         reputation.CountReputation.run_by(MemoryExecutor.count_reputation),

@@ -250,6 +250,8 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.FindList.run_by(lists.run(tables.find)),
         list_commands.ListLists.run_by(lists.run(tables.list_lists)),
         list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),
+        list_commands.ReadResults.run_by(lists.run(tables.read_results)),
+        list_commands.ReadColumns.run_by(lists.run(tables.read_columns)),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]

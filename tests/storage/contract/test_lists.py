@@ -90,7 +90,7 @@ async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock
     caller = await make_caller(store)
     made = await store.create_list(caller, order(), BOUNDS)
     assert made == StoredList(
-        "list-1", caller.account.id, "list.csv", "loading", None, (), 0, 0, 0, {}, clock(), None,
+        "list-1", caller.account.id, "list.csv", "loading", None, 0, 0, 0, {}, clock(), None,
         "https://hooks.test/", "a hooks.test",
     )  # fmt: skip
     assert await store.add_chunks("list-1", chunks(2, 1), octets_max=OCTETS_MAX)
@@ -99,9 +99,11 @@ async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock
     runs = await store.change_list("list-1", "running", before=["loading"], loaded=loaded)
     assert (
         runs
-        == replace(made, state="running", columns=("name", "email"), rows=5, addresses=3)
+        == replace(made, state="running", rows=5, addresses=3)
         == await store.stored_list("list-1")
     )
+    assert await store.list_columns("list-1") == ("name", "email")
+    assert await store.list_columns("list-2") == ()
     assert not await store.add_chunks("list-1", chunks(1), octets_max=OCTETS_MAX)
     assert await store.change_list("list-1", "running", before=["loading"]) is None
     assert not await store.add_chunks("list-2", [], octets_max=OCTETS_MAX)
@@ -271,6 +273,11 @@ async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
         ListChunk(1, 1, '["rows 1"]\n', '["invalid"]\n'),
     ]
     assert [chunk.place for chunk in await store.chunks("list-1", first=1, limit=9)] == [1]
+    kept = dict(await store.list_results("list-1", [1, 0, 7]))
+    assert kept == {
+        chunk.place: chunk.results for chunk in await store.chunks("list-1", first=0, limit=9)
+    }
+    assert await store.list_results("list-1", []) == []
     assert [chunk.place for chunk in await store.chunks("list-1", first=0, limit=1)] == [0]
     [last] = await claimed(store)
     assert (last.is_last, last.chunk.units, last.list.answered) == (True, 0, 4)
