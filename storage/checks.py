@@ -21,6 +21,15 @@ def next_key_at(made: Sequence[datetime], keys_per_minute_max: int) -> datetime 
     return sorted(made)[len(made) - keys_per_minute_max] + WINDOW
 
 
+def paced_until(before: datetime | None, now: datetime, per_minute_max: int) -> datetime:
+    """Return until when an account has used its rate after one more (the generic cell rate algorithm).
+
+    More than WINDOW ahead of now is too fast. What a clock that was ahead wrote is ignored.
+    """
+    begins = before if before is not None and now < before <= now + WINDOW else now
+    return begins + WINDOW / per_minute_max
+
+
 def at_most(most: int, limit: int) -> int:
     """Clamp `limit` to the range from 0 to `most`."""
     return max(0, min(limit, most))

@@ -22,8 +22,14 @@ MESSAGE_FIELDS = tuple(field.name for field in fields(OutboxMessage))
 
 
 def _columns(table: str, names: tuple[str, ...]) -> str:
-    """The SELECT list; `account_id` is read from the joined accounts row."""
-    return ", ".join("accounts.id" if name == "account_id" else f"{table}.{name}" for name in names)
+    """The SELECT list; `account_id` is read from the joined accounts row, a kind from the key."""
+    elsewhere = {"account_id": "accounts.id", "is_test": is_test(table)}
+    return ", ".join(elsewhere.get(name, f"{table}.{name}") for name in names)
+
+
+def is_test(table: str) -> str:
+    """SQL that tells whether a test key made a row of this table."""
+    return f"(SELECT keys.kind = 'test' FROM keys WHERE keys.number = {table}.key)"
 
 
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
@@ -46,7 +52,7 @@ INSTANTS = {
     "first_tried_at",
     "sent_at",
 }
-FLAGS = {"alerts", "cancel_at_period_end", "recheck"}
+FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test"}
 
 ColumnValues = tuple[Any, ...]
 

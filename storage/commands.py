@@ -89,6 +89,28 @@ class CreateAccount(StoreCommand[Account]):
 
 
 @dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key to store with its account, by its SHA-256."""
+
+    kind: KeyKind
+    sha256: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFirstAccount(StoreCommand[Account | None]):
+    email: str
+    tier: Tier
+    keys: Sequence[NewKey]
+
+    def key_commands(self, account_id: str) -> "list[CreateKey]":
+        """The commands that create the keys."""
+        return [
+            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None) for key in self.keys
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class FindAccount(StoreCommand[Account | None]):
     account_id: str
 

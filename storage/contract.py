@@ -59,6 +59,28 @@ class KeyCreationTooFast(Exception):
         self.reset_at = reset_at
 
 
+class ListLimitReached(Exception):
+    """The account has its maximum number of lists: `active`, that have not ended, or in all states."""
+
+    def __init__(self, lists_max: int, *, active: bool) -> None:
+        super().__init__(lists_max)
+        self.lists_max = lists_max
+        self.active = active
+
+
+class ListsTooFast(Exception):
+    """The account sent lists at more than its rate. The instants are as in KeyCreationTooFast."""
+
+    def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
+        super().__init__(reset_at)
+        self.asked_at = asked_at
+        self.reset_at = reset_at
+
+
+class ListsTooLarge(Exception):
+    """The account's lists would have more octets than they may."""
+
+
 class IdempotencyInProgress(Exception):
     """The first request with this idempotency key is still running."""
 

@@ -70,6 +70,15 @@ class Caller:
     account: Account
     key: Key
 
+    def may_see(self, account_id: str, *, is_test: bool) -> bool:
+        """Whether a list or a job of this account and kind is the caller's.
+
+        A provisioning key, by which a browser signs in, sees both kinds.
+        """
+        if account_id != self.account.id:
+            return False
+        return self.key.kind == "provisioning" or self.key.is_test == is_test
+
 
 class Window(Sequence[tuple[datetime, int]]):
     """A sequence of (instant, units), oldest first, decoded only when it is read.
@@ -265,15 +274,17 @@ class Job:
     payload: bytes | None = None  # the callback's body, the same at every attempt
     ended_at: datetime | None = None
     recheck: bool = False
+    is_test: bool = False  # made by a test key
 
 
-def new_job(order: JobOrder, account_id: str, now: datetime) -> Job:
+def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     """Return the job of an order that is stored now."""
     state = order.first_state
     due_at, ended_at = (None, now) if state == "done" else (now, None)
     place = order.email, order.webhook, order.host
     known = order.payload, ended_at
-    return Job(order.id, account_id, *place, state, now, due_at, 0, *known, order.recheck)
+    kind = order.recheck, caller.key.is_test
+    return Job(order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind)
 
 
 @dataclass(frozen=True, slots=True)

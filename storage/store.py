@@ -59,7 +59,7 @@ from mailprobe.storage.records import (
     Work,
     units_of,
 )
-from mailprobe.storage.reputation import ReputationStore
+from mailprobe.storage.sessions import SessionStore
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store(ReputationStore):
+class Store(SessionStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
@@ -82,6 +82,12 @@ class Store(ReputationStore):
     async def create_account(self, email: str, tier: Tier) -> Account:
         """Create an account with a new UUID and return it. E-mail addresses need not be unique."""
         return await self._execute(commands.CreateAccount(email, tier))
+
+    async def create_first_account(
+        self, email: str, tier: Tier, keys: Sequence[commands.NewKey]
+    ) -> Account | None:
+        """Create an account with these keys; None, and nothing is created, if there is an account."""
+        return await self._execute(commands.CreateFirstAccount(email, tier, keys))
 
     async def account(self, account_id: str) -> Account | None:
         """Return the account, or None if there is none with this id."""

@@ -59,10 +59,10 @@ async def submit_job(
 
 
 async def get_job(service: Service, call: Call) -> OperationReply:
-    """A job of the account: its state, its result when there is one, each attempt to call back."""
+    """A job of the account and of the key's kind: its state, its result when there is one, each attempt to call back."""
     job_id = call.path["id"].lower()
     job = await service.store.job(job_id) if _UUID.fullmatch(job_id) else None
-    if job is None or job.account_id != call.caller.account.id:
+    if job is None or not call.caller.may_see(job.account_id, is_test=job.is_test):
         raise JobNotFound
     attempts = [
         JobAttempt(each.number, each.at, each.took_ms, each.status, each.error)

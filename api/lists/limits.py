@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 
+from mailprobe.storage.lists.records import ListBounds
 from mailprobe.storage.records import Tier
 
 UPLOAD_OCTETS_MAX = 256 * 1024 * 1024
 ROWS_MAX: Mapping[Tier, int] = {"free": 1_000, "builder": 100_000, "scale": 1_000_000}
-ACTIVE_MAX = 10  # lists of an account that have not ended
+# Of an account. The pages show a hundred; each list in work is asked for at every claim; a list
+# costs its reading, and no unit if it has no address.
+BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=20)
 NAME_CHARACTERS_MAX = 200
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address

@@ -11,7 +11,7 @@ from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.limits import (
-    ACTIVE_MAX,
+    BOUNDS,
     NAME_CHARACTERS_MAX,
     ROWS_MAX,
     STRINGS_CHARACTERS_MAX,
@@ -24,6 +24,9 @@ from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedPa
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
     ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
+    TooManyKeptLists,
     TooManyLists,
 )
 from mailprobe.api.rest.schema import (
@@ -33,6 +36,7 @@ from mailprobe.api.rest.schema import (
     ListsResponse,
 )
 from mailprobe.api.service import Service
+from mailprobe.storage import contract
 from mailprobe.storage.lists.records import ListOrder, ListState, StoredList
 
 LISTED_MAX = 100
@@ -87,29 +91,65 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
         strings_max=STRINGS_CHARACTERS_MAX,
     )
-    store = service.store
-    if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:
-        raise TooManyLists(ACTIVE_MAX)
-    try:
-        async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
-            rows_max = ROWS_MAX[call.caller.account.tier]
-            reader = ListReader(path, order.name, reading, rows_max)
-            while chunks := await reader.next_chunks():
-                await store.add_chunks(order.id, chunks)
-    except BaseException:
-        service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
-        raise
-    state: ListState = "running" if starts else "paused"
-    made = await store.change_list(order.id, state, before=["loading"], loaded=reader.loaded)
-    if made is None:
-        raise ListNotFound
+    async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
+        rows_max = ROWS_MAX[call.caller.account.tier]
+        reader = ListReader(path, order.name, reading, rows_max)
+        made = await call.at_most_once(lambda: _store_list(service, call, order, reader, starts))
     queue.wake()
+    return made
+
+
+async def _store_list(
+    service: Service, call: Call, order: ListOrder, reader: ListReader, starts: bool
+) -> OperationReply:
+    """Store the rows, then let the list run; what fails leaves nothing. Raises Refusal."""
+    store, mib_max = service.store, service.plan(call.caller).lists_mib
+    state: ListState = "running" if starts else "paused"
+    await _create(service, call, order)
+    try:
+        while chunks := await reader.next_chunks():
+            await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
+        made = await store.change_list(
+            order.id, state, before=["loading"], loaded=reader.loaded,
+            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, service)),
+        )  # fmt: skip
+        if made is None:
+            raise ListNotFound
+    except contract.ListsTooLarge:
+        _delete_later(service, order.id)
+        raise ListsTooLarge(mib_max) from None
+    except BaseException:
+        _delete_later(service, order.id)
+        raise
+    call.mark_kept()
+    return _accepted(made, service)
+
+
+def _accepted(made: StoredList, service: Service) -> OperationReply:
     return reply(202, response_of(made, service))
 
 
+def _delete_later(service: Service, list_id: str) -> None:
+    service.background_writes.write_until_durable(lambda: service.store.delete_list(list_id))
+
+
+async def _create(service: Service, call: Call, order: ListOrder) -> None:
+    """Store the list without its rows. Raises Refusal."""
+    try:
+        await service.store.create_list(call.caller, order, BOUNDS)
+    except contract.ListLimitReached as reached:
+        kind = TooManyLists if reached.active else TooManyKeptLists
+        raise kind(reached.lists_max) from None
+    except contract.ListsTooFast as early:
+        limit = BOUNDS.per_minute_max
+        raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
+
+
 async def list_lists(service: Service, call: Call) -> OperationReply:
-    """The account's lists, newest first."""
-    found = await service.store.lists(call.caller.account.id, limit=LISTED_MAX)
+    """The account's lists of the key's kind, newest first."""
+    caller = call.caller
+    kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
     return reply(200, ListsResponse([response_of(each, service) for each in found]))
 
 
@@ -143,7 +183,7 @@ async def pause_list(service: Service, call: Call) -> OperationReply:
 
 async def resume_list(service: Service, call: Call) -> OperationReply:
     """Resume a paused list."""
-    done = await _changed(service, call, "running", "paused")
+    done = await _changed(service, call, "running", "paused", key_id=call.caller.key.id)
     if service.lists is not None:
         service.lists.wake()
     return done
@@ -163,18 +203,23 @@ async def delete_list(service: Service, call: Call) -> OperationReply:
 
 
 async def _changed(
-    service: Service, call: Call, state: ListState, *before: ListState
+    service: Service, call: Call, state: ListState, *before: ListState, key_id: str | None = None
 ) -> OperationReply:
-    """Change the state if it is one of `before`; else the list stays as it is."""
+    """Change the state if it is one of `before`; else the list stays as it is.
+
+    A list goes on by `key_id`'s limits, unless that would make a test live.
+    """
     found = await _found(service, call)
-    changed = await service.store.change_list(found.id, state, before=before)
+    if found.is_test != call.caller.key.is_test:
+        key_id = None
+    changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
     return reply(200, response_of(changed or await _found(service, call), service))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
     list_id = call.path["id"].lower()
     found = await service.store.stored_list(list_id) if _UUID.fullmatch(list_id) else None
-    if found is None or found.account_id != call.caller.account.id:
+    if found is None or not call.caller.may_see(found.account_id, is_test=found.is_test):
         raise ListNotFound
     return found
 

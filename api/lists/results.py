@@ -1,14 +1,18 @@
-"""The results of a list, row by row: NDJSON, CSV or a workbook; also while it runs."""
+"""The results of a list, row by row: NDJSON, CSV or a workbook; also while it runs.
+
+In memory are the rows of a chunk, the results that they need, and a piece of the answer.
+Chunks are decoded and pieces are encoded in a thread, where downloads take turns.
+"""
 
 import csv
-import io
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
-from typing import TypeVar
+from itertools import chain, repeat
+from time import thread_time
+from typing import Any, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -22,144 +26,217 @@ from mailprobe.api.cli.listfile.workbook.new_workbook import (
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.lists.rows import StoredRow, results_of, rows_of
+from mailprobe.api.lists.rows import StoredRow, results_in, results_of, rows_of
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
-CHUNKS_READ = 5  # at a time
-EARLIER_MAX = 200  # chunks whose results are held, for rows whose address was there first
-PART_OCTETS = 256 * 1024
+CHUNKS_READ = 5  # at a time, a MiB each at most
+HELD_MAX = 200  # chunks whose results are held, for rows whose address was there first
+PLACES_MAX = 50  # of them that a group of rows needs: what one call of the store returns
+PIECE_OCTETS_MAX = 64 * 1024  # some milliseconds to encode
 PAUSE_S_MAX = 0.1
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 Lights = frozenset[Light] | None  # None: all rows, those without an address too
 Row = tuple[list[str], RowResult | None]
+Results = dict[int, RowResult]  # of a chunk, by the address's number there
+Decoded = tuple[list[StoredRow], dict[int, Results]]  # of some chunks, the results by their place
 
 _encode = msgspec.json.Encoder().encode
-
-
 _turn = trio.Lock()  # of all downloads
+
+
+async def worked(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+    """Run a piece of work in a thread, and return its result.
+
+    All downloads together take at most half of a processor: they work one at a time, and each
+    pauses as long as it has worked.
+    """
+
+    def timed() -> tuple[T, float]:
+        began_s = thread_time()
+        return function(*arguments), thread_time() - began_s
+
+    async with _turn:
+        made, took_s = await trio.to_thread.run_sync(timed)
+        await trio.sleep(min(took_s, PAUSE_S_MAX))
+    return made
+
+
+async def pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield lines together, in pieces of at most PIECE_OCTETS_MAX."""
+    while octets := await worked(_next_lines, lines):
+        for first in range(0, len(octets), PIECE_OCTETS_MAX):
+            yield octets[first : first + PIECE_OCTETS_MAX]
+
+
+def _next_lines(lines: Iterator[bytes]) -> bytes:
+    """The next lines, until they have PIECE_OCTETS_MAX or a little more."""
+    octets = bytearray()
+    for line in lines:
+        octets += line
+        if len(octets) >= PIECE_OCTETS_MAX:
+            break
+    return bytes(octets)
+
+
+async def rows_of_chunks(store: Store, list_id: str) -> AsyncIterator[Decoded]:
+    """Yield the rows of some chunks together, and the results that these have."""
+    first = 0
+    while chunks := await store.chunks(list_id, first=first, limit=CHUNKS_READ):
+        yield await worked(_decoded, chunks)
+        first = chunks[-1].place + 1
+
+
+def _decoded(chunks: Sequence[ListChunk]) -> Decoded:
+    rows = [row for chunk in chunks for row in rows_of(chunk)]
+    return rows, {chunk.place: results_of(chunk) for chunk in chunks}
 
 
 @dataclass(slots=True)
 class ListResults:
-    """Reads the rows of a list with their results.
-
-    All downloads together take at most half of the time: they work one at a time, a chunk
-    each, and each pauses as long as it has worked.
-    """
+    """Reads the rows of a list with their results."""
 
     store: Store
     source: StoredList
     lights: Lights = None
-    _earlier: "OrderedDict[int, dict[int, RowResult]]" = field(default_factory=OrderedDict)
+    _held: "OrderedDict[int, Results]" = field(default_factory=OrderedDict)
 
-    async def each_chunk(
-        self, make: Callable[[list[Row]], T], *, in_thread: bool = False
-    ) -> AsyncIterator[T]:
-        """Yield what is made of the rows of each chunk, without those of other lights.
+    async def groups(self) -> AsyncIterator[Iterator[Row]]:
+        """Yield the rows in groups, without those of other lights; take all of one before the next.
 
-        `in_thread`: it takes longer than other requests should wait.
+        A group's rows need the results of few chunks, which are read before it is yielded.
         """
-        first = 0
-        while chunks := await self.store.chunks(self.source.id, first=first, limit=CHUNKS_READ):
-            for chunk in chunks:
-                async with _turn:
-                    began_s = perf_counter()
-                    rows = [row async for row in self._rows_of(chunk)]
-                    made = await trio.to_thread.run_sync(make, rows) if in_thread else make(rows)
-                    await trio.sleep(min(perf_counter() - began_s, PAUSE_S_MAX))
-                yield made
-            first = chunks[-1].place + 1
+        async for rows, decoded in rows_of_chunks(self.store, self.source.id):
+            self._hold(decoded)
+            for group, places in _groups(rows):
+                await self._fetch(places)
+                yield self._joined(group)
 
-    async def _rows_of(self, chunk: ListChunk) -> AsyncIterator[Row]:
-        self._remember(chunk)
-        for row in rows_of(chunk):
-            result = await self._result_of(row)
+    def _joined(self, rows: Sequence[StoredRow]) -> Iterator[Row]:
+        for row in rows:
+            result = None
+            if row.place is not None and row.number is not None:
+                result = self._held.get(row.place, {}).get(row.number)
             if self.lights is None or (result is not None and light_of(result) in self.lights):
                 yield row.cells, result
 
-    async def _result_of(self, row: StoredRow) -> RowResult | None:
-        if row.place is None or row.number is None:
-            return None
-        if row.place not in self._earlier:
-            for chunk in await self.store.chunks(self.source.id, first=row.place, limit=1):
-                self._remember(chunk)
-        return self._earlier.get(row.place, {}).get(row.number)
+    async def _fetch(self, places: Sequence[int]) -> None:
+        """Hold the results of these places."""
+        for place in places:
+            if place in self._held:
+                self._held.move_to_end(place)
+        missing = [place for place in places if place not in self._held]
+        if not missing:
+            return
+        found = await self.store.list_results(self.source.id, missing)
+        self._hold(await worked(lambda: {place: results_in(lines) for place, lines in found}))
 
-    def _remember(self, chunk: ListChunk) -> None:
-        self._earlier[chunk.place] = results_of(chunk)
-        self._earlier.move_to_end(chunk.place)
-        while len(self._earlier) > EARLIER_MAX:
-            self._earlier.popitem(last=False)
+    def _hold(self, decoded: Mapping[int, Results]) -> None:
+        for place, results in decoded.items():
+            self._held[place] = results
+            self._held.move_to_end(place)
+        while len(self._held) > HELD_MAX:
+            self._held.popitem(last=False)
+
+
+def _groups(rows: Sequence[StoredRow]) -> Iterator[tuple[list[StoredRow], list[int]]]:
+    """Split rows so that each group needs at most PLACES_MAX places; yield both."""
+    group: list[StoredRow] = []
+    places: dict[int, None] = {}
+    for row in rows:
+        if row.place is not None and row.place not in places:
+            if len(places) == PLACES_MAX:
+                yield group, [*places]
+                group, places = [], {}
+            places[row.place] = None
+        group.append(row)
+    yield group, [*places]
 
 
 async def ndjson_parts(results: ListResults) -> AsyncIterator[bytes]:
     """Each row as an object: its own members, then the result's, null while there is none."""
-    own, columns = list(results.source.columns), ResultColumns()
+    own = await results.store.list_columns(results.source.id)
+    columns = ResultColumns()
     names = [*own, *columns.names(own)]
 
-    def make(rows: list[Row]) -> bytes:
-        return b"".join(
-            _encode(dict(zip(names, [*_padded(cells, own), *columns.values(result)], strict=True)))
-            + b"\n"
-            for cells, result in rows
-        )
+    def line(row: Row) -> bytes:
+        cells, result = row
+        values: Iterator[Any] = chain(cells, _absent(cells, own), columns.values(result))
+        return _encode(dict(zip(names, values, strict=True))) + b"\n"
 
-    async for octets in results.each_chunk(make):
-        yield octets
+    async for group in results.groups():
+        async for octets in pieces(map(line, group)):
+            yield octets
 
 
 async def csv_parts(results: ListResults) -> AsyncIterator[bytes]:
     """A table with a header."""
-    own, columns = list(results.source.columns), ResultColumns()
+    own = await results.store.list_columns(results.source.id)
+    columns = ResultColumns()
 
-    def encoded(rows: Iterable[Sequence[str]]) -> bytes:
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows(rows)
-        return text.getvalue().encode()
+    def line(row: Row) -> bytes:
+        cells, result = row
+        found = columns.defused(columns.cells(result))
+        return csv_line([*cells, *_absent(cells, own), *found])
 
-    def make(rows: list[Row]) -> bytes:
-        return encoded(
-            [*_padded(cells, own), *columns.defused(columns.cells(result))]
-            for cells, result in rows
-        )
-
-    yield encoded([[*own, *columns.names(own)]])
-    async for octets in results.each_chunk(make):
+    async for octets in pieces(iter([csv_line([*own, *columns.names(own)])])):
         yield octets
+    async for group in results.groups():
+        async for octets in pieces(map(line, group)):
+            yield octets
+
+
+class _Echo:
+    """A file for `csv.writer`, whose methods then return the text."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+_write_row = csv.writer(_Echo()).writerow
+
+
+def csv_line(cells: Sequence[str]) -> bytes:
+    """A row of a table, with its line end."""
+    text: Any = _write_row(cells)
+    line: bytes = text.encode()
+    return line
+
+
+def _absent(cells: Sequence[str], own: Sequence[str]) -> Iterator[str]:
+    """The empty cells at the end of a row, which are not stored."""
+    return repeat("", len(own) - len(cells))
 
 
 async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
     """A workbook, made in a file before its first part is sent."""
-    own, columns = list(results.source.columns), ResultColumns()
+    own = await results.store.list_columns(results.source.id)
+    columns = ResultColumns()
     types: list[CellType] = ["blank"] * len(own)
 
-    def learn(rows: list[Row]) -> None:
+    def learn(rows: Iterator[Row]) -> None:
         for cells, _ in rows:
             add_types(types, cells)
 
-    async for _ in ListResults(results.store, results.source).each_chunk(learn):
-        pass
+    async for group in ListResults(results.store, results.source).groups():
+        await worked(learn, group)
     counts = ResultCounts()
     with tempfile.TemporaryFile() as file:
         book = open_new_workbook(file, [*own, *columns.names(own)], types, counts)
         add = book.__enter__()
 
-        def write(rows: list[Row]) -> None:
+        def write(rows: Iterator[Row]) -> None:
             for cells, result in rows:
                 if result is not None:
                     counts.count(result)
                 add(cells, columns.values(result))
 
-        async for _ in results.each_chunk(write, in_thread=True):
-            pass
+        async for group in results.groups():
+            await worked(write, group)
         await trio.to_thread.run_sync(partial(book.__exit__, None, None, None))
         file.seek(0)
-        while octets := await trio.to_thread.run_sync(file.read, PART_OCTETS):
+        while octets := await trio.to_thread.run_sync(file.read, PIECE_OCTETS_MAX):
             yield octets
-
-
-def _padded(cells: list[str], own: Sequence[str]) -> list[str]:
-    return [*cells, *[""] * (len(own) - len(cells))]

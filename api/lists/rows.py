@@ -72,7 +72,12 @@ def rows_of(chunk: ListChunk) -> Iterator[StoredRow]:
 
 def results_of(chunk: ListChunk) -> dict[int, RowResult]:
     """The results that are there, by the number of their address."""
-    stored = (_results.decode(line) for line in _lines(chunk.results))
+    return results_in(chunk.results)
+
+
+def results_in(lines: str) -> dict[int, RowResult]:
+    """The same of a chunk's lines of results."""
+    stored = (_results.decode(line) for line in _lines(lines))
     return {result.number: result.as_row_result() for result in stored}
 
 

@@ -93,7 +93,8 @@ class ListQueue:
         """Verify a chunk; waits for the key's minute hold it, so that others are not claimed in vain."""
         if claim.is_last:
             return AttemptResult(partial(self._finish, claim))
-        addresses = addresses_of(claim.chunk)
+        # A chunk may be a MiB: it is decoded where it delays no other request.
+        addresses = await trio.to_thread.run_sync(addresses_of, claim.chunk)
         if not addresses:
             return await self._recheck(claim)
         while addresses:
@@ -112,7 +113,8 @@ class ListQueue:
 
     async def _recheck(self, claim: ListClaim) -> AttemptResult:
         """Verify again what time may have cured. The units were counted the first time."""
-        recheck = ListRecheck(self._quota, claim, passing_of(claim.chunk))
+        passing = await trio.to_thread.run_sync(passing_of, claim.chunk)
+        recheck = ListRecheck(self._quota, claim, passing)
         while True:
             try:
                 await recheck.run()

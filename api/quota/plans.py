@@ -12,6 +12,7 @@ from mailprobe.storage.records import Tier
 
 COUNT_MAX = 1_000_000_000  # far above any plan, far below a database's largest integer
 DAYS_MAX = 3650
+LISTS_MIB_MAX = 1 << 20  # a TiB: more than a database of lists should hold
 PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
 
 MICROS_PER_EUR = 1_000_000
@@ -27,6 +28,7 @@ class PricingPlan:
     max_keys: int  # standard keys; provisioning keys are not counted
     price_micros_per_call: int  # of overage; 0 on free, which has none
     retention_days: int  # of usage rows
+    lists_mib: int  # of rows and results that all lists of the account may take
 
     @property
     def monthly_quota(self) -> int | None:
@@ -41,10 +43,11 @@ class PricingPlan:
 Plans = Mapping[Tier, PricingPlan]
 
 PLANS: Plans = {
-    #                        per minute  a month   keys   price  days
-    "free": PricingPlan("free", 10, 500, 2, 0, 7),
-    "builder": PricingPlan("builder", 100, 5_000, 10, 4_000, 90),
-    "scale": PricingPlan("scale", 1_000, 100_000, 50, 2_000, 90),
+    # The longest list of a tier, at some 300 octets a row and 200 a result, fits ten times.
+    #                        per minute  a month   keys   price  days  MiB of lists
+    "free": PricingPlan("free", 10, 500, 2, 0, 7, 64),
+    "builder": PricingPlan("builder", 100, 5_000, 10, 4_000, 90, 1024),
+    "scale": PricingPlan("scale", 1_000, 100_000, 50, 2_000, 90, 8192),
 }
 
 
@@ -79,6 +82,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], int], str]] = {
         'euros as a string with at most six decimals, such as "0.004"',
     ),
     "retention_days": ("retention_days", *_whole(1, DAYS_MAX)),
+    "lists_mib": ("lists_mib", *_whole(1, LISTS_MIB_MAX)),
 }
 
 

@@ -21,7 +21,7 @@ from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
-from mailprobe.api.rest.idempotency import check_key, fingerprint, perform_once
+from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
 from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -127,7 +127,11 @@ async def _answer(
     name = operation.name
     if call.authenticated.key.is_test:  # a live request never gets the answer of a test
         key, name = f"{TEST_KEYS}{key}", f"{TEST_KEYS}{name}"
-    same = fingerprint(name, str(sorted(inbound.query.items())), octets)
+    query = str(sorted(inbound.query.items()))
+    if operation.uploads:
+        make_repeatable(service, call, key, name, query)
+        return await act()
+    same = fingerprint(name, query, octets)
     return await perform_once(service, call, key, same, act)
 
 

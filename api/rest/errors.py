@@ -23,6 +23,8 @@ from mailprobe.api.rest.refusals import (
     KeyNotFound,
     KeysTooFast,
     ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -38,6 +40,7 @@ from mailprobe.api.rest.refusals import (
     Section,
     SlowBody,
     TooManyJobs,
+    TooManyKeptLists,
     TooManyKeys,
     TooManyLists,
     UnsupportedCoding,
@@ -156,6 +159,18 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     TooManyLists: ErrorRow(
         429, "list_limit_reached", "The account has {lists_max} lists that have not ended.",
         "Wait until one has ended, or cancel one.", "lists", retry_s=60,
+    ),
+    TooManyKeptLists: ErrorRow(
+        429, "list_limit_reached", "The account has {lists_max} lists.",
+        "Delete a list that is not needed any more.", "lists",
+    ),
+    ListsTooLarge: ErrorRow(
+        429, "list_limit_reached", "The account's lists would take more than {mib_max} MiB.",
+        "Delete lists that are not needed any more, or upgrade: {dashboard_url}.", "lists",
+    ),
+    ListsTooFast: ErrorRow(
+        429, "rate_limit_exceeded", "An account may send {limit} lists in 60 seconds.",
+        WAIT, "lists", RateLimitError,
     ),
     KeyNotFound: ErrorRow(
         404, "key_not_found", "The account has no active standard key with this id.",

@@ -6,12 +6,11 @@ stored the answer. The key stays unused if the request was refused and not count
 store was unavailable, or the client disconnected.
 """
 
-from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 import trio
 
-from mailprobe.api.rest.messages import Call, OperationReply
+from mailprobe.api.rest.messages import Act, Call, OperationReply
 from mailprobe.api.rest.refusals import (
     AnswerLost,
     IdempotencyReused,
@@ -26,6 +25,7 @@ from mailprobe.storage.records import Answered, IdempotencyRecord
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
 LEASE_S = 60.0  # far longer than the longest request takes
+UPLOAD_LEASE_S = 180.0  # the same of an upload: a list is read and stored in less
 FINISH_S = 1.0  # how long a reply waits until it is stored
 KEPT = {200, 201, 202}
 
@@ -43,9 +43,29 @@ def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | N
     return key
 
 
+def make_repeatable(service: Service, call: Call, key: str, operation: str, query: str) -> None:
+    """Let an upload run at most once. Its fingerprint is taken while its body is received."""
+    digest, receive = sha256(_head(operation, query)), call.receive
+    assert receive is not None
+
+    async def received() -> bytes:
+        part = await receive()
+        digest.update(part)
+        return part
+
+    async def repeats(act: Act) -> OperationReply:
+        return await perform_once(service, call, key, digest.hexdigest(), act, UPLOAD_LEASE_S)
+
+    call.receive, call.repeats = received, repeats
+
+
+def _head(operation: str, query: str) -> bytes:
+    return f"{operation}?{query}\n".encode()
+
+
 def fingerprint(operation: str, query: str, octets: bytes) -> str:
     """Hash of operation, query and body: equal for equal requests."""
-    return sha256(f"{operation}?{query}\n".encode() + octets).hexdigest()
+    return sha256(_head(operation, query) + octets).hexdigest()
 
 
 async def perform_once(
@@ -53,13 +73,15 @@ async def perform_once(
     call: Call,
     key: str,
     fingerprint: str,
-    act: Callable[[], Awaitable[OperationReply]],
+    act: Act,
+    lease_s: float | None = None,
 ) -> OperationReply:
     """Run `act`, or return the stored answer of its first run.
 
     Raises AnswerLost, IdempotencyReused, IdempotencyRunning.
     """
-    record = await _begin(service, call.caller.account.id, key, fingerprint)
+    account_id = call.caller.account.id
+    record = await _begin(service, account_id, key, fingerprint, lease_s or LEASE_S)
     if isinstance(record, Answered):
         if record.body is None:
             raise AnswerLost
@@ -86,11 +108,11 @@ async def perform_once(
 
 
 async def _begin(
-    service: Service, account_id: str, key: str, fingerprint: str
+    service: Service, account_id: str, key: str, fingerprint: str, lease_s: float
 ) -> Answered | IdempotencyRecord:
     try:
         return await service.store.begin_idempotent(
-            account_id, key, fingerprint, keep_s=KEEP_S, lease_s=LEASE_S
+            account_id, key, fingerprint, keep_s=KEEP_S, lease_s=lease_s
         )
     except IdempotencyKeyReused:
         raise IdempotencyReused from None

@@ -67,6 +67,14 @@ class Call:
     charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
+    repeats: "Repeats | None" = None  # of an upload with an idempotency key
+
+    async def at_most_once(self, act: "Act") -> "OperationReply":
+        """Run the work of an upload whose body is received, or return its first answer.
+
+        Raises AnswerLost, IdempotencyReused, IdempotencyRunning.
+        """
+        return await (act() if self.repeats is None else self.repeats(act))
 
     @property
     def caller(self) -> Caller:
@@ -139,6 +147,8 @@ def reply(status: int, body: msgspec.Struct) -> OperationReply:
     return OperationReply(status, _encode(body))
 
 
+Act = Callable[[], Awaitable[OperationReply]]
+Repeats = Callable[[Act], Awaitable[OperationReply]]
 Handler = Callable[["Service", Call], Awaitable[OperationReply]]
 Refusals = tuple[type[Refusal], ...]
 
@@ -197,7 +207,7 @@ class Operation:
 
     @property
     def takes_idempotency_key(self) -> bool:
-        return self.method == "POST" and self.key is not None and not self.uploads
+        return self.method == "POST" and self.key is not None
 
     @property
     def refusals(self) -> Refusals:

@@ -23,6 +23,8 @@ from mailprobe.api.rest.refusals import (
     KeyNotFound,
     KeysTooFast,
     ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
     MissingKey,
     NeverFits,
     NoBillingAccount,
@@ -32,6 +34,7 @@ from mailprobe.api.rest.refusals import (
     RateLimited,
     SlowBody,
     TooManyJobs,
+    TooManyKeptLists,
     TooManyKeys,
     TooManyLists,
     UnsupportedCoding,
@@ -117,7 +120,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "create_list", "POST", LISTS, "Send a list",
         lists.create_list, "standard", ListResponse, 202, section="lists",
-        may=(*KEYED, InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding, TooManyLists),
+        may=(*KEYED, *BODIED, *REPEATABLE, TooManyLists, TooManyKeptLists, ListsTooLarge, ListsTooFast),
         tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=lists.CREATE_PARAMETERS,
     ),
     Operation(

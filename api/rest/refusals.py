@@ -145,6 +145,20 @@ class TooManyLists(Refusal):
 
 
 @dataclass(eq=False)
+class TooManyKeptLists(Refusal):
+    """The account has as many lists as it may have, whatever their state."""
+
+    lists_max: int
+
+
+@dataclass(eq=False)
+class ListsTooLarge(Refusal):
+    """The account's lists would take more room than its tier allows."""
+
+    mib_max: int
+
+
+@dataclass(eq=False)
 class TooManyKeys(Refusal):
     """The account has as many standard keys as its tier allows."""
 
@@ -154,6 +168,11 @@ class TooManyKeys(Refusal):
 @dataclass(eq=False)
 class KeysTooFast(RateLimited):
     """The account has made as many keys in the last minute as it may make."""
+
+
+@dataclass(eq=False)
+class ListsTooFast(RateLimited):
+    """The account has sent as many lists in the last minute as it may send."""
 
 
 @dataclass(eq=False)

@@ -1,37 +1,39 @@
 """The commands of lists: see mailprobe.storage.commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.commands import EncryptedFirst, StoreCommand
 from mailprobe.storage.lists.records import (
     ChunkPart,
+    ListBounds,
     ListChunk,
     ListClaim,
     ListOrder,
     ListState,
     StoredList,
 )
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Caller, IdempotencyRecord
 
 EncryptedListClaim = tuple[ListClaim, bytes | None]  # as EncryptedClaim
 
 
 @dataclass(frozen=True, slots=True)
-class CreateList(StoreCommand[StoredList | None]):
+class CreateList(StoreCommand[StoredList]):
     """A list to store, with its secret encrypted."""
 
     caller: Caller
     order: ListOrder
     secret: bytes | None
-    active_max: int
+    bounds: ListBounds
 
 
 @dataclass(frozen=True, slots=True)
 class AddChunks(StoreCommand[bool]):
     list_id: str
     chunks: Sequence[ListChunk]
+    octets_max: int  # of all lists of the account
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class ChangeList(StoreCommand[StoredList | None]):
     before: Sequence[ListState]  # its state must be one of these
     cause: str | None = None
     loaded: LoadedList | None = None
+    key_id: str | None = None  # by whose limits it goes on
+    idempotency: IdempotencyRecord | None = None
+    answer: Callable[[StoredList], EncryptedFirst] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class FindList(StoreCommand[StoredList | None]):
 class ListLists(StoreCommand[list[StoredList]]):
     account_id: str
     limit: int
+    is_test: bool | None = None  # None: of both kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,17 @@ class ReadChunks(StoreCommand[list[ListChunk]]):
     list_id: str
     first: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResults(StoreCommand[list[tuple[int, str]]]):
+    list_id: str
+    places: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumns(StoreCommand[tuple[str, ...]]):
+    list_id: str
 
 
 @dataclass(frozen=True, slots=True)

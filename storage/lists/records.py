@@ -11,6 +11,7 @@ from mailprobe.storage.records import Caller
 # because a limit is reached. The others have ended.
 ListState = Literal["loading", "running", "paused", "done", "failed", "cancelled"]
 LAST_PLACE = -1  # of the chunk that finishes a list
+KEY_REVOKED = "key_revoked"  # the cause of a pause
 ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
 
 
@@ -27,15 +28,26 @@ class ListOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class ListBounds:
+    """How many lists an account may have, and how often it may send one."""
+
+    active_max: int  # that have not ended
+    kept_max: int  # in all states
+    per_minute_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredList:
-    """A list and its progress. `counts` has its answered addresses by status."""
+    """A list and its progress. `counts` has its answered addresses by status.
+
+    The names of its columns are not here: they may be long, and progress is asked for often.
+    """
 
     id: str
     account_id: str
     name: str
     state: ListState
     cause: str | None  # the code of the error that paused or failed it
-    columns: tuple[str, ...]  # of its rows
     rows: int
     addresses: int  # different ones
     answered: int
@@ -46,6 +58,7 @@ class StoredList:
     host: str
     rechecks: int = 0  # passes that are left
     recheck_at: datetime | None = None  # when the next pass begins, or has begun
+    is_test: bool = False  # made by a test key
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,29 @@
 """The part of the store that keeps lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from mailprobe.storage.checks import at_most
-from mailprobe.storage.commands import Executor
+from mailprobe.storage.commands import EncryptedFirst, Executor
 from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX, StoreBroken
-from mailprobe.storage.encrypted_columns import list_context
+from mailprobe.storage.encrypted_columns import encrypted_first, list_context
 from mailprobe.storage.lists import commands
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
 from mailprobe.storage.lists.records import (
     ChunkPart,
+    ListBounds,
     ListChunk,
     ListClaim,
     ListOrder,
     ListState,
     StoredList,
 )
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
@@ -37,18 +38,25 @@ class ListStore(ConnectionLeases):
         super().__init__(executor)
         self._cipher = cipher
 
-    async def create_list(
-        self, caller: Caller, order: ListOrder, *, active_max: int
-    ) -> StoredList | None:
-        """Store a list that is loading; None if the account has `active_max` that have not ended."""
+    async def create_list(self, caller: Caller, order: ListOrder, bounds: ListBounds) -> StoredList:
+        """Store a list that is loading. Raises ListLimitReached, ListsTooFast.
+
+        What is refused does not count for the rate; a list that cannot be read does.
+        """
         secret = order.secret and self._cipher.close(order.secret.encode(), list_context(order.id))
         return await self._execute(
-            commands.CreateList(caller, replace(order, secret=None), secret or None, active_max)
+            commands.CreateList(caller, replace(order, secret=None), secret or None, bounds)
         )
 
-    async def add_chunks(self, list_id: str, chunks: Sequence[ListChunk]) -> bool:
-        """Store chunks of a list that is loading; False if it is not, for instance deleted."""
-        return await self._execute(commands.AddChunks(list_id, chunks))
+    async def add_chunks(
+        self, list_id: str, chunks: Sequence[ListChunk], *, octets_max: int
+    ) -> bool:
+        """Store chunks of a list that is loading; False if it is not, for instance deleted.
+
+        Raises ListsTooLarge, and stores nothing, if the account's lists, whatever their state,
+        would have more than `octets_max`: rows, names of columns and results together.
+        """
+        return await self._execute(commands.AddChunks(list_id, chunks, octets_max))
 
     async def change_list(
         self,
@@ -58,22 +66,40 @@ class ListStore(ConnectionLeases):
         before: Sequence[ListState],
         cause: str | None = None,
         loaded: LoadedList | None = None,
+        key_id: str | None = None,
+        idempotency: IdempotencyRecord | None = None,
+        answer: Callable[[StoredList], Answered] | None = None,
     ) -> StoredList | None:
         """Change a list's state; None, and nothing is changed, if it is not in one of `before`.
 
-        With `loaded` its chunks are due.
+        With `key_id` it goes on by the limits of this key. A list of a revoked key does not run:
+        it is paused, with KEY_REVOKED as its cause. With `idempotency`, the answer that `answer`
+        makes of the list is stored in the same transaction: like `first` in `settle`.
         """
+
+        def first_of(made: StoredList) -> EncryptedFirst:
+            assert idempotency
+            assert answer
+            return encrypted_first(self._cipher, FirstAnswer(idempotency, answer(made)))
+
+        first = first_of if idempotency and answer else None
         return await self._execute(
-            commands.ChangeList(list_id, state, before, cause=cause, loaded=loaded)
-        )
+            commands.ChangeList(
+                list_id, state, before, cause=cause, loaded=loaded, key_id=key_id,
+                idempotency=idempotency, answer=first,
+            )
+        )  # fmt: skip
 
     async def stored_list(self, list_id: str) -> StoredList | None:
         """Return the list, or None if there is none with this id."""
         return await self._execute(commands.FindList(list_id))
 
-    async def lists(self, account_id: str, *, limit: int) -> list[StoredList]:
-        """Return the account's lists, newest first, at most LISTED_MAX."""
-        return await self._execute(commands.ListLists(account_id, at_most(LISTED_MAX, limit)))
+    async def lists(
+        self, account_id: str, *, limit: int, is_test: bool | None = None
+    ) -> list[StoredList]:
+        """Return the account's lists, newest first, at most LISTED_MAX; None: of both kinds."""
+        most = at_most(LISTED_MAX, limit)
+        return await self._execute(commands.ListLists(account_id, most, is_test))
 
     async def claim_chunks(
         self,
@@ -117,6 +143,14 @@ class ListStore(ConnectionLeases):
         """Return chunks with addresses in order, from the place `first`, with their results."""
         most = min(limit, CHUNKS_READ_MAX)
         return await self._execute(commands.ReadChunks(list_id, first, most))
+
+    async def list_results(self, list_id: str, places: Sequence[int]) -> list[tuple[int, str]]:
+        """Return the results of the chunks at these places, at most CHUNKS_READ_MAX, with the places."""
+        return await self._execute(commands.ReadResults(list_id, places[:CHUNKS_READ_MAX]))
+
+    async def list_columns(self, list_id: str) -> tuple[str, ...]:
+        """Return the names of a list's columns; none if it is loading or there is no such list."""
+        return await self._execute(commands.ReadColumns(list_id))
 
     async def delete_list(self, list_id: str) -> None:
         """Delete a list with all its rows, in small transactions."""

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.checks import paced_until
+from mailprobe.storage.columns import instant, is_test, micros
+from mailprobe.storage.commands import EncryptedFirst
+from mailprobe.storage.contract import (
+    WINDOW,
+    IdempotencyInProgress,
+    ListLimitReached,
+    ListsTooFast,
+    ListsTooLarge,
+)
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
     AddChunks,
@@ -23,13 +32,17 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    ReadColumns,
+    ReadResults,
     RecordPart,
     ReleaseChunk,
 )
 from mailprobe.storage.lists.records import (
     ENDED,
+    KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
+    ListBounds,
     ListChunk,
     ListClaim,
     StoredList,
@@ -40,13 +53,13 @@ Row = tuple[Any, ...]
 Values = Mapping[str, Any]
 
 COLUMNS = (
-    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.columns, lists.rows,"
+    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
-    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at"
+    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, " + is_test("lists")
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
-LOADING_MAX = timedelta(hours=1)  # an upload that takes longer has died
-DELETED_MAX = 20  # chunks in one transaction
+LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
+DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
 FREE = "(lease_until IS NULL OR lease_until <= :now)"
 
 
@@ -65,19 +78,14 @@ class ListDatabase(Protocol):
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...
 
 
-def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList | None:
-    """Insert a list without rows; None if the account has too many that have not ended."""
+def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
+    """Insert a list without rows. Raises ListLimitReached, ListsTooFast."""
     order, caller = command.order, command.caller
     values = {"account": caller.account.id, "key": caller.key.id}
-    ((account,),) = db.all(
-        f"SELECT number FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
+    ((account, paced),) = db.all(
+        f"SELECT number, lists_paced_until FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
     )
-    ((active,),) = db.all(
-        "SELECT count(*) FROM lists WHERE account = :account AND ended_at IS NULL",
-        {"account": account},
-    )
-    if active >= command.active_max:
-        return None
+    _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
         " counts, created_at, webhook, host, secret, rechecks) VALUES (:id, :account,"
@@ -100,37 +108,84 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList |
         " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, '', '', NULL, 0)",
         {"id": order.id, "place": LAST_PLACE},
     )
-    return find(db, now, FindList(order.id))
+    made = find(db, now, FindList(order.id))
+    assert made
+    return made
 
 
-def add_chunks(db: ListDatabase, _: datetime, command: AddChunks) -> bool:
-    """Add chunks to a list that is loading; False if it is not."""
+def _check_bounds(
+    db: ListDatabase, now: datetime, account: int, paced: datetime | None, bounds: ListBounds
+) -> None:
+    """Raise ListLimitReached or ListsTooFast; else count one more list. The account is locked."""
+    ((kept, active),) = db.all(
+        "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account",
+        {"account": account},
+    )
+    if active >= bounds.active_max:
+        raise ListLimitReached(bounds.active_max, active=True)
+    if kept >= bounds.kept_max:
+        raise ListLimitReached(bounds.kept_max, active=False)
+    until = paced_until(paced, now, bounds.per_minute_max)
+    if until > now + WINDOW:
+        raise ListsTooFast(now, until - WINDOW)
+    db.change(
+        "UPDATE accounts SET lists_paced_until = :until WHERE number = :account",
+        {"account": account, "until": micros(until)},
+    )
+
+
+def add_chunks(db: ListDatabase, now: datetime, command: AddChunks) -> bool:
+    """Add chunks to a list that is loading; False if it is not. Raises ListsTooLarge.
+
+    They are due at once, so that no transaction has to change all of a list; they are
+    claimed when the list runs. The account is locked before the list, as by all that lock both.
+    """
+    which = {"id": command.list_id}
+    for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
+        db.all(f"SELECT number FROM accounts WHERE number = {int(account)}{db.FOR_UPDATE}", {})
     found = db.all(
-        f"SELECT number FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
-        {"id": command.list_id},
+        f"SELECT number, account FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
+        which,
     )
     if not found:
         return False
-    ((number,),) = found
+    ((number, account),) = found
+    octets = sum(len(chunk.rows.encode()) for chunk in command.chunks)
+    ((kept,),) = db.all(
+        "SELECT sum(octets) FROM lists WHERE account = :account", {"account": account}
+    )
+    if kept + octets > command.octets_max:
+        raise ListsTooLarge
     for chunk in command.chunks:
         db.change(
             "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
-            " VALUES (:list, :place, :units, :rows, '', NULL, 0)",
-            {"list": number, "place": chunk.place, "units": chunk.units, "rows": chunk.rows},
-        )
+            " VALUES (:list, :place, :units, :rows, '', :due_at, 0)",
+            {
+                "list": number, "place": chunk.place, "units": chunk.units, "rows": chunk.rows,
+                "due_at": micros(now) if chunk.units else None,
+            },
+        )  # fmt: skip
+    db.change(
+        "UPDATE lists SET octets = octets + :octets WHERE number = :list",
+        {"list": number, "octets": octets},
+    )
     return True
 
 
 def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList | None:
-    """Change the state of a list, and what else is given; None if its state is another."""
+    """Change the state of a list, and what else is given; None if its state is another.
+
+    Raises IdempotencyInProgress.
+    """
     states = ", ".join(f"'{state}'" for state in command.before)
     ended_at = micros(now) if command.state in ENDED else None
     values = {
         "id": command.list_id, "state": command.state, "cause": command.cause,
-        "ended_at": ended_at, "now": micros(now),
+        "ended_at": ended_at, "key": command.key_id,
     }  # fmt: skip
     changed = db.change(
-        "UPDATE lists SET state = :state, cause = :cause, ended_at = :ended_at"
+        "UPDATE lists SET state = :state, cause = :cause, ended_at = :ended_at,"
+        " key = coalesce((SELECT number FROM keys WHERE id = :key), key)"
         f" WHERE id = :id AND state IN ({states})",
         values,
     )
@@ -138,22 +193,53 @@ def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList |
         return None
     loaded = command.loaded
     if loaded is not None:
+        columns = json.dumps(loaded.columns)
         db.change(
-            "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses"
-            " WHERE id = :id",
+            "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
+            " octets = octets + :octets WHERE id = :id",
             {
-                "id": command.list_id, "columns": json.dumps(loaded.columns),
+                "id": command.list_id, "columns": columns, "octets": len(columns),
                 "rows": loaded.rows, "addresses": loaded.addresses,
             },
         )  # fmt: skip
-        db.change(
-            "UPDATE list_chunks SET due_at = :now"
-            " WHERE list = (SELECT number FROM lists WHERE id = :id) AND units > 0",
-            values,
-        )
         if not loaded.addresses:
             _make_last_due(db, now, command.list_id)
-    return find(db, now, FindList(command.list_id))
+    pause_of_revoked(db, "id = :id", values)
+    made = find(db, now, FindList(command.list_id))
+    if made is not None and command.answer is not None:
+        _keep_answer(db, command.answer(made))
+    return made
+
+
+def pause_of_revoked(db: ListDatabase, which: str, values: Values) -> None:
+    """Pause lists that run by a key that was revoked."""
+    db.change(
+        "UPDATE lists SET state = 'paused', cause = :revoked"
+        f" WHERE {which} AND state = 'running'"
+        " AND (SELECT revoked_at FROM keys WHERE number = lists.key) IS NOT NULL",
+        {**values, "revoked": KEY_REVOKED},
+    )
+
+
+def pause_of_key(db: ListDatabase, key_id: str) -> None:
+    """Pause the lists that run by a key, if it was revoked."""
+    pause_of_revoked(db, "key = (SELECT number FROM keys WHERE id = :key)", {"key": key_id})
+
+
+def _keep_answer(db: ListDatabase, first: EncryptedFirst) -> None:
+    """Store the answer to a running request. Raises IdempotencyInProgress if another has begun."""
+    record = first.idempotency
+    kept = db.change(
+        "UPDATE idempotency_records SET answer = :answer"
+        " WHERE account = (SELECT number FROM accounts WHERE id = :account) AND key = :key"
+        " AND answer IS NULL AND lease_until = :until",
+        {
+            "account": record.account_id, "key": record.key, "until": micros(record.lease_until),
+            "answer": first.answer,
+        },
+    )  # fmt: skip
+    if not kept:
+        raise IdempotencyInProgress
 
 
 def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
@@ -176,19 +262,25 @@ def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[Stored
     """Return the lists of an account, newest first."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
+        f" AND (:both = 1 OR {is_test('lists')} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
-        {"account": command.account_id, "limit": command.limit},
+        {
+            "account": command.account_id,
+            "limit": command.limit,
+            "both": int(command.is_test is None),
+            "test": int(bool(command.is_test)),
+        },
     )
     return [_list_of(row) for row in rows]
 
 
 def _list_of(row: Row) -> StoredList:
-    id, account, name, state, cause, columns, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at = rest
+    id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
+    created_at, ended_at, webhook, host, rechecks, recheck_at, test = rest
     return StoredList(
-        id, account, name, state, cause, tuple(json.loads(columns)), rows, addresses, answered,
+        id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
-        rechecks, recheck_at and instant(recheck_at),
+        rechecks, recheck_at and instant(recheck_at), bool(test),
     )  # fmt: skip
 
 
@@ -325,9 +417,13 @@ def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
     total.update(part.counts)
     answered += part.answered
     db.change(
-        "UPDATE lists SET counts = :counts, answered = :answered WHERE id = :id",
-        {**which, "counts": json.dumps(_without_zeros(total)), "answered": answered},
-    )
+        "UPDATE lists SET counts = :counts, answered = :answered, octets = octets + :octets"
+        " WHERE id = :id",
+        {
+            **which, "counts": json.dumps(_without_zeros(total)), "answered": answered,
+            "octets": len(part.results.encode()),
+        },
+    )  # fmt: skip
     if answered == addresses and (part.answered or (part.ends and not _any_due(db, part))):
         _make_last_due(db, now, part.list_id)
     return True
@@ -390,6 +486,25 @@ def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[List
         {"id": command.list_id, "first": max(0, command.first), "limit": command.limit},
     )
     return [ListChunk(*row) for row in rows]
+
+
+def read_results(db: ListDatabase, _: datetime, command: ReadResults) -> list[tuple[int, str]]:
+    """Return the results of some chunks."""
+    which = {f"place{number}": place for number, place in enumerate(command.places)}
+    if not which:
+        return []
+    rows = db.all(
+        "SELECT place, results FROM list_chunks WHERE list = (SELECT number FROM lists"
+        f" WHERE id = :id) AND place IN ({', '.join(f':{name}' for name in which)})",
+        {"id": command.list_id, **which},
+    )
+    return [(place, results) for place, results in rows]
+
+
+def read_columns(db: ListDatabase, _: datetime, command: ReadColumns) -> tuple[str, ...]:
+    """Return the names of a list's columns."""
+    rows = db.all("SELECT columns FROM lists WHERE id = :id", {"id": command.list_id})
+    return tuple(json.loads(rows[0][0])) if rows else ()
 
 
 def delete(db: ListDatabase, _: datetime, command: DeleteList) -> bool:

@@ -9,6 +9,7 @@ from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.commands import (
     ChangeAccount,
     CreateAccount,
+    CreateFirstAccount,
     CreateKey,
     EncryptedFirst,
     FindAccount,
@@ -38,6 +39,14 @@ class MemoryAccounts:
     def create_account(self, command: CreateAccount) -> Account:
         account = Account(str(uuid4()), command.email, command.tier, self._now())
         self._accounts[account.id] = account
+        return account
+
+    def create_first_account(self, command: CreateFirstAccount) -> Account | None:
+        if self._accounts:
+            return None
+        account = self.create_account(CreateAccount(command.email, command.tier))
+        for each in command.key_commands(account.id):
+            self.create_key(each)
         return account
 
     def account(self, command: FindAccount) -> Account | None:

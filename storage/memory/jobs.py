@@ -73,7 +73,7 @@ class MemoryJobs(MemoryUsage):
         refusal = command.check_limits(self._ledger(command.caller, now))
         if refusal is not None:
             return refusal
-        job = new_job(command.order, command.caller.account.id, now)
+        job = new_job(command.order, command.caller, now)
         until = FOREVER if job.state == "pending" else now
         reservation = self._reserve(command.caller, 1, now, until)
         self._jobs.push(job.id, _Job(job, command.secret, reservation), job.due_at)

@@ -1,10 +1,20 @@
 """Lists and their chunks."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from mailprobe.storage.checks import paced_until
+from mailprobe.storage.commands import RevokeKey
+from mailprobe.storage.contract import (
+    WINDOW,
+    IdempotencyInProgress,
+    ListLimitReached,
+    ListsTooFast,
+    ListsTooLarge,
+)
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
     AddChunks,
@@ -18,11 +28,14 @@ from mailprobe.storage.lists.commands import (
     FindList,
     ListLists,
     ReadChunks,
+    ReadColumns,
+    ReadResults,
     RecordPart,
     ReleaseChunk,
 )
 from mailprobe.storage.lists.records import (
     ENDED,
+    KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
     ListChunk,
@@ -56,6 +69,8 @@ class _List:
     key_id: str
     secret: bytes | None
     chunks: dict[int, _Chunk]
+    octets: int = 0
+    columns: tuple[str, ...] = ()
 
 
 class MemoryLists(MemoryJobs):
@@ -64,6 +79,7 @@ class MemoryLists(MemoryJobs):
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
         self._lists: dict[str, _List] = {}
+        self._paced_until: dict[str, datetime] = {}  # by account
         self._reputation: dict[date, ReputationDay] = {}
 
     def count_reputation(self, command: CountReputation) -> None:
@@ -78,14 +94,20 @@ class MemoryLists(MemoryJobs):
     def reputation(self, command: ReadReputation) -> list[ReputationDay]:
         return [self._reputation[day] for day in sorted(self._reputation) if day >= command.first]
 
-    def create_list(self, command: CreateList) -> StoredList | None:
-        order, account = command.order, command.caller.account
-        active = [each for each in self._of_account(account.id) if each.list.ended_at is None]
-        if len(active) >= command.active_max:
-            return None
+    def create_list(self, command: CreateList) -> StoredList:
+        order, account, now = command.order, command.caller.account, self._now()
+        kept, bounds = [each.list for each in self._of_account(account.id)], command.bounds
+        if sum(each.ended_at is None for each in kept) >= bounds.active_max:
+            raise ListLimitReached(bounds.active_max, active=True)
+        if len(kept) >= bounds.kept_max:
+            raise ListLimitReached(bounds.kept_max, active=False)
+        until = paced_until(self._paced_until.get(account.id), now, bounds.per_minute_max)
+        if until > now + WINDOW:
+            raise ListsTooFast(now, until - WINDOW)
+        self._paced_until[account.id] = until
         made = StoredList(
-            order.id, account.id, order.name, "loading", None, (), 0, 0, 0, {}, self._now(), None,
-            order.webhook, order.host, order.rechecks,
+            order.id, account.id, order.name, "loading", None, 0, 0, 0, {}, now, None,
+            order.webhook, order.host, order.rechecks, None, command.caller.key.is_test,
         )  # fmt: skip
         last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
         self._lists[order.id] = _List(made, command.caller.key.id, command.secret, last)
@@ -95,37 +117,64 @@ class MemoryLists(MemoryJobs):
         entry = self._lists.get(command.list_id)
         if entry is None or entry.list.state != "loading":
             return False
-        entry.chunks |= {chunk.place: _Chunk(chunk) for chunk in command.chunks}
+        octets = sum(len(chunk.rows.encode()) for chunk in command.chunks)
+        kept = sum(each.octets for each in self._of_account(entry.list.account_id))
+        if kept + octets > command.octets_max:
+            raise ListsTooLarge
+        entry.octets += octets
+        now = self._now()
+        for chunk in command.chunks:
+            entry.chunks[chunk.place] = _Chunk(chunk, now if chunk.units else None)
         return True
 
     def change_list(self, command: ChangeList) -> StoredList | None:
         entry, now = self._lists.get(command.list_id), self._now()
         if entry is None or entry.list.state not in command.before:
             return None
-        ended_at = now if command.state in ENDED else None
-        entry.list = replace(
-            entry.list, state=command.state, cause=command.cause, ended_at=ended_at
-        )
+        before, ended_at = entry.list, now if command.state in ENDED else None
+        key_id = command.key_id or entry.key_id
+        state, cause = command.state, command.cause
+        if state == "running" and self._keys[key_id].revoked_at:
+            state, cause = "paused", KEY_REVOKED
+        entry.list = replace(entry.list, state=state, cause=cause, ended_at=ended_at)
         if (loaded := command.loaded) is not None:
             entry.list = replace(
                 entry.list,
-                columns=tuple(loaded.columns),
                 rows=loaded.rows,
                 addresses=loaded.addresses,
             )
-            for chunk in entry.chunks.values():
-                if chunk.chunk.units:
-                    chunk.due_at = now
+        if command.answer is not None:
+            first = command.answer(entry.list)
+            if not self._runs(first.idempotency):
+                entry.list = before
+                raise IdempotencyInProgress
+            self._answer(first)
+        entry.key_id = key_id
+        if loaded is not None:
+            entry.columns = tuple(loaded.columns)
+            entry.octets += len(json.dumps(loaded.columns))
             if not loaded.addresses:
                 entry.chunks[LAST_PLACE].due_at = now
         return entry.list
+
+    def revoke_key(self, command: RevokeKey) -> bool:
+        revoked = super().revoke_key(command)
+        for entry in self._lists.values():
+            is_of_key = entry.key_id == command.key_id and self._keys[entry.key_id].revoked_at
+            if is_of_key and entry.list.state == "running":
+                entry.list = replace(entry.list, state="paused", cause=KEY_REVOKED)
+        return revoked
 
     def stored_list(self, command: FindList) -> StoredList | None:
         entry = self._lists.get(command.list_id)
         return entry.list if entry else None
 
     def lists(self, command: ListLists) -> list[StoredList]:
-        found = [entry.list for entry in self._of_account(command.account_id)]
+        found = [
+            entry.list
+            for entry in self._of_account(command.account_id)
+            if command.is_test in (None, entry.list.is_test)
+        ]
         return found[::-1][: command.limit]
 
     def _of_account(self, account_id: str) -> "Iterator[_List]":
@@ -194,6 +243,7 @@ class MemoryLists(MemoryJobs):
         if part.ends:
             chunk.lease_until = chunk.due_at = None
         entry = self._lists[part.list_id]
+        entry.octets += len(part.results.encode())
         counts = Counter(entry.list.counts)
         counts.update(part.counts)
         answered = entry.list.answered + part.answered
@@ -228,6 +278,15 @@ class MemoryLists(MemoryJobs):
         found = [each.chunk for each in entry.chunks.values()] if entry else []
         found = [chunk for chunk in found if chunk.place >= max(0, command.first)]
         return sorted(found, key=lambda chunk: chunk.place)[: command.limit]
+
+    def list_results(self, command: ReadResults) -> list[tuple[int, str]]:
+        entry = self._lists.get(command.list_id)
+        chunks = entry.chunks if entry else {}
+        return [(at, chunks[at].chunk.results) for at in command.places if at in chunks]
+
+    def list_columns(self, command: ReadColumns) -> tuple[str, ...]:
+        entry = self._lists.get(command.list_id)
+        return entry.columns if entry else ()
 
     def delete_list(self, command: DeleteList) -> bool:
         self._lists.pop(command.list_id, None)

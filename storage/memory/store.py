@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage import commands, reputation
+from mailprobe.storage import commands, reputation, sessions
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
@@ -33,12 +33,19 @@ class MemoryExecutor(MemoryLists, MemoryLeases):
     def __init__(self, now: Callable[[], datetime]) -> None:
         MemoryLists.__init__(self, now)
         MemoryLeases.__init__(self, now)
+        self._ended_sessions: dict[str, datetime] = {}
 
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run the command at once."""
         await trio.lowlevel.checkpoint()
         result: R = COMMANDS[type(command)](self, command)
         return result
+
+    def end_session(self, command: sessions.EndSession) -> None:
+        self._ended_sessions[command.id] = command.until
+
+    def has_session_ended(self, command: sessions.HasSessionEnded) -> bool:
+        return command.id in self._ended_sessions
 
     # upkeep
 
@@ -57,6 +64,7 @@ class MemoryExecutor(MemoryLists, MemoryLeases):
         self._drop_receivers(now)
         self._drop_unloaded(now)
         self._drop_leases(now)
+        self._ended_sessions = {id: at for id, at in self._ended_sessions.items() if at > now}
         self._drop_idempotency(now)
 
     def _correct_instants(self, now: datetime) -> None:
@@ -90,6 +98,7 @@ class MemoryStore(Store):
 COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = dict(
     [
         commands.CreateAccount.run_by(MemoryExecutor.create_account),
+        commands.CreateFirstAccount.run_by(MemoryExecutor.create_first_account),
         commands.FindAccount.run_by(MemoryExecutor.account),
         commands.ListAccounts.run_by(MemoryExecutor.accounts),
         commands.FindAccountOfCustomer.run_by(MemoryExecutor.account_of_customer),
@@ -128,6 +137,10 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[MemoryExecutor, Any], Any]] = 
         list_commands.ExtendChunk.run_by(MemoryExecutor.extend_chunk),
         list_commands.ReleaseChunk.run_by(MemoryExecutor.release_chunk),
         list_commands.ReadChunks.run_by(MemoryExecutor.chunks),
+        list_commands.ReadResults.run_by(MemoryExecutor.list_results),
+        list_commands.ReadColumns.run_by(MemoryExecutor.list_columns),
+        sessions.EndSession.run_by(MemoryExecutor.end_session),
+        sessions.HasSessionEnded.run_by(MemoryExecutor.has_session_ended),
         reputation.CountReputation.run_by(MemoryExecutor.count_reputation),
         reputation.ReadReputation.run_by(MemoryExecutor.reputation),
         list_commands.BeginPass.run_by(MemoryExecutor.begin_pass),

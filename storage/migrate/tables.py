@@ -60,6 +60,7 @@ TABLES = (
     TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
     TableMap("usage", ("number",)),
     TableMap("reputation", ("day",)),
+    TableMap("ended_sessions", ("id",)),
 )
 
 # Tables that are not moved: each store's own records, and leases, which expire by themselves.

@@ -21,6 +21,7 @@ from mailprobe.storage.columns import (
 from mailprobe.storage.commands import (
     ChangeAccount,
     CreateAccount,
+    CreateFirstAccount,
     CreateKey,
     FindAccount,
     FindAccountOfCustomer,
@@ -61,6 +62,20 @@ def create_account(db: TransactionSession, command: CreateAccount) -> Account:
         f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
         [column(getattr(account, name)) for name in ACCOUNT_FIELDS],
     )
+    return account
+
+
+def create_first_account(db: TransactionSession, command: CreateFirstAccount) -> Account | None:
+    """Insert an account with its keys; None if there is an account.
+
+    The lock conflicts with itself and with inserts, so that of several one is the first.
+    """
+    db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
+    if db.one("SELECT 1 FROM accounts LIMIT 1"):
+        return None
+    account = create_account(db, CreateAccount(command.email, command.tier))
+    number, *_ = db.one("SELECT number FROM accounts WHERE id = %s", [account.id])
+    create_keys(db, db.now(), [(each, number) for each in command.key_commands(account.id)])
     return account
 
 

@@ -6,10 +6,11 @@ from datetime import datetime
 from functools import cache
 from typing import TypeVar
 
+from mailprobe.storage.commands import RevokeKey
 from mailprobe.storage.lists import tables
 from mailprobe.storage.lists.records import ChunkPart
 from mailprobe.storage.lists.tables import ListDatabase, Row, Values
-from mailprobe.storage.postgres.accounts import callers_of_keys
+from mailprobe.storage.postgres import accounts
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.job_claims import CLAIMING_LOCK
 from mailprobe.storage.records import Caller
@@ -43,7 +44,7 @@ class PostgresLists:
         self._db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, CHUNKS_LOCK])
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
-        return callers_of_keys(self._db, numbers)
+        return accounts.callers_of_keys(self._db, numbers)
 
 
 def run(
@@ -51,6 +52,13 @@ def run(
 ) -> Callable[[TransactionSession, C], R]:
     """Return a shared transaction as one of this database."""
     return lambda db, command: function(PostgresLists(db), db.now(), command)
+
+
+def revoke_key(db: TransactionSession, command: RevokeKey) -> bool:
+    """Revoke a key and pause its lists; see `accounts.revoke_key`."""
+    revoked = accounts.revoke_key(db, command)
+    tables.pause_of_key(PostgresLists(db), command.key_id)
+    return revoked
 
 
 def is_due(db: TransactionSession) -> bool:

@@ -46,6 +46,7 @@ ENDED = (
     _some("reservations", "lease_until <= %(at)s"),
     _some("idempotency_records", "keep_until <= %(at)s"),
     _some("idempotency_records", "answer IS NULL AND lease_until <= %(at)s"),
+    _some("ended_sessions", "until <= %(at)s"),
 )
 OUTBOX_RETENTION = _some("outbox", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
 KEYS = _some(

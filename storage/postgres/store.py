@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage import commands, reputation
+from mailprobe.storage import commands, reputation, sessions
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
@@ -212,8 +212,9 @@ def _check(db: TransactionSession, _: commands.CheckStore) -> datetime:
 WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.CreateAccount.run_by(accounts.create_account),
+        commands.CreateFirstAccount.run_by(accounts.create_first_account),
         commands.ChangeAccount.run_by(accounts.change_account),
-        commands.RevokeKey.run_by(accounts.revoke_key),
+        commands.RevokeKey.run_by(lists.revoke_key),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
         list_commands.CreateList.run_by(lists.run(tables.create)),
@@ -221,6 +222,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ChangeList.run_by(lists.run(tables.change)),
         list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
         list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
+        sessions.EndSession.run_by(lists.run(sessions.end)),
         reputation.CountReputation.run_by(lists.run(reputation.count)),
         list_commands.BeginPass.run_by(lists.run(tables.begin_pass)),
         list_commands.RecordPart.run_by(lists.run(tables.record_part)),
@@ -243,10 +245,13 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
         commands.ListAttempts.run_by(jobs.list_attempts),
+        sessions.HasSessionEnded.run_by(lists.run(sessions.has_ended)),
         reputation.ReadReputation.run_by(lists.run(reputation.read)),
         list_commands.FindList.run_by(lists.run(tables.find)),
         list_commands.ListLists.run_by(lists.run(tables.list_lists)),
         list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),
+        list_commands.ReadResults.run_by(lists.run(tables.read_results)),
+        list_commands.ReadColumns.run_by(lists.run(tables.read_columns)),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
     ]

@@ -378,7 +378,7 @@ class _MeteringBatch:
 
     def _create_jobs(self, command: CreateJob[Any], who: LedgerCaller, now: datetime) -> Job:
         order = command.order
-        job = new_job(order, command.caller.account.id, now)
+        job = new_job(order, command.caller, now)
         self._keep_answer(who.account_number, command.first)
         owner = order.id, who.account_number, who.key_number
         place = order.email, order.webhook, order.host

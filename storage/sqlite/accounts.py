@@ -20,6 +20,7 @@ from mailprobe.storage.columns import (
 from mailprobe.storage.commands import (
     ChangeAccount,
     CreateAccount,
+    CreateFirstAccount,
     CreateKey,
     FindAccount,
     FindAccountOfCustomer,
@@ -42,6 +43,16 @@ def create_account(db: DB, now: datetime, command: CreateAccount) -> Account:
         f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
         [column(getattr(account, name)) for name in ACCOUNT_FIELDS],
     )
+    return account
+
+
+def create_first_account(db: DB, now: datetime, command: CreateFirstAccount) -> Account | None:
+    """Insert an account with its keys; None if there is an account."""
+    if db.execute("SELECT 1 FROM accounts LIMIT 1").fetchone():
+        return None
+    account = create_account(db, now, CreateAccount(command.email, command.tier))
+    for each in command.key_commands(account.id):
+        create_key(db, now, each)
     return account
 
 

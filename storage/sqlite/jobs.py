@@ -72,7 +72,7 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     if not isinstance(granted, metering.Standing):
         return granted
     owner, order = granted.caller, command.order
-    job = new_job(order, command.caller.account.id, now)
+    job = new_job(order, command.caller, now)
     idempotency_records.keep(db, command.first)
     number = db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from mailprobe.storage.commands import RevokeKey
 from mailprobe.storage.lists import tables
 from mailprobe.storage.lists.records import ChunkPart
 from mailprobe.storage.lists.tables import ListDatabase, Row, Values
@@ -42,6 +43,13 @@ def run(
 ) -> Callable[[DB, datetime, C], R]:
     """Return a shared transaction as one of this database."""
     return lambda db, now, command: function(SqliteLists(db), now, command)
+
+
+def revoke_key(db: DB, now: datetime, command: RevokeKey) -> bool:
+    """Revoke a key and pause its lists; see `accounts.revoke_key`."""
+    revoked = accounts.revoke_key(db, now, command)
+    tables.pause_of_key(SqliteLists(db), command.key_id)
+    return revoked
 
 
 def is_due(db: DB, now: datetime) -> bool:

@@ -39,6 +39,8 @@ ENDED = (
     " WHERE keep_until <= :at LIMIT :most)",
     "DELETE FROM idempotency_records WHERE number IN (SELECT number FROM idempotency_records"
     " WHERE answer IS NULL AND lease_until <= :at LIMIT :most)",
+    "DELETE FROM ended_sessions WHERE id IN"
+    " (SELECT id FROM ended_sessions WHERE until <= :at LIMIT :most)",
     "DELETE FROM connection_leases WHERE (address, holder) IN"
     " (SELECT address, holder FROM connection_leases WHERE until <= :at LIMIT :most)",
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import commands, reputation
+from mailprobe.storage import commands, reputation, sessions
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.memory import store as memory
@@ -17,7 +17,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (commands, list_commands, reputation)
+    for part in (commands, list_commands, reputation, sessions)
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response, g, request
 
-from mailprobe.api.cli.account import new_account
+from mailprobe.api.cli.account import first_account
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
-from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE
+from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.rest import management
@@ -59,6 +59,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/sign-out")
     @frame.signed_in
     async def sign_out() -> Response:
+        session: Session = g.session
+        await frame.sessions.end(session, frame.service.now())
         response = away(SIGN_IN)
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
         return response
@@ -77,15 +79,19 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
             return await _not_welcome()
-        if isinstance(parse(email), NotAnAddress):
-            return await frame.page(
-                "welcome.html", "Welcome", 400, token=token, email=email,
-                error="That is no e-mail address.",
-            )  # fmt: skip
         tier: Any = form.get("tier", "free")
         if tier not in frame.service.plans:
             return await frame.error(400, "There is no such plan.", "Choose one of the form.")
-        made = await new_account(frame.service.store, email, tier)
+        try:
+            parse(email)
+        except NotAnAddress:
+            return await frame.page(
+                "welcome.html", "Welcome", 400, token=token, email=email, tier=tier,
+                error="That is no e-mail address.",
+            )  # fmt: skip
+        made = await first_account(frame.service.store, email, tier)
+        if made is None:
+            return await _not_welcome()
         known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
         assert known is not None
         shown = await frame.page("begun.html", "Your keys", made=made)

@@ -1,8 +1,9 @@
 """Who is signed in: a signed cookie that names a provisioning key, and ends.
 
-A session lasts as long as its key: revoking it ends the session at once, in every process.
-Forms carry a token made from the cookie, so that another site cannot send them. Nothing is
-stored; the secret comes from the store, the same for all its processes.
+A session lasts as long as its key: revoking it ends the session at once, in every process,
+as signing out does. Forms carry a token made from the cookie, so that another site cannot
+send them. Only ended sessions are stored; the secret comes from the store, the same for all
+its processes.
 """
 
 import hmac
@@ -10,6 +11,7 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
@@ -40,6 +42,7 @@ class Session:
 
     caller: Caller
     csrf: str  # what its forms carry
+    id: str
 
     def has_token(self, token: bytes) -> bool:
         """Whether a form carries this session's token; takes the same time for any other."""
@@ -99,9 +102,13 @@ class Sessions:
         account = await self._store.account(words["a"])
         keys = await self._store.keys(words["a"])
         key = next((each for each in keys if each.id == words["k"]), None)
-        if account is None or key is None:
+        if account is None or key is None or await self._store.has_session_ended(words["n"]):
             return None
-        return Session(Caller(account, key), self.csrf_of(cookie))
+        return Session(Caller(account, key), self.csrf_of(cookie), words["n"])
+
+    async def end(self, session: Session, now: datetime) -> None:
+        """Sign out: the cookie opens nothing any more, in any process. Raises StoreUnavailable."""
+        await self._store.end_session(session.id, now + timedelta(seconds=SESSION_S))
 
     async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
         """The caller of a browser's WebSocket; None without a session, or from another site."""

@@ -36,6 +36,8 @@ from mailprobe.storage.lists.records import LAST_PLACE
 
 JOBS_SHOWN = 100
 PREVIEW_ROWS = 10
+COLUMNS_SHOWN = 20  # a list may have a thousand
+CELL_CHARACTERS_SHOWN = 200
 LAYERS = ("syntax", "disposable", "no_mx", "mailbox")
 
 ACTIONS: dict[str, str] = {
@@ -202,19 +204,20 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
 
     async def _more(found: dict[str, Any]) -> dict[str, Any]:
         is_new = is_waiting(found)
-        stored = await frame.service.store.stored_list(found["list_id"])
+        columns = await frame.service.store.list_columns(found["list_id"])
         chunks = await frame.service.store.chunks(found["list_id"], first=0, limit=1)
-        assert stored is not None
         rows: list[tuple[list[str], str]] = []
         for chunk in chunks:
             if chunk.place != LAST_PLACE:
                 known = results_of(chunk)
                 for row in islice(rows_of(chunk), PREVIEW_ROWS):
                     result = known.get(row.number) if row.number is not None else None
-                    rows.append((row.cells, result.status if result else row.address or ""))
+                    cells = [cell[:CELL_CHARACTERS_SHOWN] for cell in row.cells[:COLUMNS_SHOWN]]
+                    rows.append((cells, result.status if result else row.address or ""))
         worst = [] if is_new else await worst_domains(frame.service.store, found["list_id"])
         return {
-            "is_new": is_new, "columns": stored.columns, "rows": rows, "domains": worst,
+            "is_new": is_new, "columns": columns[:COLUMNS_SHOWN], "rows": rows, "domains": worst,
+            "columns_left": max(0, len(columns) - COLUMNS_SHOWN),
             **await _cost(found),
         }  # fmt: skip
 

@@ -303,7 +303,8 @@ async def test_a_list_of_another_account_is_not_there(
 async def test_an_account_has_a_limited_number_of_lists(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailprobe.api.lists.operations.ACTIVE_MAX", 1)
+    few = replace(limits.BOUNDS, active_max=1)
+    monkeypatch.setattr("mailprobe.api.lists.operations.BOUNDS", few)
     async with open_list_shop("builder") as shop:
         list_id = (await send(shop, many(300))).body["list_id"]
         got = await send(shop)

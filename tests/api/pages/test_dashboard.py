@@ -1,7 +1,9 @@
 """The dashboard without a browser: sessions, forms, and what strangers and other accounts get."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +22,7 @@ from mailprobe.api.pages.dashboard.sessions import (
     Sessions,
 )
 from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.memory.store import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import open_live
 from tests.api.service_fixture import Got, Shop, open_shop
@@ -240,6 +243,52 @@ async def test_the_first_account_is_made_once(autojump_clock):
         assert (await visitor.get(f"/welcome?token={token}")).status == 404
         made = await visitor.post("/welcome", {"token": token, "email": "eve@example.org"})
         assert (made.status, visitor.cookie) == (404, None)
+
+
+@asynccontextmanager
+async def open_empty_shop() -> AsyncIterator[tuple[Shop, MemoryStore, str]]:
+    """A service without an account, its store, and the token of its one-time link."""
+    async with open_shop() as shop:
+        store = MemoryStore(shop.clock)
+        shop.app = create_app(replace(shop.service, store=store))
+        yield shop, store, Sessions(store).welcome_token()
+
+
+async def test_a_burst_on_the_one_time_link_makes_one_account(autojump_clock):
+    async with open_empty_shop() as (shop, store, token):
+        answers: list[Got] = []
+
+        async def begin() -> None:
+            form = {"token": token, "email": "eve@example.org"}
+            answers.append(await Visitor(shop).post("/welcome", form))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(begin)
+        assert sorted(got.status for got in answers) == [200, *[404] * 9]
+        [account] = await store.accounts()
+        assert len(await store.keys(account.id)) == 2
+
+
+async def test_a_mistyped_first_form_comes_back_as_it_was_filled_in(autojump_clock):
+    async with open_empty_shop() as (shop, store, token):
+        form = {"token": token, "email": "eve@@example", "tier": "builder"}
+        got = await Visitor(shop).post("/welcome", form)
+        assert got.status == 400
+        for kept in (b'value="eve@@example"', b'"builder" selected', token.encode()):
+            assert kept in got.octets
+        assert await store.accounts() == []
+
+
+async def test_signing_out_ends_the_session_for_every_holder_of_its_cookie(autojump_clock):
+    async with open_shop() as shop:
+        visitor, other = await signed_in(shop), await signed_in(shop)
+        stolen = Visitor(shop)
+        stolen.cookie = visitor.cookie
+        assert (await stolen.get("")).status == 200
+        assert (await visitor.post("/sign-out")).status == 303
+        assert (await stolen.get("")).status == 303
+        assert (await other.get("")).status == 200
 
 
 async def test_the_store_away_is_said_in_words(autojump_clock):

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ import trio
 
 from mailprobe.api import serve
 from mailprobe.api.jobs import worker
+from mailprobe.api.lists import operations
+from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.rest import idempotency
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
 from mailprobe.storage.postgres.driver.server import TransactionSession
@@ -119,7 +122,8 @@ def main() -> None:
     serve._apply_retention = no_upkeep
     # a killed process's connection leases would delay the next one for 12 s
     serve._open_leases = lambda settings, store: nullcontext()
-    idempotency.LEASE_S = worker.LEASE_S = LEASE_S
+    idempotency.LEASE_S = idempotency.UPLOAD_LEASE_S = worker.LEASE_S = LEASE_S
+    operations.BOUNDS = replace(BOUNDS, active_max=1000, per_minute_max=1000)  # type: ignore[attr-defined]  # imported
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
     forking_service.main()
 

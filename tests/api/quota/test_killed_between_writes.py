@@ -43,6 +43,7 @@ AT_IDEMPOTENCY = (
 AGAIN_S = 0.05
 HOST = [("Host", "a.test")]
 VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/management/keys"
+LISTS = "/v1/lists?start=0"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Done:
     billable: int = 0
     jobs: int = 0
     keys: int = 0
+    lists: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ CASES = {
     "a single that asks nobody": Case(VERIFY, {"email": "bad"}, 200, Done(1, 0), 8),
     "a malformed single": Case(VERIFY, {"email": 5}, 400, Done(1, 0), 8),
     "a batch": Case(BATCH, {"emails": ["{}", "bad", "a@mailinator.com"]}, 200, Done(3, 2), 10),
+    "a list": Case(LISTS, {"email": "{}"}, 202, Done(lists=1), 8),
     "a key": Case(KEYS, {"label": "x"}, 201, Done(keys=1), 6),
     "a single by the tool server": Case("/mcp", tool("verify_email", email="{}"), 200, Done(1, 1), 10),
     "a malformed one by it": Case("/mcp", tool("verify_email", email=5), 200, Done(1, 0), 8),
@@ -121,7 +124,7 @@ class Doomed:
             "Host": "a.test",
             "Authorization": f"Bearer {self.account['provisioning_key' if manages else 'key']}",
             PROVISIONING_HEADER: self.account["provisioning_key"],
-            "Content-Type": "application/json",
+            "Content-Type": "application/x-ndjson" if case.path == LISTS else "application/json",
             "Content-Length": f"{len(octets)}",
             "Idempotency-Key": f"key {write}",
         }
@@ -148,18 +151,19 @@ class Doomed:
 
     def done(self) -> Done:
         who = "account = (SELECT number FROM accounts WHERE id = ?)"
-        rows, months, jobs, keys = asked(
+        rows, months, jobs, keys, lists = asked(
             self.database,
             "SELECT coalesce(sum(units), 0), coalesce(sum(CAST(billable AS integer)), 0)"
             f" FROM usage WHERE {who}",
             f"SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM months WHERE {who}",
             f"SELECT count(*) FROM jobs WHERE {who}",
             f"SELECT count(*) FROM keys WHERE {who}",
+            f"SELECT count(*) FROM lists WHERE state <> 'loading' AND {who}",
             values=(self.account["account_id"],),
         )
         assert rows == months
-        [(units, billable)], [(promised,)], [(made,)] = rows, jobs, keys
-        return Done(int(units), int(billable), int(promised), int(made) - 2)
+        [(units, billable)], [(promised,)], [(made,)], [(sent,)] = rows, jobs, keys, lists
+        return Done(int(units), int(billable), int(promised), int(made) - 2, int(sent))
 
     async def until_killed(self) -> None:
         with trio.fail_after(PATIENCE_S):
@@ -275,7 +279,7 @@ async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
 def added(one: Done, other: Done) -> Done:
     return Done(
         one.rows + other.rows, one.billable + other.billable, one.jobs + other.jobs,
-        one.keys + other.keys,
+        one.keys + other.keys, one.lists + other.lists,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, StoreBroken
 from mailprobe.storage.lists.commands import LoadedList
-from mailprobe.storage.lists.records import ListChunk, ListOrder
+from mailprobe.storage.lists.records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
@@ -132,8 +132,8 @@ async def fill(path: Path, clock: Clock) -> None:
         await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
         await claimed(store, limit=2)
         listed = ListOrder("l", "list.csv", "https://hooks.test/", "h", secret="s\0 \x01")
-        await store.create_list(caller, listed, active_max=9)
-        await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')])
+        await store.create_list(caller, listed, ListBounds(9, 9, 9))
+        await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')], octets_max=99)
         loaded = LoadedList(["email"], 1, 2)
         await store.change_list("l", "running", before=["loading"], loaded=loaded)
         for kind in MESSAGES_KEPT_MAX:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.storage.commands import NewKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     Caller,
@@ -37,6 +38,33 @@ async def test_an_account_is_as_it_was_made(store: Store, clock: Clock):
     assert account.hard_cap_micros is None
     assert account.current_period_end is None
     assert await store.account(account.id) == account
+
+
+async def test_of_several_first_accounts_at_once_one_is_made(store: Store):
+    made: list[Any] = []
+
+    async def begin(name: str) -> None:
+        keys = [NewKey("standard", f"{name} live", "sk_live_"), NewKey("provisioning", name, "sk")]
+        made.append(await store.create_first_account(f"{name}@shop.test", "free", keys))
+
+    async with trio.open_nursery() as nursery:
+        for name in "abcd":
+            nursery.start_soon(begin, name)
+    [account] = [each for each in made if each]
+    assert await store.accounts() == [account]
+    kinds = [key.kind for key in await store.keys(account.id)]
+    assert kinds == ["standard", "provisioning"]
+
+
+async def test_an_ended_session_is_remembered_until_its_cookie_ends(store: Store, clock: Clock):
+    await store.end_session("s", clock() + timedelta(hours=12))
+    await store.end_session("s", clock() + timedelta(hours=12))
+    await store.apply_retention(RETENTION)
+    assert await store.has_session_ended("s")
+    assert not await store.has_session_ended("other")
+    clock.pass_(12 * 3600)
+    await store.apply_retention(RETENTION)
+    assert not await store.has_session_ended("s")
 
 
 async def test_accounts_are_listed_oldest_first(store: Store):

@@ -7,23 +7,34 @@ from typing import Any
 
 import pytest
 
+from mailprobe.storage.contract import (
+    IdempotencyInProgress,
+    ListLimitReached,
+    ListsTooFast,
+    ListsTooLarge,
+)
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
 from mailprobe.storage.lists.records import (
+    KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
+    ListBounds,
     ListChunk,
     ListClaim,
     ListOrder,
     StoredList,
 )
 from mailprobe.storage.lists.tables import LOADING_MAX
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
 from mailprobe.storage.store import Store
-from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, make_caller, row
+from tests.storage.contract.calls import begin
+from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, another_key, make_caller, row
 from tests.storage.other_process import other_process
 
+BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=1000)
+OCTETS_MAX = 1000_000
 SECRET = "whsec_c2VjcmV0"
 
 
@@ -39,8 +50,8 @@ def chunks(*units: int) -> list[ListChunk]:
 async def running(
     store: Store, caller: Caller, *units: int, id: str = "list-1", **more: Any
 ) -> StoredList:
-    assert await store.create_list(caller, order(id, **more), active_max=10)
-    assert await store.add_chunks(id, chunks(*units))
+    assert await store.create_list(caller, order(id, **more), BOUNDS)
+    assert await store.add_chunks(id, chunks(*units), octets_max=OCTETS_MAX)
     loaded = LoadedList(["name", "email"], sum(units) + 1, sum(units))
     made = await store.change_list(id, "running", before=["loading"], loaded=loaded)
     assert made is not None
@@ -77,37 +88,140 @@ async def answer(store: Store, claim: ListClaim, *statuses: str, ends: bool = Tr
 
 async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
-    made = await store.create_list(caller, order(), active_max=10)
+    made = await store.create_list(caller, order(), BOUNDS)
     assert made == StoredList(
-        "list-1", caller.account.id, "list.csv", "loading", None, (), 0, 0, 0, {}, clock(), None,
+        "list-1", caller.account.id, "list.csv", "loading", None, 0, 0, 0, {}, clock(), None,
         "https://hooks.test/", "a hooks.test",
     )  # fmt: skip
-    assert await store.add_chunks("list-1", chunks(2, 1))
+    assert await store.add_chunks("list-1", chunks(2, 1), octets_max=OCTETS_MAX)
     assert await claimed(store) == []
     loaded = LoadedList(["name", "email"], 5, 3)
     runs = await store.change_list("list-1", "running", before=["loading"], loaded=loaded)
     assert (
         runs
-        == replace(made, state="running", columns=("name", "email"), rows=5, addresses=3)
+        == replace(made, state="running", rows=5, addresses=3)
         == await store.stored_list("list-1")
     )
-    assert not await store.add_chunks("list-1", chunks(1))
+    assert await store.list_columns("list-1") == ("name", "email")
+    assert await store.list_columns("list-2") == ()
+    assert not await store.add_chunks("list-1", chunks(1), octets_max=OCTETS_MAX)
     assert await store.change_list("list-1", "running", before=["loading"]) is None
-    assert not await store.add_chunks("list-2", [])
+    assert not await store.add_chunks("list-2", [], octets_max=OCTETS_MAX)
     assert await store.stored_list("list-2") is None
     assert await store.change_list("list-2", "paused", before=["running"]) is None
 
 
 async def test_an_account_has_a_limited_number_of_lists_under_way(store: Store) -> None:
     caller, other = await make_caller(store), await make_caller(store, sha256="other")
-    for number in range(3):
-        made = await store.create_list(caller, order(f"{number}"), active_max=2)
-        assert (made is not None) == (number < 2)
-    assert await store.create_list(other, order("other"), active_max=2)
+    two = replace(BOUNDS, active_max=2, kept_max=3)
+    for number in range(2):
+        await store.create_list(caller, order(f"{number}"), two)
+    with pytest.raises(ListLimitReached) as refused:
+        await store.create_list(caller, order("2"), two)
+    assert (refused.value.lists_max, refused.value.active) == (2, True)
+    assert await store.create_list(other, order("other"), two)
     await store.change_list("0", "cancelled", before=["loading"])
-    assert await store.create_list(caller, order("3"), active_max=2)
+    assert await store.create_list(caller, order("3"), two)
     assert [each.id for each in await store.lists(caller.account.id, limit=10)] == ["3", "1", "0"]
     assert [each.id for each in await store.lists(caller.account.id, limit=1)] == ["3"]
+    await store.change_list("3", "cancelled", before=["loading"])
+    with pytest.raises(ListLimitReached) as refused:
+        await store.create_list(caller, order("4"), two)
+    assert (refused.value.lists_max, refused.value.active) == (3, False)
+
+
+async def test_lists_are_sent_at_a_rate_even_if_none_is_kept(store: Store, clock: Clock) -> None:
+    caller, at_rate = await make_caller(store), replace(BOUNDS, per_minute_max=3)
+    for number in range(3):
+        await store.create_list(caller, order(f"{number}"), at_rate)
+        await store.delete_list(f"{number}")
+    for _ in range(2):  # a refused one does not count
+        with pytest.raises(ListsTooFast) as early:
+            await store.create_list(caller, order("4"), at_rate)
+        assert early.value.reset_at == clock() + timedelta(seconds=20)
+    clock.pass_(20)
+    await store.create_list(caller, order("4"), at_rate)
+    clock.pass_(-1000)  # a clock that was ahead is forgotten
+    await store.create_list(caller, order("5"), at_rate)
+
+
+async def test_octets_of_all_lists_are_bounded(store: Store) -> None:
+    caller = await make_caller(store)
+    done = await running(store, caller, 1, id="done")
+    [claim] = await claimed(store)
+    await answer(store, claim, "deliverable")
+    await store.change_list("done", "cancelled", before=["running"])
+    kept = len('["rows 0"]\n["deliverable"]\n["name", "email"]')
+    await store.create_list(caller, order(), BOUNDS)
+    row = ListChunk(0, 1, '["é"]\n')
+    with pytest.raises(ListsTooLarge):
+        await store.add_chunks("list-1", [row], octets_max=kept + 6)
+    assert await store.chunks("list-1", first=0, limit=1) == []
+    assert await store.add_chunks("list-1", [row], octets_max=kept + 7)
+    await store.delete_list(done.id)
+    more = [ListChunk(1, 0, "[]\n")]
+    with pytest.raises(ListsTooLarge):
+        await store.add_chunks("list-1", more, octets_max=9)
+    assert await store.add_chunks("list-1", more, octets_max=10)
+
+
+async def test_a_list_and_the_answer_to_its_upload_are_one_transaction(
+    store: Store, clock: Clock
+) -> None:
+    caller = await make_caller(store)
+    record = await begin(store, caller.account.id, "k")
+    await store.create_list(caller, order(), BOUNDS)
+    loaded = LoadedList(["email"], 0, 0)
+
+    async def end(idempotency: IdempotencyRecord) -> StoredList | None:
+        return await store.change_list(
+            "list-1", "running", before=["loading"], loaded=loaded, idempotency=idempotency,
+            answer=lambda made: Answered(202, (), made.state.encode()),
+        )  # fmt: skip
+
+    with pytest.raises(IdempotencyInProgress):
+        await end(replace(record, lease_until=clock()))
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert found.state == "loading"
+    assert await end(record)
+    assert await begin(store, caller.account.id, "k") == Answered(202, (), b"running")
+
+
+async def test_a_list_of_a_revoked_key_pauses_until_another_key_resumes_it(store: Store) -> None:
+    caller = await make_caller(store)
+    other = await another_key(store, caller.account.id, "other")
+    await running(store, caller, 1)
+    await running(store, other, 1, id="of the other key")
+    await store.create_list(caller, order("loading"), BOUNDS)
+    await store.revoke_key(None, caller.key.id)
+    paused = await store.stored_list("list-1")
+    assert paused is not None
+    assert (paused.state, paused.cause) == ("paused", KEY_REVOKED)
+    late = await store.change_list("loading", "running", before=["loading"])
+    again = await store.change_list("list-1", "running", before=["paused"])
+    assert late is not None
+    assert again is not None
+    assert late.state == again.state == "paused"
+    assert [claim.list.id for claim in await claimed(store)] == ["of the other key"]
+    resumed = await store.change_list("list-1", "running", before=["paused"], key_id=other.key.id)
+    assert resumed is not None
+    assert (resumed.state, resumed.cause) == ("running", None)
+    [claim] = await claimed(store)
+    assert claim.caller == other
+
+
+async def test_lists_are_told_apart_by_the_kind_of_their_key(store: Store) -> None:
+    live = await make_caller(store)
+    await store.create_key(live.account.id, "test", None, sha256="t", prefix="sk", keys_max=None)
+    tester = await store.caller("t")
+    assert tester is not None
+    for name, caller in (("live", live), ("test", tester)):
+        made = await store.create_list(caller, order(name), BOUNDS)
+        assert made.is_test == caller.key.is_test
+    for wanted, names in ((True, ["test"]), (False, ["live"]), (None, ["test", "live"])):
+        found = await store.lists(live.account.id, limit=9, is_test=wanted)
+        assert [each.id for each in found] == names
 
 
 async def test_chunks_are_claimed_in_order_by_one_worker_each(store: Store, clock: Clock) -> None:
@@ -159,6 +273,11 @@ async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
         ListChunk(1, 1, '["rows 1"]\n', '["invalid"]\n'),
     ]
     assert [chunk.place for chunk in await store.chunks("list-1", first=1, limit=9)] == [1]
+    kept = dict(await store.list_results("list-1", [1, 0, 7]))
+    assert kept == {
+        chunk.place: chunk.results for chunk in await store.chunks("list-1", first=0, limit=9)
+    }
+    assert await store.list_results("list-1", []) == []
     assert [chunk.place for chunk in await store.chunks("list-1", first=0, limit=1)] == [0]
     [last] = await claimed(store)
     assert (last.is_last, last.chunk.units, last.list.answered) == (True, 0, 4)
@@ -300,15 +419,15 @@ async def test_an_ended_list_is_kept_as_long_as_usage_is(
 
 async def test_an_upload_that_died_is_deleted(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
-    await store.create_list(caller, order(), active_max=1)
-    await store.add_chunks("list-1", chunks(*[1] * 30))
+    await store.create_list(caller, order(), replace(BOUNDS, active_max=1))
+    await store.add_chunks("list-1", chunks(*[1] * 30), octets_max=OCTETS_MAX)
     clock.pass_(LOADING_MAX.total_seconds() - 1)
     await store.apply_retention(RETENTION)
     assert await store.stored_list("list-1") is not None
     clock.pass_(2)
     await store.apply_retention(RETENTION)
     assert await store.stored_list("list-1") is None
-    assert await store.create_list(caller, order("2"), active_max=1)
+    assert await store.create_list(caller, order("2"), replace(BOUNDS, active_max=1))
 
 
 async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clock: Clock) -> None:

@@ -1,0 +1,126 @@
+"""An upload with an Idempotency-Key is stored once, whatever is repeated, and the bounds of uploads."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import trio.testing
+
+from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.rest.app import create_app
+from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, send
+from tests.api.service_fixture import Shop
+
+KEY = {"idempotency-key": "march"}
+
+
+async def listed(shop: Shop, **more: Any) -> list[Any]:
+    found: list[Any] = (await shop.request("GET", LISTS, **more)).body["lists"]
+    return found
+
+
+async def test_three_repeats_of_a_list_make_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_list_shop() as shop:
+        first = await send(shop, headers=KEY)
+        assert first.status == 202
+        assert "idempotency-replayed" not in first.headers
+        await ended(shop, first.body["list_id"])
+        for _ in range(3):
+            again = await send(shop, headers=KEY)
+            assert (again.status, again.octets) == (202, first.octets)
+            assert again.headers["idempotency-replayed"] == "true"
+        assert len(await listed(shop)) == 1
+        assert (await shop.store.ledger(await shop.caller())).month_units == 2
+
+
+async def test_another_list_under_the_same_key_is_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        assert (await send(shop, headers=KEY)).status == 202
+        for text, query in ((many(1), ""), (PEOPLE, "?name=b")):
+            got = await send(shop, text, query, headers=KEY)
+            assert (got.status, got.error) == (422, "idempotency_key_reused")
+        tests = await send(shop, headers=KEY, key=await shop.new_key("sk_test_"))
+        assert (tests.status, "idempotency-replayed" in tests.headers) == (202, False)
+        assert len(await listed(shop)) == 1
+
+
+async def test_of_lists_sent_at_once_under_one_key_one_is_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        answers: list[Any] = []
+
+        async def one() -> None:
+            answers.append(await send(shop, many(300), headers=KEY))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(one)
+        made = {each.octets for each in answers if each.status == 202}
+        assert len(made) == 1
+        running = [each.error for each in answers if each.status != 202]
+        assert set(running) <= {"idempotency_in_progress"}
+        assert len(await listed(shop)) == 1
+
+
+async def test_a_list_that_is_refused_leaves_its_key_unused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        assert (await send(shop, "name\nAnn\n", headers=KEY)).status == 400
+        assert (await send(shop, headers=KEY)).status == 202
+
+
+async def test_lists_are_sent_at_a_rate(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_list_shop() as shop:
+        used_up = timedelta(seconds=63)
+        monkeypatch.setattr(
+            "mailprobe.storage.memory.lists.paced_until", lambda *_: shop.clock() + used_up
+        )
+        got = await send(shop)
+        assert (got.status, got.error) == (429, "rate_limit_exceeded")
+        assert got.body["limit"] == BOUNDS.per_minute_max
+        assert got.headers["retry-after"] == "3"
+        assert await listed(shop) == []
+
+
+async def test_what_all_lists_take_is_bounded_by_the_tier(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_list_shop() as shop:
+        plans = {**PLANS, "scale": replace(PLANS["scale"], lists_mib=1)}
+        shop.service = replace(shop.service, plans=plans)
+        shop.app = create_app(shop.service)
+        wide = "email,note\n" + "".join(f"a{n}@friendly.test,{'x' * 1000}\n" for n in range(600))
+        first = await send(shop, wide, "?start=0")
+        assert first.status == 202
+        got = await send(shop, wide)
+        assert (got.status, got.error) == (429, "list_limit_reached")
+        assert "1 MiB" in got.body["message"]
+        await trio.sleep(1)
+        assert len(await listed(shop)) == 1
+        await shop.request("DELETE", f"{LISTS}/{first.body['list_id']}")
+        assert (await send(shop, wide)).status == 202
+
+
+async def test_a_list_of_a_revoked_key_says_why_it_pauses(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        key = await shop.new_key("sk_live_")
+        list_id = (await send(shop, many(5000), key=key)).body["list_id"]
+        await shop.store.revoke_key(None, (await shop.caller(key)).key.id)
+        paused = await ended(shop, list_id)
+        assert (paused["status"], paused["cause"]) == ("paused", "key_revoked")
+        await trio.sleep(60)
+        before = (await shop.request("GET", f"{LISTS}/{list_id}")).body["answered"]
+        await trio.sleep(60)
+        assert (await shop.request("GET", f"{LISTS}/{list_id}")).body["answered"] == before
+        await shop.request("POST", f"{LISTS}/{list_id}/resume")
+        assert (await ended(shop, list_id))["status"] == "done"

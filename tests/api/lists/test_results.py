@@ -1,0 +1,122 @@
+"""Downloads leave in small pieces, and what they need is read and held in small parts."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.api.lists.results import (
+    PIECE_OCTETS_MAX,
+    PLACES_MAX,
+    ListResults,
+    csv_parts,
+    ndjson_parts,
+)
+from mailprobe.api.lists.rows import StoredRow, encode_row
+from mailprobe.engine.verdict import FIELDS
+from mailprobe.storage.lists.records import ListChunk, StoredList
+from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
+from tests.api.pages.test_dashboard import signed_in
+
+Parts = Callable[[ListResults], AsyncIterator[bytes]]
+
+
+def result(number: int, email: str) -> str:
+    found = [number, email, True, "deliverable", 0.97, None, *[False] * 4, False, True, "mx.test"]
+    return json.dumps([*found, None, 7, "accepted", None]) + "\n"
+
+
+class Chunks:
+    """A store with the chunks of one list, which counts how often results are asked for."""
+
+    def __init__(self, columns: Sequence[str], chunks: Sequence[ListChunk]) -> None:
+        self.columns = columns
+        self.all = chunks
+        self.asked: list[int] = []
+
+    async def list_columns(self, _: str) -> Sequence[str]:
+        await trio.lowlevel.checkpoint()
+        return self.columns
+
+    async def chunks(self, _: str, *, first: int, limit: int) -> Sequence[ListChunk]:
+        await trio.lowlevel.checkpoint()
+        return self.all[first : first + limit]
+
+    async def list_results(self, _: str, places: Sequence[int]) -> list[tuple[int, str]]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(len(places))
+        return [(place, self.all[place].results) for place in places]
+
+
+def results_of(store: Chunks) -> ListResults:
+    source: Any = StoredList.__new__(StoredList)
+    object.__setattr__(source, "id", "list")
+    fake: Any = store
+    return ListResults(fake, source)
+
+
+async def whole(parts: Parts, store: Chunks) -> bytes:
+    """All of a download; each of its pieces is small."""
+    octets = []
+    async for piece in parts(results_of(store)):
+        assert 0 < len(piece) <= PIECE_OCTETS_MAX
+        octets.append(piece)
+    return b"".join(octets)
+
+
+@pytest.mark.parametrize("parts", [ndjson_parts, csv_parts])
+async def test_short_rows_under_a_wide_header_are_padded_a_piece_at_a_time(parts: Parts) -> None:
+    columns = ["email", *(f"{number:060}" for number in range(999))]
+    rows = [encode_row(StoredRow(0, n, f"a{n}@b.test", [f"a{n}@b.test"])) for n in range(100)]
+    lines = "".join(result(n, f"a{n}@b.test") for n in range(100))
+    octets = await whole(parts, Chunks(columns, [ListChunk(0, 100, "".join(rows), lines)]))
+    if parts is csv_parts:
+        table = list(csv.reader(io.StringIO(octets.decode(), newline="")))
+        assert {len(row) for row in table} == {1000 + len(table[0]) - 1000}
+        assert [row[0] for row in table[1:]] == [f"a{n}@b.test" for n in range(100)]
+        return
+    found = [json.loads(line) for line in octets.splitlines()]
+    assert [row["mailprobe_email"] for row in found] == [f"a{n}@b.test" for n in range(100)]
+    assert all(len(row) >= 1000 + len(FIELDS) and row[columns[-1]] == "" for row in found)
+
+
+async def test_rows_whose_addresses_were_far_away_are_looked_up_together() -> None:
+    """500 rows of one chunk, each with an address of another: ten calls, not 500."""
+    far = 500
+    one = [
+        ListChunk(
+            n, 1, encode_row(StoredRow(n, 0, f"a{n}@b.test", ["x"])), result(0, f"a{n}@b.test")
+        )
+        for n in range(far)
+    ]
+    rows = "".join(encode_row(StoredRow(far - 1 - n, 0, None, ["y"])) for n in range(far))
+    store = Chunks(["note"], [*one, ListChunk(far, 0, rows)])
+    octets = await whole(ndjson_parts, store)
+    found = [json.loads(line)["email"] for line in octets.splitlines()]
+    assert found == [
+        *(f"a{n}@b.test" for n in range(far)),
+        *(f"a{far - 1 - n}@b.test" for n in range(far)),
+    ]
+    assert len(store.asked) <= far // PLACES_MAX
+    assert max(store.asked) <= PLACES_MAX
+
+
+async def test_a_page_shows_twenty_columns_and_a_beginning_of_each_cell(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    header = ",".join(["email", *(f"c{number}" for number in range(99))])
+    row = ",".join(["known@friendly.test", *["z" * 500] * 99])
+    async with open_list_shop() as shop:
+        list_id = (await send(shop, f"{header}\n{row}\n")).body["list_id"]
+        await ended(shop, list_id)
+        page = (await (await signed_in(shop)).get(f"/lists/{list_id}")).octets.decode()
+        assert "c18" in page
+        assert "c19" not in page
+        assert "80 more columns" in page
+        assert "z" * 201 not in page
+        got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
+        assert b"c98" in got.octets
