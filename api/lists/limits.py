@@ -15,4 +15,3 @@ UPLOADS_MAX = 16  # at a time, by a process: each may hold UPLOAD_OCTETS_MAX of 
 READ_AT_ONCE_MAX = 2  # of them are read at a time: a workbook's texts are held in memory
 UPLOAD_S_MAX = 900
 UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list
-STRINGS_CHARACTERS_MAX = 1 << 26  # of a workbook

@@ -14,7 +14,6 @@ from mailprobe.api.lists.limits import (
     ACTIVE_MAX,
     NAME_CHARACTERS_MAX,
     ROWS_MAX,
-    STRINGS_CHARACTERS_MAX,
     UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
@@ -85,7 +84,6 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         column=column,
         sheet=sheet,
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
-        strings_max=STRINGS_CHARACTERS_MAX,
     )
     store = service.store
     if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:

@@ -25,7 +25,6 @@ from mailprobe.api.cli.listfile.tables import (
     read_lines,
     read_table,
 )
-from mailprobe.api.cli.listfile.workbook.package import STRINGS_CHARACTERS_MAX
 from mailprobe.api.cli.listfile.workbook.sheets import Sheet
 from mailprobe.api.cli.listfile.workbook.summary import is_summary
 from mailprobe.api.cli.output.terminal import plain
@@ -52,7 +51,6 @@ class ReadOptions:
     backslash: Literal["text", "escape"] | None = None
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
-    strings_max: int = STRINGS_CHARACTERS_MAX  # characters of a workbook's texts, held in memory
 
 
 class ListRow(Protocol):
@@ -274,7 +272,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    sheet = Sheet(file, found, name, reading.sheet, reading.strings_max)
+    sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 
