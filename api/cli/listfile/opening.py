@@ -33,7 +33,7 @@ Kind = Literal["csv", "xlsx", "ndjson"]
 
 STANDARD_INPUT = "standard input"
 GZIP = b"\x1f\x8b"
-UNPACKED_OCTETS_MAX = 1 << 33  # a larger file may be made to fill the disk
+UNPACKED_OCTETS_MAX = 1 << 30  # a larger file may be made to fill the disk
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 SKIPPED_LINES_MAX = 10_000  # they are held in memory
@@ -198,7 +198,7 @@ def _unpacked(file: BinaryIO, name: str, octets_max: int) -> Iterator[bytes]:
                 octets += len(piece)
                 if octets > octets_max:
                     most = f"{octets_max >> 20:,} MiB"
-                    raise BadList(f"{name} unpacks to more than {most}; unpack and split it first")
+                    raise BadList(f"{name} unpacks to more than {most}; unpack it first")
                 yield piece
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadList(f"{name} is a damaged gzip file; make it anew") from None

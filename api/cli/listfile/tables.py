@@ -8,6 +8,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from mailprobe.api.cli.listfile.bounds import (
+    SAMPLE_MAX,
+    SHORT_CHARACTERS,
+    excess_of,
+    weight_of,
+)
 from mailprobe.api.cli.listfile.columns import (
     SAMPLE_ROWS,
     address_in,
@@ -167,11 +173,12 @@ def _blank(record: Sequence[str]) -> bool:
 def _sample(records: Records) -> list[RawRecord]:
     """Return the first rows: a limited number of filled rows, and as many blank ones."""
     sample: list[RawRecord] = []
-    filled = 0
+    filled = weight = 0
     for record in records.read():
         sample.append(record)
         filled += not _blank(record[0])
-        if filled > SAMPLE_ROWS or len(sample) > 100 * SAMPLE_ROWS:
+        weight += weight_of(record[0])
+        if filled > SAMPLE_ROWS or len(sample) > 100 * SAMPLE_ROWS or weight > SAMPLE_MAX:
             break
     return sample
 
@@ -257,8 +264,12 @@ def csv_records(
 
     def read() -> Iterator[RawRecord]:
         lines = islice(text_lines(file, survey, name), skip, None)
+        reading = RecordReader(lines, dialect, skip + 1)
         try:
-            yield from RecordReader(lines, dialect, skip + 1)
+            for record in reading:
+                if len(record[1]) > SHORT_CHARACTERS:
+                    _check_bounds(record[0], name, reading.started)
+                yield record
         except DialectMismatch:  # it fitted before, so the file was changed
             raise changed(name) from None
 
@@ -269,11 +280,21 @@ def line_records(file: BinaryIO, survey: Survey, name: str, skip: int = 0) -> Re
     """Return each line as a record of one cell, without quotes around the whole line."""
 
     def read() -> Iterator[RawRecord]:
-        for line in islice(text_lines(file, survey, name), skip, None):
+        for number, line in enumerate(text_lines(file, survey, name), 1):
+            if number <= skip:
+                continue
             cell = line.rstrip("\r\n")
-            yield ([_unquoted(cell)] if cell else []), line
+            cells = [_unquoted(cell)] if cell else []
+            if len(line) > SHORT_CHARACTERS:
+                _check_bounds(cells, name, number)
+            yield cells, line
 
     return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
+
+
+def _check_bounds(cells: Sequence[str], name: str, line: int) -> None:
+    if (excess := excess_of(cells)) is not None:
+        raise BadList(f"{name}, line {line}: {excess}; put that right first")
 
 
 def _unquoted(cell: str) -> str:

@@ -473,12 +473,17 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
 async def test_rows_of_long_cells_make_small_chunks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_CHARACTERS_MAX", 1_000)
+    monkeypatch.setattr(upload, "CHUNK_OCTETS_MAX", upload.LINE_OCTETS_MAX + 1_000)
     async with open_list_shop() as shop:
-        text = "email,n\n" + "".join(f"known{n}@friendly.test,{'x' * 900}\n" for n in range(10))
+        row = f"{'x' * 900},,{'é' * 100},,,"  # blank cells at the end of a row are not stored
+        text = "email,n,a,b,c,d,e\n"
+        text += "".join(f"known{n}@friendly.test,{row}\n" for n in range(10))
         list_id = (await send(shop, text)).body["list_id"]
         await ended(shop, list_id)
-        assert len(await shop.store.chunks(list_id, first=0, limit=50)) >= 5
+        chunks = await shop.store.chunks(list_id, first=0, limit=50)
+        assert len(chunks) >= 5
+        assert all(len(chunk.rows.encode()) <= upload.LINE_OCTETS_MAX + 1_000 for chunk in chunks)
+        assert all(chunk.rows.endswith('éé"]]\n') for chunk in chunks)
         assert len(await rows_of(shop, list_id)) == 10
 
 
