@@ -130,7 +130,10 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
     parts = StreamedParts(lambda: make(ListResults(service.store, found, lights)))
-    headers = {"Content-Disposition": f'attachment; filename="{found.id}.{name}"'}
+    headers = {
+        "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
+        "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
+    }
     return OperationReply(200, parts, headers, media_type)
 
 

@@ -32,6 +32,7 @@ from mailprobe.api.cli.listfile.earlier_results import (
     named_results,
     without,
 )
+from mailprobe.api.cli.listfile.results import undefused
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
@@ -64,7 +65,7 @@ class TableRow:
 
     def results(self) -> dict[str, str]:
         earlier = self.table.earlier
-        return named_results(self.whole[earlier.start : earlier.stop])
+        return named_results([undefused(cell) for cell in self.whole[earlier.start : earlier.stop]])
 
     def cells(self) -> list[str]:
         return self.values
@@ -118,12 +119,15 @@ class TableList:
     def rows(self) -> Iterator[TableRow]:
         """Yield every row but the header; can be called repeatedly."""
         position = self._address
+        is_result = position in self.earlier  # of a list of lines, cleaned again
         self.wide, self.several = RowsToNote(), RowsToNote()
         records = self._records.read()
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
             cell = cells[position] if position < len(cells) else ""
+            if is_result:
+                cell = undefused(cell)
             if self.bare and address_in(cell) != cell.strip():
                 self.bare = False  # a mailbox is more than its address, so its text needs a column
                 self._widen(1, number)

@@ -1,9 +1,9 @@
 """Writes a list: its own rows, each with the result for its address.
 
 The list's content is preserved. If the output is delimited like the input, a row's text is
-copied, not re-encoded: its quotes, spaces and escapes stay. Text from mail hosts cannot
-become a formula: in a workbook text stays text, and in CSV the name of a mail host that
-begins like a formula gets an apostrophe before it.
+copied, not re-encoded: its quotes, spaces and escapes stay. A result cannot become a
+formula: in a workbook text stays text, and in CSV an address or the name of a mail host
+that begins like a formula gets an apostrophe before it.
 """
 
 import csv

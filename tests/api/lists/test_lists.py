@@ -107,6 +107,7 @@ async def test_results_come_in_each_format(autojump_clock: trio.testing.MockCloc
         await ended(shop, list_id)
         got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
         assert got.headers["content-type"].startswith("text/csv")
+        assert got.headers["x-content-type-options"] == "nosniff"
         table = list(csv.DictReader(io.StringIO(got.octets.decode(), newline="")))
         assert [row["status"] for row in table] == [
             "deliverable",
