@@ -13,9 +13,8 @@ BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=20)
 NAME_CHARACTERS_MAX = 200
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
-CHUNK_CHARACTERS_MAX = 1 << 20
+CHUNK_OCTETS_MAX = 1 << 20  # of its rows: a chunk is held in memory wherever it is used
 UPLOADS_MAX = 16  # at a time, by a process: each may hold UPLOAD_OCTETS_MAX of disk
 READ_AT_ONCE_MAX = 2  # of them are read at a time: a workbook's texts are held in memory
 UPLOAD_S_MAX = 900
 UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list
-STRINGS_CHARACTERS_MAX = 1 << 26  # of a workbook

@@ -14,7 +14,6 @@ from mailprobe.api.lists.limits import (
     BOUNDS,
     NAME_CHARACTERS_MAX,
     ROWS_MAX,
-    STRINGS_CHARACTERS_MAX,
     UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
@@ -89,7 +88,6 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         column=column,
         sheet=sheet,
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
-        strings_max=STRINGS_CHARACTERS_MAX,
     )
     async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
         rows_max = ROWS_MAX[call.caller.account.tier]
@@ -172,7 +170,10 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
     parts = StreamedParts(lambda: make(ListResults(service.store, found, lights)))
-    headers = {"Content-Disposition": f'attachment; filename="{found.id}.{name}"'}
+    headers = {
+        "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
+        "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
+    }
     return OperationReply(200, parts, headers, media_type)
 
 

@@ -19,9 +19,10 @@ import trio
 
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import List, ReadOptions, open_list
+from mailprobe.api.cli.listfile.bounds import ROW_OCTETS_MAX
 from mailprobe.api.http.request_bodies import stored
 from mailprobe.api.lists.limits import (
-    CHUNK_CHARACTERS_MAX,
+    CHUNK_OCTETS_MAX,
     CHUNK_ROWS_MAX,
     CHUNK_UNITS,
     READ_AT_ONCE_MAX,
@@ -38,6 +39,8 @@ from mailprobe.storage.lists.records import ListChunk
 log = logging.getLogger("mailprobe.lists")
 
 SEEN_CACHE_KIB = 16 * 1024
+
+LINE_OCTETS_MAX = 2 * ROW_OCTETS_MAX + 100  # a row's cells, its address again, and its place
 
 CHUNKS_STORED = 10  # in one transaction
 
@@ -130,7 +133,7 @@ class ListReader:
         with open_list(self.path, self.reading) as source, _seen_addresses() as seen:
             rows = addresses = place = 0
             lines: list[str] = []
-            units = characters = 0
+            units = octets = 0
             for row in source.rows():
                 rows += 1
                 if rows > self.rows_max:
@@ -139,7 +142,7 @@ class ListReader:
                         "lists",
                         fix="Split the list, or ask for a higher tier.",
                     )
-                cells = row.cells() or [row.address]
+                cells = without_trailing_blanks(row.cells() or [row.address])
                 if not row.address:
                     lines.append(encode_row(StoredRow(None, None, None, cells)))
                 else:
@@ -147,17 +150,25 @@ class ListReader:
                     is_new = at == (place, units)
                     units += is_new
                     lines.append(encode_row(StoredRow(*at, row.address if is_new else None, cells)))
-                characters += len(lines[-1])
+                octets += len(lines[-1].encode())
                 is_full = units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX
-                if is_full or characters >= CHUNK_CHARACTERS_MAX:
+                if is_full or octets > CHUNK_OCTETS_MAX - LINE_OCTETS_MAX:
                     addresses += units
                     yield ListChunk(place, units, "".join(lines))
-                    place, units, characters = place + 1, 0, 0
+                    place, units, octets = place + 1, 0, 0
                     lines.clear()
             if lines:
                 addresses += units
                 yield ListChunk(place, units, "".join(lines))
             self.loaded = LoadedList(_columns_of(source), rows, addresses)
+
+
+def without_trailing_blanks(cells: list[str]) -> list[str]:
+    """The cells up to the last that is not empty: a thousand commas are no content."""
+    stop = len(cells)
+    while stop and not cells[stop - 1]:
+        stop -= 1
+    return cells[:stop]
 
 
 def _columns_of(source: List) -> list[str]:

@@ -18,16 +18,14 @@ from mailprobe.api.cli.listfile.opening import (
     temporary_file,
     unpacked_name,
 )
+from mailprobe.api.cli.listfile.replacing import CannotWrite, replacing, writing_to
 from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.listfile.survey import BadList, known_encoding
 from mailprobe.api.cli.listfile.writer import (
-    CannotWrite,
     check_fits_sheet,
     check_header,
     open_writer,
     output_manner,
-    replacing,
-    writing_to,
 )
 from mailprobe.api.cli.output.results import RowResult
 

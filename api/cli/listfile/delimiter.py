@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from mailprobe.api.cli.listfile.dialect import ADDRESS, CELL_CHARACTERS_MAX, Cells, Dialect
+from mailprobe.api.cli.listfile.bounds import CELL_CHARACTERS_MAX
+from mailprobe.api.cli.listfile.dialect import ADDRESS, Cells, Dialect
 from mailprobe.api.cli.listfile.survey import Survey
 
 DELIMITERS = ",;\t|"

@@ -9,12 +9,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from mailprobe.api.cli.listfile.bounds import (
+    CELL_CHARACTERS_MAX,
+    COLUMNS_MAX,
+    ROW_CHARACTERS_MAX,
+)
+
 if TYPE_CHECKING:
     from _csv import Reader
 
-CELL_CHARACTERS_MAX = 1 << 20  # a longer one is an unclosed quote
 QUOTE_WITHIN = "a quote within a cell"
 ENDS_IN_ESCAPE_TEXT = "ends in an escape"
+TOO_WIDE = f"has more than {COLUMNS_MAX:,} columns"
+TOO_MUCH = f"has more than {ROW_CHARACTERS_MAX:,} characters"
 
 ADDRESS = re.compile(r'[^\s@,;|<>"\\]+@[^\s@,;|<>"\\]+')
 ESCAPE = re.compile(r"\\.", re.DOTALL)
@@ -91,10 +98,15 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[RawRecord]:
         taken: list[str] = []
+        characters = 0
 
         def feed() -> Iterator[str]:
+            nonlocal characters
             for line in self._lines:
                 taken.append(line)
+                characters += len(line)
+                if characters > ROW_CHARACTERS_MAX:
+                    raise DialectMismatch(self.started, self.started, TOO_MUCH)
                 # csv needs the last line end too, after an escaped line end before it
                 yield line if line[-1] in "\r\n" else line + "\n"
 
@@ -115,6 +127,9 @@ class RecordReader:
                 return
             raw = taken[0] if len(taken) == 1 else "".join(taken)
             taken.clear()
+            characters = 0
+            if len(cells) > COLUMNS_MAX:
+                raise DialectMismatch(self.started, before + reader.line_num, TOO_WIDE)
             if escaped and (what := dialect.mismatch(raw)):
                 raise DialectMismatch(self.started, before + reader.line_num, what)
             yield cells, raw

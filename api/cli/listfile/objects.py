@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from mailprobe.api.cli.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of
 from mailprobe.api.cli.listfile.columns import (
     SAMPLE_ROWS,
     address_in,
@@ -31,7 +32,6 @@ from mailprobe.api.cli.listfile.tables import RowsToNote
 from mailprobe.api.cli.listfile.text import text_lines
 from mailprobe.api.cli.output.terminal import plain
 
-COLUMNS_MAX = 1000  # names over all objects: more is data used as names
 NESTED_SAMPLE = 20  # lines searched for addresses in nested fields
 DEPTH_MAX = 5  # levels searched
 PATHS_MAX = 5  # paths named in a message
@@ -100,25 +100,33 @@ class Objects:
         self.several = RowsToNote()
         self.columns = [name for name in self.columns if name not in self.earlier]
         for number, (line, value) in enumerate(self._values(), 1):
-            match value:
-                case dict():
-                    address = self._address_of(value, number)
-                    own = value
-                    if any(name in value for name in self.earlier):
-                        line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
-                        own = self._own(value)
-                    self._learn(own)
-                    yield ObjectRow(address, line, own, self, value)
-                case str() if value != (address := address_in(value)):
-                    if len(several_in(value)) > 1:
-                        self.several.add(number)
-                    self._learn(fields := {TEXT: value})
-                    text = f'{{"{TEXT}":{line.strip()}}}'
-                    yield ObjectRow(address, text, fields, self, {})
-                case str():
-                    yield ObjectRow(value, line, {}, self, {})
-                case _:
-                    yield ObjectRow("", line, {}, self, {})
+            row = self._row(line, value, number)
+            if len(line) > SHORT_CHARACTERS:
+                cells = row.cells() or [row.address]
+                if (excess := excess_of(cells)) is not None:
+                    raise BadList(f"{self._name}, line {number}: {excess}; put that right first")
+            yield row
+
+    def _row(self, line: str, value: Any, number: int) -> ObjectRow:
+        match value:
+            case dict():
+                address = self._address_of(value, number)
+                own = value
+                if any(name in value for name in self.earlier):
+                    line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
+                    own = self._own(value)
+                self._learn(own)
+                return ObjectRow(address, line, own, self, value)
+            case str() if value != (address := address_in(value)):
+                if len(several_in(value)) > 1:
+                    self.several.add(number)
+                self._learn(fields := {TEXT: value})
+                text = f'{{"{TEXT}":{line.strip()}}}'
+                return ObjectRow(address, text, fields, self, {})
+            case str():
+                return ObjectRow(value, line, {}, self, {})
+            case _:
+                return ObjectRow("", line, {}, self, {})
 
     def _address_of(self, fields: dict[str, Any], number: int) -> str:
         value = reach(fields, self._address)
@@ -133,12 +141,13 @@ class Objects:
         return address_in(text)
 
     def _learn(self, fields: dict[str, Any]) -> None:
-        for field in fields:
-            if field not in self._known:
-                self._known.add(field)
-                self.columns.append(field)
-        if len(self.columns) > COLUMNS_MAX:
-            raise BadList(f"{self._name} has more than {COLUMNS_MAX} different fields")
+        new = [field for field in fields if field not in self._known]
+        if not new:
+            return
+        self._known.update(new)
+        self.columns += new
+        if (excess := excess_of(self.columns)) is not None:
+            raise BadList(f"{self._name}: the row of all fields' names {excess}")
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Yield each line with its decoded value; None for a blank line."""
@@ -166,12 +175,14 @@ class Objects:
         """Return the path of the field with the addresses; () if all lines are strings."""
         sample: list[dict[str, Any]] = []
         said = False
-        for _, value in self._values():
+        weight = 0
+        for line, value in self._values():
+            weight += len(line)
             said = said or value is not None
             if isinstance(value, dict):
                 self._learn(value)
                 sample.append(value)
-            if len(sample) > SAMPLE_ROWS:
+            if len(sample) > SAMPLE_ROWS or weight > SAMPLE_MAX:
                 break
         if not said:
             raise BadList(f"{self._name} holds nothing but blank rows")

@@ -25,7 +25,6 @@ from mailprobe.api.cli.listfile.tables import (
     read_lines,
     read_table,
 )
-from mailprobe.api.cli.listfile.workbook.package import STRINGS_CHARACTERS_MAX
 from mailprobe.api.cli.listfile.workbook.sheets import Sheet
 from mailprobe.api.cli.listfile.workbook.summary import is_summary
 from mailprobe.api.cli.output.terminal import plain
@@ -34,7 +33,7 @@ Kind = Literal["csv", "xlsx", "ndjson"]
 
 STANDARD_INPUT = "standard input"
 GZIP = b"\x1f\x8b"
-UNPACKED_OCTETS_MAX = 1 << 33  # a larger file may be made to fill the disk
+UNPACKED_OCTETS_MAX = 1 << 30  # a larger file may be made to fill the disk
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 SKIPPED_LINES_MAX = 10_000  # they are held in memory
@@ -52,7 +51,6 @@ class ReadOptions:
     backslash: Literal["text", "escape"] | None = None
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
-    strings_max: int = STRINGS_CHARACTERS_MAX  # characters of a workbook's texts, held in memory
 
 
 class ListRow(Protocol):
@@ -200,7 +198,7 @@ def _unpacked(file: BinaryIO, name: str, octets_max: int) -> Iterator[bytes]:
                 octets += len(piece)
                 if octets > octets_max:
                     most = f"{octets_max >> 20:,} MiB"
-                    raise BadList(f"{name} unpacks to more than {most}; unpack and split it first")
+                    raise BadList(f"{name} unpacks to more than {most}; unpack it first")
                 yield piece
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadList(f"{name} is a damaged gzip file; make it anew") from None
@@ -274,7 +272,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    sheet = Sheet(file, found, name, reading.sheet, reading.strings_max)
+    sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 

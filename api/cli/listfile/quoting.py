@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import BinaryIO
 
+from mailprobe.api.cli.listfile.bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX
 from mailprobe.api.cli.listfile.dialect import (
     ADDRESS,
-    CELL_CHARACTERS_MAX,
     ENDS_IN_ESCAPE_TEXT,
     QUOTE_WITHIN,
+    TOO_MUCH,
+    TOO_WIDE,
     Cells,
     DeclaredDialect,
     Dialect,
@@ -95,7 +97,10 @@ def detect_dialect(lines: Iterable[str], delimiter: str, first_line: int) -> Dia
             hints.ends["\r"] += 1
             hints.lone_return = hints.lone_return or number
         if not line.isspace():
-            hints.plain.add(line.count(delimiter) + 1)
+            width = line.count(delimiter) + 1
+            hints.plain.add(width)
+            if width > COLUMNS_MAX and hints.plain.mismatch is None:
+                hints.plain.mismatch = DialectMismatch(number, number, TOO_WIDE)
         if '"' in line:
             hints.quotes = True
             hints.whole_quoted = hints.whole_quoted or bool(whole.search(line))
@@ -158,6 +163,8 @@ def find_dialect(
         shape = shape_of(lines(), found, hints.plain.width, skip + 1)
     elif found.quoted and (escaped or hints.quotes or hints.escaped_others):
         found, shape = _DialectChoice(lines, hints, delimiter, name, skip + 1, said).made()
+    if shape.mismatch is not None:
+        raise BadList(_mismatch(name, shape.mismatch))
     if hints.lone_return and len(hints.ends) > 1:
         _check_returns(lines(), found, shape.width, name, skip + 1)
     return found, hints.line_end
@@ -194,8 +201,6 @@ class _DialectChoice:
             dialect, shape = self._mixed() or max(readings, key=_fitting_lines)
         if shape.overgrown and self.declared.quotes is None:
             raise BadList(_overgrown(self.name, shape.overgrown))
-        if shape.mismatch is not None:
-            raise BadList(_mismatch(self.name, shape.mismatch))
         return dialect, shape
 
     def _shape(self, dialect: Dialect) -> Shape:
@@ -294,6 +299,8 @@ MARKS = str.maketrans("", "", '\\"')
 
 
 def _mismatch(name: str, mismatch: DialectMismatch) -> str:
+    if mismatch.what in (TOO_WIDE, TOO_MUCH):
+        return f"{name}, line {mismatch.started}: {mismatch.what}; put that right first"
     if TOO_LONG in mismatch.what:
         what = "a cell is" if mismatch.line == mismatch.started else "a quote opens a cell that is"
         return (

@@ -12,7 +12,8 @@ from mailprobe.engine.verdict import FIELDS
 LIGHT = "light"
 CAUSE_FIELDS = ("reason", "blame", "attempts")
 RESULT_FIELDS = (*FIELDS, *CAUSE_FIELDS, LIGHT)
-HOST = RESULT_FIELDS.index("mx_host")
+# Text from outside: the address, the name of a mail host, and the corrected address after them.
+FOREIGN = (RESULT_FIELDS.index("email"), RESULT_FIELDS.index("mx_host"), len(RESULT_FIELDS))
 PREFIX = "mailprobe_"
 SUGGESTED = "suggested"
 FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
@@ -50,14 +51,21 @@ class ResultColumns:
         ]
 
     def defused(self, cells: list[str]) -> list[str]:
-        """The cells, none of which a spreadsheet would take for a formula.
-
-        The name of a mail host comes from outside; the address is the list's own text.
-        """
-        for number in (HOST, len(RESULT_FIELDS)):
-            if number < len(cells) and cells[number].startswith(FORMULA_MARKS):
+        """The cells, none of which a spreadsheet would take for a formula."""
+        for number in FOREIGN:
+            if number < len(cells) and is_formula(cells[number].lstrip("'")):
                 cells = [*cells[:number], "'" + cells[number], *cells[number + 1 :]]
         return cells
+
+
+def is_formula(cell: str) -> bool:
+    """Whether a spreadsheet would take a cell for a formula."""
+    return cell.startswith(FORMULA_MARKS)
+
+
+def undefused(cell: str) -> str:
+    """A cell as it was before ResultColumns.defused."""
+    return cell[1:] if cell[:1] == "'" and is_formula(cell.lstrip("'")) else cell
 
 
 def free_names(fields: Sequence[str], taken: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ OLE_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 # a file's first bytes -> the error message
 NOT_OURS = {
+    b"\x1f\x8b": "is compressed twice; unpack it first (gunzip)",
     b"BZh": "is compressed; unpack it first (bunzip2)",
     b"\xfd7zXZ": "is compressed; unpack it first (unxz)",
     b"\x28\xb5\x2f\xfd": "is compressed; unpack it first (unzstd)",

@@ -8,6 +8,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from mailprobe.api.cli.listfile.bounds import (
+    SAMPLE_MAX,
+    SHORT_CHARACTERS,
+    excess_of,
+    weight_of,
+)
 from mailprobe.api.cli.listfile.columns import (
     SAMPLE_ROWS,
     address_in,
@@ -26,6 +32,7 @@ from mailprobe.api.cli.listfile.earlier_results import (
     named_results,
     without,
 )
+from mailprobe.api.cli.listfile.results import undefused
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
@@ -58,7 +65,7 @@ class TableRow:
 
     def results(self) -> dict[str, str]:
         earlier = self.table.earlier
-        return named_results(self.whole[earlier.start : earlier.stop])
+        return named_results([undefused(cell) for cell in self.whole[earlier.start : earlier.stop]])
 
     def cells(self) -> list[str]:
         return self.values
@@ -112,12 +119,15 @@ class TableList:
     def rows(self) -> Iterator[TableRow]:
         """Yield every row but the header; can be called repeatedly."""
         position = self._address
+        is_result = position in self.earlier  # of a list of lines, cleaned again
         self.wide, self.several = RowsToNote(), RowsToNote()
         records = self._records.read()
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
             cell = cells[position] if position < len(cells) else ""
+            if is_result:
+                cell = undefused(cell)
             if self.bare and address_in(cell) != cell.strip():
                 self.bare = False  # a mailbox is more than its address, so its text needs a column
                 self._widen(1, number)
@@ -167,11 +177,12 @@ def _blank(record: Sequence[str]) -> bool:
 def _sample(records: Records) -> list[RawRecord]:
     """Return the first rows: a limited number of filled rows, and as many blank ones."""
     sample: list[RawRecord] = []
-    filled = 0
+    filled = weight = 0
     for record in records.read():
         sample.append(record)
         filled += not _blank(record[0])
-        if filled > SAMPLE_ROWS or len(sample) > 100 * SAMPLE_ROWS:
+        weight += weight_of(record[0])
+        if filled > SAMPLE_ROWS or len(sample) > 100 * SAMPLE_ROWS or weight > SAMPLE_MAX:
             break
     return sample
 
@@ -257,8 +268,12 @@ def csv_records(
 
     def read() -> Iterator[RawRecord]:
         lines = islice(text_lines(file, survey, name), skip, None)
+        reading = RecordReader(lines, dialect, skip + 1)
         try:
-            yield from RecordReader(lines, dialect, skip + 1)
+            for record in reading:
+                if len(record[1]) > SHORT_CHARACTERS:
+                    _check_bounds(record[0], name, reading.started)
+                yield record
         except DialectMismatch:  # it fitted before, so the file was changed
             raise changed(name) from None
 
@@ -269,11 +284,21 @@ def line_records(file: BinaryIO, survey: Survey, name: str, skip: int = 0) -> Re
     """Return each line as a record of one cell, without quotes around the whole line."""
 
     def read() -> Iterator[RawRecord]:
-        for line in islice(text_lines(file, survey, name), skip, None):
+        for number, line in enumerate(text_lines(file, survey, name), 1):
+            if number <= skip:
+                continue
             cell = line.rstrip("\r\n")
-            yield ([_unquoted(cell)] if cell else []), line
+            cells = [_unquoted(cell)] if cell else []
+            if len(line) > SHORT_CHARACTERS:
+                _check_bounds(cells, name, number)
+            yield cells, line
 
     return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
+
+
+def _check_bounds(cells: Sequence[str], name: str, line: int) -> None:
+    if (excess := excess_of(cells)) is not None:
+        raise BadList(f"{name}, line {line}: {excess}; put that right first")
 
 
 def _unquoted(cell: str) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
+from mailprobe.api.cli.listfile.bounds import ROW_CHARACTERS_MAX
 from mailprobe.api.cli.listfile.survey import BadList, Changed, Survey
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: a list has no longer line, and one would fill the memory
 READ_OCTETS = 1 << 18
 
 
@@ -60,11 +60,11 @@ def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
     )
     number = 0
     try:
-        for line in iter(partial(text.readline, LINE_CHARACTERS_MAX), ""):
+        for line in iter(partial(text.readline, ROW_CHARACTERS_MAX), ""):
             number += 1
-            if len(line) == LINE_CHARACTERS_MAX and not line.endswith(("\n", "\r")):
+            if len(line) == ROW_CHARACTERS_MAX and not line.endswith(("\n", "\r")):
                 raise BadList(
-                    f"{name}, line {number}: is longer than {LINE_CHARACTERS_MAX:,} characters; "
+                    f"{name}, line {number}: is longer than {ROW_CHARACTERS_MAX:,} characters; "
                     "put that right first"
                 )
             yield line

@@ -1,45 +1,46 @@
 """Writes a list: its own rows, each with the result for its address.
 
 The list's content is preserved. If the output is delimited like the input, a row's text is
-copied, not re-encoded: its quotes, spaces and escapes stay. Text from mail hosts cannot
-become a formula: in a workbook text stays text, and in CSV the name of a mail host that
-begins like a formula gets an apostrophe before it.
+copied, not re-encoded: its quotes, spaces and escapes stay. A result cannot become a
+formula: in a workbook text stays text, and in CSV an address or the name of a mail host
+that begins like a formula gets an apostrophe before it.
 """
 
 import csv
-import fcntl
-import hashlib
 import io
-import os
 import re
-import secrets
-import stat
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
 from mailprobe.api.cli.listfile.earlier_results import around
-from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, ListRow, OutputFormat
+from mailprobe.api.cli.listfile.opening import (
+    TABLE_ENDINGS,
+    Kind,
+    List,
+    ListRow,
+    OutputFormat,
+    temporary_file,
+)
 from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.cli.listfile.tables import TableList, TableRow
 from mailprobe.api.cli.listfile.workbook.new_workbook import column_types, open_new_workbook
+from mailprobe.api.cli.listfile.workbook.package import NotAWorkbook
 from mailprobe.api.cli.listfile.workbook.sheet_writer import Place, open_sheet_writer
-from mailprobe.api.cli.listfile.workbook.sheets import Sheet
+from mailprobe.api.cli.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX, Sheet
+from mailprobe.api.cli.listfile.workbook.whole import check_parts
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.cli.output.terminal import plain
 
-PART_NAME_OCTETS_MAX = 180  # of the output's name, as part of the temporary file's name
-
-SHEET_ROWS_MAX = 1_048_576  # the format's own limits
-SHEET_COLUMNS_MAX = 16_384
-SHEET_CELL_CHARACTERS_MAX = 32_767
+SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
 
 KINDS: dict[str, Kind] = {
     ".csv": "csv",
@@ -51,10 +52,6 @@ KINDS: dict[str, Kind] = {
 }
 # Extensions of formats that cannot be written.
 NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
-
-
-class CannotWrite(CommandError):
-    """Writing failed, such as on a full disk; earlier output is kept."""
 
 
 def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
@@ -71,6 +68,8 @@ def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
 
 
+PLAIN_CELLS = re.compile(r'[^"\\\r\n]*')  # apart from the delimiter
+
 Write = Callable[[ListRow, RowResult | None], None]
 AddRow = Callable[[list[str]], object]
 
@@ -85,11 +84,8 @@ def open_writer(
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, source.named_members, columns)
-    elif manner.kind == "xlsx" and source.sheet is not None:
-        with _same_workbook(file, source, source.sheet, columns) as write:
-            yield write
     elif manner.kind == "xlsx":
-        with _new_workbook(file, source, columns) as write:
+        with _checked_workbook(file, source) as made, _workbook(made, source, columns) as write:
             yield write
     else:
         with _text(file, manner) as text:
@@ -168,13 +164,13 @@ def _without_end(raw: str) -> str:
 
 
 def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
-    """Return a function that encodes cells by the dialect; no cell may contain a line end."""
+    """Return a function that encodes cells so that the dialect reads them back."""
     delimiter = dialect.delimiter
-    special = re.compile(f'["\\\\{re.escape(delimiter)}]')
+    special = re.compile(f'["\\\\\\r\\n{re.escape(delimiter)}]')
 
     def encode(cells: Sequence[str]) -> str:
         joined = delimiter.join(cells)
-        if '"' not in joined and "\\" not in joined and joined.count(delimiter) == len(cells) - 1:
+        if joined.count(delimiter) == len(cells) - 1 and PLAIN_CELLS.fullmatch(joined):
             return joined
         return delimiter.join(map(one, cells))
 
@@ -212,6 +208,26 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
     return add_row
+
+
+@contextmanager
+def _checked_workbook(file: BinaryIO, source: List) -> Iterator[BinaryIO]:
+    """A temporary file, copied to the output once the workbook in it is whole. Raises BadList if not."""
+    with temporary_file() as made:
+        try:
+            yield made
+        except NotAWorkbook as bad:
+            raise BadList(f"{source.name} {bad}") from None
+        made.seek(0)
+        shutil.copyfileobj(made, file)
+
+
+def _workbook(
+    file: BinaryIO, source: List, columns: ResultColumns
+) -> AbstractContextManager[Write]:
+    if source.sheet is not None:
+        return _same_workbook(file, source, source.sheet, columns)
+    return _new_workbook(file, source, columns)
 
 
 @contextmanager
@@ -270,15 +286,24 @@ def _write_objects(file: BinaryIO, taken: Sequence[str], columns: ResultColumns)
 
 
 def check_header(source: List) -> None:
-    """Raise BadList, before verification, if a sheet has no room for a header."""
+    """Raise BadList, before verification, if the workbook could not come back with results."""
     table, sheet = source.content, source.sheet
-    if sheet is None or not isinstance(table, TableList) or table.header is not None:
+    if sheet is None or not isinstance(table, TableList):
         return
-    if not sheet.can_move_down():
+    if table.header is None and not sheet.can_move_down():
         raise BadList(
             f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
             "names above its rows, or name an output that ends in .csv"
         )
+    if max(sheet.around.columns, table.width) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX:
+        raise BadList(
+            f"{source.name} has cells up to the last column, so that results have no place; name an "
+            "output that ends in .csv"
+        )
+    try:
+        check_parts(sheet.package.zip, without=sheet.entry.part)
+    except NotAWorkbook as bad:
+        raise BadList(f"{source.name} {bad}") from None
 
 
 def _sheet_characters(cell: str) -> int:
@@ -292,128 +317,10 @@ def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
     """Raise BadList, before verification, if a workbook could not hold the output."""
     cells = row.cells()
     if (
-        number >= SHEET_ROWS_MAX
+        number >= ROWS_MAX
         or len(cells) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX
         or any(_sheet_characters(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
     ):
         raise BadList(
             f"{name}, row {number}: more than a workbook holds; name an output that ends in .csv"
         )
-
-
-@contextmanager
-def replacing(path: Path, *, may_replace: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only once it is complete on disk.
-
-    It is written under a new name in the same folder, so no existing file is opened. It
-    keeps the permissions of a file that it replaces. Leftovers of a killed run for the
-    same output are removed first. Raises CannotWrite if a file has appeared under its name
-    that it may not replace.
-    """
-    with writing_to(plain(str(path))):
-        mode = _mode_for(path)
-        _remove_leftovers(path)
-        part, file = _fresh_file(path)
-        try:
-            with file:
-                yield file
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-                if not may_replace and os.path.lexists(path):
-                    raise CannotWrite(f"{plain(str(path))} appeared meanwhile; it is kept")
-                part.replace(path)  # while it is still open and therefore locked
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
-
-
-def _part_stem(path: Path) -> str:
-    """Return the start of the temporary file's name for an output; long names are cut."""
-    octets, name = os.fsencode(path.name), path.name
-    if len(octets) > PART_NAME_OCTETS_MAX:
-        begin = octets[:PART_NAME_OCTETS_MAX].decode("utf-8", "ignore")
-        name = begin + hashlib.sha256(octets).hexdigest()[:16]
-    return f".{name}.mailprobe-"
-
-
-def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a file beside the output under an unused name; it is locked while open.
-
-    Only this user may read it.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    while True:
-        part = path.with_name(f"{_part_stem(path)}{secrets.token_hex(8)}.part")
-        with suppress(FileExistsError):
-            file = os.fdopen(os.open(part, flags, 0o600), "wb")
-            if _lock(file.fileno(), part) is not False:
-                return part, file
-            file.close()  # another run removed it as a leftover before it was locked
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove the files that a killed run left for the same output.
-
-    Only files whose whole name matches ours and that no process has locked.
-    """
-    ours = re.compile(re.escape(_part_stem(path)) + r"[0-9a-f]{16}\.part")
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        for name in [entry.name for entry in entries if ours.fullmatch(entry.name)]:
-            with suppress(OSError):
-                _remove_leftover(path.with_name(name))
-
-
-def _remove_leftover(part: Path) -> None:
-    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if own and status.st_nlink == 1 and _lock(descriptor, part):
-            part.unlink()
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> bool | None:
-    """Lock a file; False if it is locked or renamed, None if the file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except (BlockingIOError, FileNotFoundError):
-        return False
-    except OSError:
-        return None
-
-
-def _mode_for(path: Path) -> int:
-    """Return the permissions of the file to replace, or else those that the umask allows."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode) & 0o777
-    except FileNotFoundError:
-        umask = os.umask(0o077)
-        os.umask(umask)
-        return 0o666 & ~umask
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the folder's names to disk, if possible, against a power failure."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def writing_to(name: str) -> Iterator[None]:
-    """Convert OSError into CannotWrite; BrokenPipeError is raised unchanged."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise CannotWrite(f"{name} cannot be written: {reason}") from error

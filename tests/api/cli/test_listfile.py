@@ -312,14 +312,23 @@ def test_a_workbook_is_read_and_written_with_its_types(tmp_path: Path) -> None:
 
 
 def test_no_cell_becomes_a_formula(tmp_path: Path) -> None:
-    """A spreadsheet runs what begins with = + - @; the list's own cells stay as they are."""
+    """A spreadsheet runs what begins with = + - @; only the list's own cells stay as they are."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"email,n\n=1+1@shop.test,=SUM(A1)\n")
     assert list(csv.reader(io.StringIO(rewritten(path).decode())))[1][:3] == [
-        "=1+1@shop.test", "=SUM(A1)", "=1+1@shop.test",
+        "=1+1@shop.test", "=SUM(A1)", "'=1+1@shop.test",
     ]  # fmt: skip
     rows = sheet_of(rewritten(path, OutputFormat("xlsx")))
     assert rows[1][:2] == ["=1+1@shop.test", "=SUM(A1)"]
+
+
+@pytest.mark.parametrize("address", ["=1+1@shop.test", "'-a@shop.test", "'a@shop.test"])
+def test_a_defused_address_is_asked_as_it_was(tmp_path: Path, address: str) -> None:
+    """A list of lines has no other column of addresses when it is cleaned again."""
+    lines, again = tmp_path / "a.txt", tmp_path / "b.csv"
+    lines.write_text(f"{address}\nann@shop.test\n")
+    again.write_bytes(rewritten(lines))
+    assert addresses(again) == [address, ANN]
 
 
 def test_a_host_named_like_a_formula_is_defused(tmp_path: Path) -> None:

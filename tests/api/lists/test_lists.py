@@ -107,6 +107,7 @@ async def test_results_come_in_each_format(autojump_clock: trio.testing.MockCloc
         await ended(shop, list_id)
         got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
         assert got.headers["content-type"].startswith("text/csv")
+        assert got.headers["x-content-type-options"] == "nosniff"
         table = list(csv.DictReader(io.StringIO(got.octets.decode(), newline="")))
         assert [row["status"] for row in table] == [
             "deliverable",
@@ -423,14 +424,14 @@ async def test_a_list_that_unpacks_to_too_much_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mailprobe.api.lists.operations.UNPACKED_OCTETS_MAX", 1 << 20)
-    monkeypatch.setattr("mailprobe.api.lists.operations.STRINGS_CHARACTERS_MAX", 1_000)
+    monkeypatch.setattr("mailprobe.api.cli.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
     async with open_list_shop() as shop:
         got = await send(shop, gzip.compress(b"email\n" + b"a" * (2 << 20)))
         assert (got.status, "unpacks to more than 1 MiB" in got.body["message"]) == (400, True)
         texts = workbook([["email"], *([f"known{n}@friendly.test"] for n in range(100))])
         media_type = "application/octet-stream"
         got = await send(shop, texts, headers={"content-type": media_type})
-        assert (got.status, "more text than fits" in got.body["message"]) == (400, True)
+        assert (got.status, "of text; save its sheet as CSV" in got.body["message"]) == (400, True)
         got = await send(shop, gzip.compress(PEOPLE.encode()))
         assert got.status == 202
 
@@ -474,12 +475,17 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
 async def test_rows_of_long_cells_make_small_chunks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_CHARACTERS_MAX", 1_000)
+    monkeypatch.setattr(upload, "CHUNK_OCTETS_MAX", upload.LINE_OCTETS_MAX + 1_000)
     async with open_list_shop() as shop:
-        text = "email,n\n" + "".join(f"known{n}@friendly.test,{'x' * 900}\n" for n in range(10))
+        row = f"{'x' * 900},,{'é' * 100},,,"  # blank cells at the end of a row are not stored
+        text = "email,n,a,b,c,d,e\n"
+        text += "".join(f"known{n}@friendly.test,{row}\n" for n in range(10))
         list_id = (await send(shop, text)).body["list_id"]
         await ended(shop, list_id)
-        assert len(await shop.store.chunks(list_id, first=0, limit=50)) >= 5
+        chunks = await shop.store.chunks(list_id, first=0, limit=50)
+        assert len(chunks) >= 5
+        assert all(len(chunk.rows.encode()) <= upload.LINE_OCTETS_MAX + 1_000 for chunk in chunks)
+        assert all(chunk.rows.endswith('éé"]]\n') for chunk in chunks)
         assert len(await rows_of(shop, list_id)) == 10
 
 

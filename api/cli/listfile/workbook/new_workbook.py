@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal
 
 from mailprobe.api.cli.listfile.workbook.styles import COLOURS
 from mailprobe.api.cli.listfile.workbook.summary import add_summary
+from mailprobe.api.cli.listfile.workbook.whole import check_whole
 from mailprobe.api.cli.output.counts import ResultCounts
 
 CellType = Literal["blank", "number", "truth", "date", "text"]
@@ -80,7 +81,8 @@ def open_new_workbook(
     """Yield a function that writes a row: the list's own cells, and the values of the result.
 
     Memory is bounded: rows go to a temporary file. `counts` are those of the summary,
-    complete at the end of the block.
+    complete at the end of the block. The workbook is read once more then: the file can be
+    read and sought. Raises NotAWorkbook if it is not whole.
     """
     import xlsxwriter
     from xlsxwriter.exceptions import FileCreateError
@@ -134,3 +136,4 @@ def open_new_workbook(
             book.close()
         except FileCreateError as error:
             raise error.args[0] from error  # xlsxwriter wraps the OSError
+        check_whole(file)

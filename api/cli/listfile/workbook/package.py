@@ -1,24 +1,28 @@
 """The parts of an XLSX package (ECMA-376 part 2): its sheets, shared strings and formats."""
 
+import io
 import posixpath
 import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO
-from xml.etree import ElementTree
-from xml.parsers import expat
+from typing import IO, BinaryIO
 
+from mailprobe.api.cli.listfile.workbook.markup import Element, elements_of, local_name
+from mailprobe.api.cli.listfile.workbook.strings import STRINGS_OCTETS_MAX, SharedStrings
 from mailprobe.api.cli.output.terminal import plain
 
-PART_OCTETS_MAX = 1 << 26  # of the workbook, its relationships and styles, which are held in memory
-OCTETS_MAX = 1 << 33  # of all parts unpacked; a larger file may be a ZIP bomb
-STRINGS_CHARACTERS_MAX = 1 << 28
-READ_OCTETS = 1 << 16
+PART_OCTETS_MAX = 1 << 20  # of the workbook, relations, types and styles, which are held in memory
+OCTETS_MAX = 1 << 30  # of all parts unpacked; a larger file may be a ZIP bomb
+ENTRIES_MAX = 2_000  # a large workbook with pictures has hundreds
+ENTRY_OCTETS = 512  # of the directory for each, with its name; each costs a kilobyte of memory
 LISTED_MAX = 12  # sheets named in a message
+FORMAT_CHARACTERS_MAX = 255  # of a number format, Excel's own limit
 
 WORKSHEET = "/worksheet"
-ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+TYPES_PART = "[Content_Types].xml"
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = "is no XLSX workbook that can be read; save it anew"
 MACRO_TYPE = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 PLAIN_TYPE = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
 
@@ -44,39 +48,79 @@ class SheetEntry:
     visible: bool
 
 
+class _Archive(io.RawIOBase):
+    """The file as zipfile reads it: its directory in one piece, before anything else.
+
+    Raises NotAWorkbook if the end record names a directory that is too large.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, octets: int = -1) -> bytes:
+        if octets > ENTRIES_MAX * ENTRY_OCTETS:
+            raise NotAWorkbook(
+                f"is a ZIP archive of more than {ENTRIES_MAX:,} files and no workbook"
+            )
+        return self._file.read(octets)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+
 class Package:
-    """An opened workbook. Damaged files raise the errors of zipfile, expat and others (sheets.BROKEN)."""
+    """An opened workbook. Damaged files raise the errors of zipfile, expat and others (BROKEN)."""
 
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0)
         try:
-            self.zip = zipfile.ZipFile(file)
+            self.zip = zipfile.ZipFile(_Archive(file))
         except zipfile.BadZipFile:
-            raise NotAWorkbook("is no XLSX workbook that can be read; save it anew") from None
+            raise NotAWorkbook(UNREADABLE) from None
         infos = self.zip.infolist()
         self._infos = {info.filename: info for info in infos}
+        self._refuse(infos)
+        self.workbook_part = self._related("", "/officeDocument")
+        book = elements_of(self.octets(self.workbook_part), "workbookPr", "definedName", "sheet")
+        named = {each.local: each for each in reversed(book)}
+        self._epoch = "1904" if _is_true(named.get("workbookPr"), "date1904") else ""
+        self._names = "definedName" in named
+        self.sheets = list(self._sheets(each for each in book if each.parent == "sheets"))
+        self.has_macros = MACRO_TYPE in self.octets(TYPES_PART)
+
+    def _refuse(self, infos: list[zipfile.ZipInfo]) -> None:
+        """Raise NotAWorkbook if the directory is not a workbook's."""
+        if len(infos) > ENTRIES_MAX:
+            raise NotAWorkbook(
+                f"is a ZIP archive of more than {ENTRIES_MAX:,} files and no workbook"
+            )
         if any(info.flag_bits & 1 for info in infos):
             raise NotAWorkbook("is protected by a password; save it without one")
         if "mimetype" in self._infos and "content.xml" in self._infos:
             raise NotAWorkbook("is in OpenDocument's format; save it as XLSX or CSV")
-        if "[Content_Types].xml" not in self._infos:
+        if TYPES_PART not in self._infos:
             raise NotAWorkbook("is a ZIP archive and no workbook; unpack it first (unzip)")
         if "xl/workbook.bin" in self._infos:
             raise NotAWorkbook("is in Excel's binary format; save it as XLSX or CSV")
-        if len(self._infos) != len(infos) or sum(i.file_size for i in infos) > OCTETS_MAX:
-            raise NotAWorkbook("is no XLSX workbook that can be read; save it anew")
-        self.workbook_part = self._related("", "/officeDocument")
-        root = self._xml(self.workbook_part)
-        properties = next(iter(_all(root, "workbookPr")), None)
-        self._epoch = "1904" if _is_true(properties, "date1904") else ""
-        self._names = any(True for _ in _all(root, "definedName"))
-        self.sheets = list(self._sheets(root))
-        self.has_macros = MACRO_TYPE in self.zip.read("[Content_Types].xml")
+        if sum(info.file_size for info in infos) > OCTETS_MAX:
+            most = f"{OCTETS_MAX >> 30} GiB"
+            raise NotAWorkbook(f"unpacks to more than {most}; save its sheet as CSV")
+        # Other methods are not the format's, and their dictionaries may fill the memory.
+        if len(self._infos) != len(infos) or any(
+            info.compress_type not in METHODS for info in infos
+        ):
+            raise NotAWorkbook(UNREADABLE)
 
     @property
     def relations_part(self) -> str:
         """The part with the workbook's relationships."""
-        return _relations_part(self.workbook_part)
+        return relations_part(self.workbook_part)
 
     @property
     def styles_part(self) -> str | None:
@@ -86,7 +130,17 @@ class Package:
             return None
 
     def styles_octets(self) -> bytes:
-        return self.zip.read(self.styles_part) if self.styles_part is not None else b""
+        return self.octets(self.styles_part) if self.styles_part is not None else b""
+
+    def octets(self, part: str) -> bytes:
+        """A part that is held in memory. Raises NotAWorkbook if it is too large."""
+        info = self._infos[part]
+        if info.file_size > PART_OCTETS_MAX:
+            most = f"{PART_OCTETS_MAX >> 20} MiB"
+            raise NotAWorkbook(
+                f"has more than {most} in {plain(part)}; copy the list into a new workbook"
+            )
+        return self.zip.read(info)
 
     def names(self) -> list[str]:
         """The names of all parts."""
@@ -124,49 +178,48 @@ class Package:
     def open(self, entry: SheetEntry) -> IO[bytes]:
         return self.zip.open(self._infos[entry.part])
 
-    def strings(self, characters_max: int = STRINGS_CHARACTERS_MAX) -> list[str]:
+    def strings(self) -> SharedStrings:
         """Return the shared strings, indexed by number. Raises NotAWorkbook if they are too large."""
+        strings = SharedStrings()
         try:
             part = self._related(self.workbook_part, "/sharedStrings")
         except KeyError:
-            return []
-        found: list[str] = []
-        characters = 0
+            return strings
         with self.zip.open(self._infos[part]) as stream:
-            for text in _read_strings(stream):
-                characters += len(text)
-                if characters > characters_max:
-                    raise NotAWorkbook("holds more text than fits in memory; save it as CSV")
-                found.append(text)
-        return found
+            if not strings.read(stream):
+                most = f"{STRINGS_OCTETS_MAX >> 20} MiB"
+                raise NotAWorkbook(f"holds more than {most} of text; save its sheet as CSV")
+        return strings
 
     def styles(self) -> list[str]:
         """Return each cell format's kind: "", date, time or duration; with 1904 appended for that epoch."""
-        if self.styles_part is None:
-            return []
-        root = self._xml(self.styles_part)
+        found = elements_of(self.styles_octets() or b"<x/>", "numFmt", "xf")
         codes = {
-            int(each.get("numFmtId", "0")): _kind_of(each.get("formatCode", ""))
-            for each in _all(root, "numFmt")
+            int(each.attributes.get("numFmtId", "0")): _kind_of(
+                each.attributes.get("formatCode", "")
+            )
+            for each in found
+            if each.local == "numFmt"
         }
         kinds: list[str] = []
-        for formats in _all(root, "cellXfs"):
-            for each in formats:
-                number = int(each.get("numFmtId", "0"))
+        for each in found:
+            if each.parent == "cellXfs":
+                number = int(each.attributes.get("numFmtId", "0"))
                 kind = codes.get(number, BUILT_IN.get(number, ""))
                 kinds.append(kind + self._epoch if kind in ("date", "time") else kind)
         return kinds
 
     # -- parts and relationships
 
-    def _sheets(self, root: ElementTree.Element) -> Iterator[SheetEntry]:
+    def _sheets(self, elements: Iterator[Element]) -> Iterator[SheetEntry]:
         related = dict(self._relations(self.workbook_part))
-        for sheet in _all(root, "sheet"):
-            key = next((value for name, value in sheet.items() if name.endswith("}id")), "")
+        for sheet in elements:
+            attributes = sheet.attributes
+            key = next((attributes[name] for name in attributes if local_name(name) == "id"), "")
             kind, part = related[key]
             if kind.endswith(WORKSHEET):
-                state = sheet.get("state", "visible")
-                yield SheetEntry(sheet.get("name", ""), part, state == "visible")
+                is_visible = attributes.get("state", "visible") == "visible"
+                yield SheetEntry(attributes.get("name", ""), part, is_visible)
 
     def _related(self, part: str, kind: str) -> str:
         for _, (type_, target) in self._relations(part):
@@ -176,39 +229,35 @@ class Package:
 
     def _relations(self, part: str) -> Iterator[tuple[str, tuple[str, str]]]:
         folder = posixpath.dirname(part)
-        root = self._xml(_relations_part(part))
-        for each in _all(root, "Relationship"):
-            target = each.get("Target", "")
-            path = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
-            yield each.get("Id", ""), (each.get("Type", ""), path)
-
-    def _xml(self, part: str) -> ElementTree.Element:
-        info = self._infos[part]
-        if info.file_size > PART_OCTETS_MAX:
-            raise ValueError(f"{part} is too large")
-        octets = self.zip.read(info)
-        if b"<!DOCTYPE" in octets:
-            raise ValueError("a workbook declares no entities")
-        return ElementTree.fromstring(octets)
+        for each in elements_of(self.octets(relations_part(part)), "Relationship"):
+            target = each.attributes.get("Target", "")
+            yield (
+                each.attributes.get("Id", ""),
+                (
+                    each.attributes.get("Type", ""),
+                    target_part(folder, target),
+                ),
+            )
 
 
-def _relations_part(part: str) -> str:
+def relations_part(part: str) -> str:
+    """The name of the part with a part's relationships."""
     folder, name = posixpath.split(part)
     return posixpath.join(folder, "_rels", f"{name}.rels")
 
 
-def _all(root: ElementTree.Element, local: str) -> Iterator[ElementTree.Element]:
-    """Return the elements of that name in any of the format's namespaces."""
-    return (each for each in root.iter() if each.tag.rpartition("}")[2] == local)
+def target_part(folder: str, target: str) -> str:
+    """The name of the part that a relationship of a part in this folder points to."""
+    return posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
 
 
-def _is_true(element: ElementTree.Element | None, attribute: str) -> bool:
-    return element is not None and element.get(attribute, "0") in ("1", "true", "on")
+def _is_true(element: Element | None, attribute: str) -> bool:
+    return element is not None and element.attributes.get(attribute, "0") in ("1", "true", "on")
 
 
 def _kind_of(code: str) -> str:
     """Return a format code's kind: "", date, time or duration."""
-    code = NO_CODE.sub("", code.partition(";")[0]).lower()
+    code = NO_CODE.sub("", code[:FORMAT_CHARACTERS_MAX].partition(";")[0]).lower()
     if "[" in code:
         return "duration"
     if "general" in code:
@@ -216,45 +265,3 @@ def _kind_of(code: str) -> str:
     if re.search("[dy]", code) or ("m" in code and not re.search("[hs]", code)):
         return "date"
     return "time" if re.search("[hs]", code) else ""
-
-
-def unescaped(text: str) -> str:
-    """Decode a string's escapes: `_x000D_` stands for a character that XML cannot hold."""
-    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
-
-
-def _read_strings(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the texts of sharedStrings.xml, read as a stream."""
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    done: list[str] = []
-    text: list[str] = []
-    hidden = 0  # depth within phonetic text, which is not part of a string
-
-    def start(name: str, _: Any) -> None:
-        nonlocal hidden
-        local = name.rpartition(":")[2]
-        if local == "rPh":
-            hidden += 1
-        elif local == "t" and not hidden:
-            parser.CharacterDataHandler = text.append
-
-    def end(name: str) -> None:
-        nonlocal hidden
-        local = name.rpartition(":")[2]
-        if local == "t":
-            parser.CharacterDataHandler = None
-        elif local == "rPh":
-            hidden -= 1
-        elif local == "si":
-            done.append(unescaped("".join(text)))
-            text.clear()
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    while piece := stream.read(READ_OCTETS):
-        parser.Parse(piece, False)
-        yield from done
-        done.clear()
-    parser.Parse(b"", True)
-    yield from done

@@ -10,7 +10,8 @@ from typing import IO, BinaryIO
 from xml.sax.saxutils import escape
 
 from mailprobe.api.cli.listfile.text import changed
-from mailprobe.api.cli.listfile.workbook.package import MACRO_TYPE, PLAIN_TYPE
+from mailprobe.api.cli.listfile.workbook.markup import elements_of
+from mailprobe.api.cli.listfile.workbook.package import MACRO_TYPE, PLAIN_TYPE, TYPES_PART
 from mailprobe.api.cli.listfile.workbook.sheets import (
     BROKEN,
     RawRow,
@@ -25,6 +26,7 @@ from mailprobe.api.cli.listfile.workbook.styles import (
     with_frozen_header,
 )
 from mailprobe.api.cli.listfile.workbook.summary import SummaryParts
+from mailprobe.api.cli.listfile.workbook.whole import check_whole
 from mailprobe.api.cli.output.counts import ResultCounts
 
 COMPRESSION = 4  # zlib's level: a third of the default's time for 5 % more octets
@@ -41,7 +43,6 @@ DIMENSION = re.compile(
     rb'(<(?:\w+:)?dimension\s[^>]*?ref\s*=\s*["\'](?:[A-Z]+[0-9]+:)?)([A-Z]+)([0-9]+)'
 )
 REFERENCE = re.compile(rb'(<(?:\w+:)?(?:row|c)\s(?:[^>]*?\s)?r\s*=\s*["\'][A-Z]*)([0-9]+)')
-MACROS = re.compile(rb"<(?:\w+:)?(?:Override|Relationship)\s[^>]*vbaProject[^>]*/>")
 
 Value = str | float | bool | None
 AddToRow = Callable[[RawRow, Sequence[Value]], None]
@@ -69,8 +70,8 @@ def open_sheet_writer(
 
     `names` are those of the further columns, or of all columns if `header` is None. `counts`
     are those of the summary, complete at the end of the block. The file is a complete
-    workbook once the block has ended without an error. Raises Changed if the source was
-    changed.
+    workbook, read once more, when the block has ended without an error. Raises Changed if
+    the source was changed, and NotAWorkbook if the result is not whole.
     """
     package = sheet.package
     around = sheet.around
@@ -129,6 +130,7 @@ def open_sheet_writer(
                 copy(info, out)
             sheet.check()
         summary.write(out, counts)
+    check_whole(file)
 
 
 def _cell(prefix: str, reference: str, value: Value, colours: dict[str, int]) -> str:
@@ -179,11 +181,10 @@ def _copy(
     """Copy a part; macros are dropped, because an .xlsx file must not contain them."""
     if "vbaProject" in info.filename or summary.replaces(info.filename):
         return
-    is_list = info.filename == "[Content_Types].xml" or info.filename.endswith(".rels")
-    if is_list or summary.concerns(info.filename):
+    if info.filename == TYPES_PART or summary.concerns(info.filename):
         octets = source.read(info)
         if b"vbaProject" in octets or MACRO_TYPE in octets:
-            octets = MACROS.sub(b"", octets.replace(MACRO_TYPE, PLAIN_TYPE))
+            octets = _without_macros(octets)
         octets = summary.changed(info.filename, octets)
         out.writestr(_fresh(info), octets, compresslevel=COMPRESSION)
         return
@@ -191,16 +192,25 @@ def _copy(
         shutil.copyfileobj(stream, target, 1 << 16)
 
 
+def _without_macros(octets: bytes) -> bytes:
+    """The types or relationships of a workbook without those of its macros."""
+    kept, place = [], 0
+    for entry in elements_of(octets, "Override", "Relationship"):
+        if any("vbaProject" in value for value in entry.attributes.values()):
+            kept.append(octets[place : entry.begin])
+            place = entry.end
+    return b"".join([*kept, octets[place:]]).replace(MACRO_TYPE, PLAIN_TYPE)
+
+
 def _row_with(raw: RawRow, cells: bytes, moved: int) -> bytes:
     """Return a row's octets with cells appended, and its row numbers increased by `moved`."""
     octets = raw.octets
-    tag_end = octets.index(b">", raw.begin) + 1
-    tag = SPANS.sub(b"", octets[raw.begin : tag_end])
-    body, closing = octets[tag_end : raw.insert], octets[raw.insert :]
-    if raw.insert == raw.begin:  # an empty element: <row …/>
+    tag = SPANS.sub(b"", octets[raw.begin : raw.content])
+    body, closing = octets[raw.content : raw.insert], octets[raw.insert :]
+    if raw.is_closed and cells:
         name = re.match(rb"<([^\s/>]+)", tag)
         assert name is not None
-        tag, body, closing = tag[:-2].rstrip() + b">", b"", b"</" + name[1] + b">"
+        tag, closing = tag[:-2].rstrip() + b">", b"</" + name[1] + b">" + closing
     if moved:
         tag, body = (REFERENCE.sub(_down(moved), each) for each in (tag, body))
     return octets[: raw.begin] + tag + body + cells + closing

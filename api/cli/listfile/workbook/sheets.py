@@ -5,31 +5,35 @@ and nothing else changed: types, formulas, formats and other sheets stay as they
 cell's text is its value: all digits of a number, a date in ISO 8601, the name of an error.
 """
 
-import datetime
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 from xml.parsers import expat
 
+from mailprobe.api.cli.listfile.bounds import COLUMNS_MAX, ROW_CHARACTERS_MAX, excess_of
 from mailprobe.api.cli.listfile.dialect import RawRecord
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import Records, Unvalued
 from mailprobe.api.cli.listfile.text import Watched
-from mailprobe.api.cli.listfile.workbook.package import (
-    STRINGS_CHARACTERS_MAX,
-    NotAWorkbook,
-    Package,
-    unescaped,
+from mailprobe.api.cli.listfile.workbook.markup import (
+    DEPTH_MAX,
+    fed_pieces,
+    local_name,
+    open_parser,
+    tag_end,
 )
+from mailprobe.api.cli.listfile.workbook.numbers import number_text
+from mailprobe.api.cli.listfile.workbook.package import UNREADABLE, NotAWorkbook, Package
+from mailprobe.api.cli.listfile.workbook.strings import unescaped
 
-READ_OCTETS = 1 << 16
-ROW_OCTETS_MAX = 1 << 26  # of one row, or of the XML after the last row: 64 MiB
+AROUND_OCTETS_MAX = 1 << 24  # 16 MiB around the rows: twice what the most links in a sheet take
 ROWS_MAX = 1_048_576
+SHEET_COLUMNS_MAX = 16_384
+OMITTED_ROWS_MAX = 10_000  # a cell far below a list stands for blank rows that the file omits
 
 # Elements that do not refer to a row: a sheet with only these can be moved down by a row.
 MOVABLE_NAMES = """
@@ -48,7 +52,13 @@ class RawRow:
     number: int
     octets: bytes = b""
     begin: int = 0  # offset of its element
+    content: int = 0  # offset of the end of its tag
     insert: int = 0  # offset of the end of its cells
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its element is `<row/>`."""
+        return self.octets[self.content - 2 : self.content] == b"/>"
 
 
 @dataclass(slots=True)
@@ -73,7 +83,6 @@ class Sheet:
         survey: Survey,
         name: str,
         wanted: str | None = None,
-        strings_max: int = STRINGS_CHARACTERS_MAX,
     ) -> None:
         self.name = name
         self.around = Around()
@@ -82,7 +91,7 @@ class Sheet:
         try:
             self.package = Package(file)
             self.entry = self.package.sheet(wanted)
-            self._strings = self.package.strings(strings_max)
+            self._strings = self.package.strings()
             self._styles = self.package.styles()
         except NotAWorkbook as bad:
             raise BadList(f"{name} {bad}") from None
@@ -103,16 +112,28 @@ class Sheet:
         """Yield every row from the first, including those that the file omits."""
         self.around = Around()
         parser = _SheetParser(self.around, self._value)
-        number = 0
+        number = omitted = 0
         try:
             with self.package.open(self.entry) as stream:
                 for cells, raw in parser.rows(stream):
                     if not number < raw.number <= ROWS_MAX:
                         raise self._broken()
+                    omitted += raw.number - number - 1
+                    if omitted > OMITTED_ROWS_MAX:
+                        raise BadList(
+                            f"{self.name}, row {raw.number:,}: stands under more than "
+                            f"{OMITTED_ROWS_MAX:,} blank rows; delete it, or the rows above it"
+                        )
                     for missing in range(number + 1, raw.number):
                         yield [], RawRow(missing)
                     number = raw.number
+                    if (excess := excess_of(cells)) is not None:
+                        raise BadList(
+                            f"{self.name}, row {number:,}: {excess}; put that right first"
+                        )
                     yield cells, raw
+        except TooLarge as large:
+            raise BadList(f"{self.name}, {large}; put that right first") from None
         except BROKEN:
             self.check()
             raise self._broken() from None
@@ -126,7 +147,7 @@ class Sheet:
         watched.check(self._survey, self.name)
 
     def _broken(self) -> BadList:
-        return BadList(f"{self.name} is no XLSX workbook that can be read; save it anew")
+        return BadList(f"{self.name} {UNREADABLE}")
 
     def _value(self, kind: str, style: int, text: str, has_formula: bool) -> str:
         """Return a cell's text."""
@@ -153,23 +174,28 @@ BROKEN = (
 Value = Callable[[str, int, str, bool], str]
 
 
+class TooLarge(Exception):
+    """A row that is refused while it is read, before it fills the memory; the message says why."""
+
+
 class _SheetParser:
     """One pass over a sheet's XML. Only octets since the end of the last row are held."""
 
     def __init__(self, around: Around, value: Value) -> None:
         self._around = around
         self._value = value
-        self._done: list[tuple[list[str], int, int, int]] = []  # cells; number, begin, insert
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
+        self._done: list[tuple[list[str], int, int, int, int]] = []  # see RawRow; the end tag
+        self._parser = open_parser()
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = None
-        self._parser.EntityDeclHandler = _refuse_entities
         self._row: list[str] = []
         self._number = 0
         self._begin = 0
+        self._insert: int | None = None  # where its cells end, if something follows them
         self._place = -1
+        self._depth = 0
+        self._characters = 0  # of the row
         self._kind, self._style, self._formula = "", 0, False
         self._text: list[str] = []
         self._hidden = 0  # depth within phonetic text, which is not part of a value
@@ -177,30 +203,33 @@ class _SheetParser:
     def rows(self, stream: IO[bytes]) -> Iterator[tuple[list[str], RawRow]]:
         held, base = bytearray(), 0  # the octets from the offset `base` of the sheet
         first = True
-        while True:
-            piece = stream.read(READ_OCTETS)
+        for piece in fed_pieces(self._parser, stream):
             held += piece
-            self._parser.Parse(piece, not piece)
-            for cells, number, begin, insert in self._done:
-                end = held.index(b">", insert - base) + 1
+            for cells, number, begin, insert, close in self._done:
+                content = tag_end(held, begin - base)
+                # At the end of `<row/>` the parser stands behind it.
+                is_closed = held[content - 2 : content] == b"/>"
+                end = content if is_closed else held.index(b">", close - base) + 1
                 raw = bytes(held[:end])
                 if first:
                     self._around.head = raw[: begin - base]
                     raw = raw[begin - base :]
+                    content -= begin - base
                     base, first = begin, False
                     del held[: len(self._around.head)]
-                yield cells, RawRow(number, raw, begin - base, insert - base)
+                yield cells, RawRow(number, raw, begin - base, content, insert - base)
                 del held[: len(raw)]
                 base += len(raw)
             self._done.clear()
-            if len(held) > ROW_OCTETS_MAX:
-                raise ValueError("a row without end")
-            if not piece:
-                break
+            if len(held) > AROUND_OCTETS_MAX:
+                raise ValueError("a row without end, or too much around the rows")
         self._around.tail = bytes(held)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        prefix, _, local = name.rpartition(":")
+        local = local_name(name)
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise ValueError("elements nest too deep")
         match local:
             case "c":
                 self._start_cell(attributes)
@@ -213,12 +242,16 @@ class _SheetParser:
             case "rPh":
                 self._hidden += 1
             case "row":
-                self._around.prefix = f"{prefix}:" if prefix else ""
+                self._around.prefix = name[: -len(local)]
                 self._row = []
+                self._insert = None
+                self._characters = 0
                 self._place = -1
                 self._number = int(attributes.get("r", self._number + 1))
                 self._begin = self._parser.CurrentByteIndex
             case _:
+                if local == "extLst" and self._insert is None:
+                    self._insert = self._parser.CurrentByteIndex
                 self._around.elements.add(local)
                 if local == "mergeCell":
                     last = attributes["ref"].rpartition(":")[2]
@@ -227,41 +260,56 @@ class _SheetParser:
     def _start_cell(self, attributes: dict[str, str]) -> None:
         position = attributes.get("r")
         self._place = self._place + 1 if position is None else column_of(position)
+        if self._place >= self._around.columns:
+            if self._place >= SHEET_COLUMNS_MAX:
+                raise ValueError("a cell beyond the last column")
+            self._around.columns = self._place + 1
         self._kind = attributes.get("t", "n")
         self._style = int(attributes.get("s", 0))
         self._formula = False
         self._text.clear()
 
     def _end(self, name: str) -> None:
-        local = name.rpartition(":")[2]
+        local = local_name(name)
+        self._depth -= 1
         if local in ("v", "t"):
             self._parser.CharacterDataHandler = None
         elif local == "c":
-            row = self._row
             text = self._value(self._kind, self._style, "".join(self._text), self._formula)
-            if self._place >= len(row):
-                row += [""] * (self._place + 1 - len(row))
-            elif row[self._place]:
-                raise ValueError("two cells in one place")
-            row[self._place] = text
+            if text or type(text) is Unvalued:  # cells that only have a format are not stored
+                self._keep(text)
         elif local == "row":
             self._around.rows += 1
             self._around.last_row = self._number
-            self._around.columns = max(self._around.columns, len(self._row))
-            self._done.append((self._row, self._number, self._begin, self._parser.CurrentByteIndex))
+            close = self._parser.CurrentByteIndex
+            insert = close if self._insert is None else self._insert
+            self._done.append((self._row, self._number, self._begin, insert, close))
         elif local == "rPh":
             self._hidden -= 1
+
+    def _keep(self, text: str) -> None:
+        row, place = self._row, self._place
+        if place >= COLUMNS_MAX:
+            raise TooLarge(f"row {self._number:,}: has more than {COLUMNS_MAX:,} columns")
+        self._characters += len(text)
+        if self._characters > ROW_CHARACTERS_MAX:
+            raise TooLarge(f"row {self._number:,}: has more than {ROW_CHARACTERS_MAX:,} characters")
+        if place >= len(row):
+            row += [""] * (place + 1 - len(row))
+        elif row[place]:
+            raise ValueError("two cells in one place")
+        row[place] = text
 
 
 def without_columns(raw: RawRow, columns: range, place: int) -> RawRow:
     """The row without the cells of these columns; `insert` is before the column `place`."""
-    if raw.insert == raw.begin:  # an empty element
+    if raw.is_closed:
         return raw
-    parser = expat.ParserCreate()
+    parser = open_parser()
     cells: list[tuple[int, int]] = []  # column, offset
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        if name.rpartition(":")[2] == "c":
+        if local_name(name) == "c":
             reference = attributes.get("r")
             column = cells[-1][0] + 1 if cells else 0
             cells.append(
@@ -283,11 +331,7 @@ def without_columns(raw: RawRow, columns: range, place: int) -> RawRow:
         else:
             after += raw.octets[begin:end]
     octets = before + after + raw.octets[raw.insert :]
-    return RawRow(raw.number, octets, raw.begin, len(before))
-
-
-def _refuse_entities(*_: Any) -> None:
-    raise ValueError("a workbook declares no entities")
+    return replace(raw, octets=octets, insert=len(before))
 
 
 _COLUMNS: dict[str, int] = {}
@@ -315,46 +359,3 @@ def column_letters(position: int) -> str:
         position, letter = divmod(position - 1, 26)
         letters = chr(65 + letter) + letters
     return letters
-
-
-# Numbers
-
-DAY_S = 86_400
-EPOCH = datetime.datetime(1899, 12, 30)
-EPOCH_1904 = datetime.datetime(1904, 1, 1)
-
-
-def number_text(text: str, kind: str) -> str:
-    """Return a number as text by its format's kind (see Package.styles()). Raises ValueError."""
-    if not kind:
-        if text.lstrip("-").isdigit():
-            return text
-        number = float(text)
-        return (
-            format(Decimal(repr(number)).to_integral_value(), "f")
-            if number.is_integer()
-            else repr(number)
-        )
-    seconds = round(float(text) * DAY_S, 3)
-    if kind == "duration" or seconds < 0:
-        return _duration(seconds)
-    try:
-        moment = (EPOCH_1904 if kind.endswith("1904") else EPOCH) + datetime.timedelta(
-            seconds=seconds
-        )
-    except OverflowError:
-        return text
-    if seconds < DAY_S:
-        return moment.time().isoformat()
-    # Excel counts a 29 February 1900, which did not exist: earlier days are off by one.
-    if not kind.endswith("1904") and seconds < 60 * DAY_S:
-        moment += datetime.timedelta(days=1)
-    return moment.date().isoformat() if seconds % DAY_S == 0 else moment.isoformat(" ")
-
-
-def _duration(seconds: float) -> str:
-    sign, whole = "-" if seconds < 0 else "", abs(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    part = f"{rest:06.3f}".rstrip("0").rstrip(".") if rest % 1 else f"{int(rest):02}"
-    return f"{sign}{hours}:{minutes:02}:{part}"

@@ -6,6 +6,8 @@ expected stays as it is.
 
 import re
 
+from mailprobe.api.cli.listfile.workbook.markup import Element, elements_of, with_children
+
 # The fills that spreadsheets use for good, neutral and bad.
 COLOURS = {"GREEN_LIGHT": "C6EFCE", "YELLOW_LIGHT": "FFEB9C", "RED_LIGHT": "FFC7CE"}
 
@@ -20,45 +22,28 @@ FILTER = re.compile(rb'(<(?:\w+:)?autoFilter\s[^>]*?ref="\$?[A-Z]+\$?[0-9]+:\$?)
 
 def with_colours(octets: bytes) -> tuple[bytes, dict[str, int]]:
     """The workbook's styles with a format for each light, and the formats' numbers."""
-    fills = _count(octets, b"fills", b"fill")
-    formats = _count(octets, b"cellXfs", b"xf")
+    fills = _first(octets, "fills")
+    formats = _first(octets, "cellXfs")
     if fills is None or formats is None:
         return octets, {}
-    prefix, first_fill = fills
-    _, first_format = formats
+    first_fill, first_format, prefix = fills.children, formats.children, fills.prefix
     pattern = '<{0}fill><{0}patternFill patternType="solid"><{0}fgColor rgb="FF{1}"/></{0}patternFill></{0}fill>'
     made = "".join(pattern.format(prefix, colour) for colour in COLOURS.values())
-    octets = _append(octets, b"fills", first_fill + len(COLOURS), made)
+    octets = with_children(octets, fills, made, first_fill + len(COLOURS))
     made = "".join(
         f'<{prefix}xf numFmtId="0" fontId="0" fillId="{first_fill + number}" borderId="0" xfId="0" '
         'applyFill="1"/>'
         for number in range(len(COLOURS))
     )
-    octets = _append(octets, b"cellXfs", first_format + len(COLOURS), made)
+    formats = _first(octets, "cellXfs")
+    assert formats is not None
+    octets = with_children(octets, formats, made, first_format + len(COLOURS))
     return octets, {light: first_format + number for number, light in enumerate(COLOURS)}
 
 
-def _count(octets: bytes, name: bytes, child: bytes) -> tuple[str, int] | None:
-    """The prefix of an element, and how many children it has; None without the element."""
-    found = re.search(
-        rb"<((?:\w+:)?)" + name + rb"(?:\s[^>]*)?>(.*?)</\1" + name + b">", octets, re.DOTALL
-    )
-    if found is None:
-        return None
-    children = re.findall(rb"<(?:\w+:)?" + child + rb"[\s/>]", found[2])
-    return found[1].decode(), len(children)
-
-
-def _append(octets: bytes, name: bytes, count: int, made: str) -> bytes:
-    octets = re.sub(
-        rb"(<(?:\w+:)?" + name + rb'\s[^>]*?\bcount=")\d+',
-        lambda found: found[1] + b"%d" % count,
-        octets,
-        count=1,
-    )
-    return re.sub(
-        rb"(</(?:\w+:)?" + name + b">)", lambda end: made.encode() + end[1], octets, count=1
-    )
+def _first(octets: bytes, name: str) -> Element | None:
+    """The first element of that name; None also without styles."""
+    return next(iter(elements_of(octets, name)), None) if octets else None
 
 
 def with_frozen_header(head: bytes, rows: int) -> bytes:

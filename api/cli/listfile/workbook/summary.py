@@ -5,11 +5,12 @@ own, and the workbook's list of sheets gets one entry more.
 """
 
 import io
-import re
 import zipfile
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
+from mailprobe.api.cli.listfile.workbook.markup import elements_of, with_children
+from mailprobe.api.cli.listfile.workbook.package import TYPES_PART
 from mailprobe.api.cli.listfile.workbook.styles import COLOURS
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import WORDS
@@ -38,7 +39,6 @@ TYPES = {
     "xl/drawings/{}.xml": "application/vnd.openxmlformats-officedocument.drawing+xml",
     "xl/charts/{}.xml": "application/vnd.openxmlformats-officedocument.drawingml.chart+xml",
 }
-PREFIX = re.compile(rb'xmlns:(\w+)="' + RELATIONSHIPS.encode() + b'"')
 
 
 def is_summary(entry: "SheetEntry") -> bool:
@@ -95,7 +95,8 @@ class SummaryParts:
         else:
             self._title = _free(TITLE, {each.title.casefold() for each in package.sheets}, " {}")
             self._stem = _free(STEM, names, "_{}", SHEET_PART)
-        self._is_possible = PREFIX.search(package.zip.read(self._workbook)) is not None
+        # The format's strict variant has another namespace.
+        self._is_possible = RELATIONSHIPS.encode() in package.octets(self._workbook)
 
     def concerns(self, part: str) -> bool:
         """Whether the part gets an entry for the new sheet."""
@@ -114,29 +115,28 @@ class SummaryParts:
             target = SHEET_PART.format(self._stem).removeprefix("xl/")
             if not self._workbook.startswith("xl/"):
                 target = "/" + SHEET_PART.format(self._stem)
-            made = f'<Relationship Id="{self._relation}" Type="{RELATIONSHIPS}/worksheet" Target="{target}"/>'
-            return _before_end(octets, b"Relationships", made)
-        if part == "[Content_Types].xml":
-            made = "".join(
-                f'<Override PartName="/{name.format(self._stem)}" ContentType="{kind}"/>'
+            return _appended(
+                octets,
+                "Relationships",
+                f'Relationship Id="{self._relation}" Type="{RELATIONSHIPS}/worksheet" Target="{target}"',
+            )
+        if part == TYPES_PART:
+            entries = (
+                f'Override PartName="/{name.format(self._stem)}" ContentType="{kind}"'
                 for name, kind in TYPES.items()
             )
-            return _before_end(octets, b"Types", made)
+            return _appended(octets, "Types", *entries)
         return octets
 
     def _with_sheet(self, octets: bytes) -> bytes:
-        prefix = PREFIX.search(octets)
-        assert prefix is not None
-        numbers = [int(number) for number in re.findall(rb'\ssheetId="(\d+)"', octets)]
-        made = (
-            f'sheet name={quoteattr(self._title)} sheetId="{max(numbers, default=0) + 1}" '
-            f'{prefix[1].decode()}:id="{self._relation}"/>'
-        ).encode()
-        return re.sub(
-            rb"(</((?:\w+:)?)sheets>)",
-            lambda end: b"<" + end[2] + made + end[1],
+        sheets = elements_of(octets, "sheet")
+        numbers = [int(sheet.attributes.get("sheetId", "0")) for sheet in sheets]
+        # The prefix is declared here: each other sheet may declare its own.
+        return _appended(
             octets,
-            count=1,
+            "sheets",
+            f'sheet name={quoteattr(self._title)} sheetId="{max(numbers, default=0) + 1}" '
+            f'xmlns:r="{RELATIONSHIPS}" r:id="{self._relation}"',
         )
 
     def write(self, out: zipfile.ZipFile, counts: ResultCounts) -> None:
@@ -158,10 +158,11 @@ class SummaryParts:
                 out.writestr(info, octets, zipfile.ZIP_DEFLATED)
 
 
-def _before_end(octets: bytes, element: bytes, made: str) -> bytes:
-    return re.sub(
-        rb"(</" + element + rb">\s*)\Z", lambda end: made.encode() + end[1], octets, count=1
-    )
+def _appended(octets: bytes, name: str, *entries: str) -> bytes:
+    """A part with entries at the end of its first element of that name, under its prefix."""
+    parent = elements_of(octets, name)[0]
+    made = "".join(f"<{parent.prefix}{entry}/>" for entry in entries)
+    return with_children(octets, parent, made)
 
 
 def _free(name: str, taken: set[str], numbered: str, pattern: str = "{}") -> str:

@@ -98,8 +98,9 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     rows = draw(st.lists(st.lists(cells | wild, min_size=width, max_size=width), max_size=6))
     rows = [["x"] * width, *rows]
     for number, row in enumerate(rows):
-        blank = number and draw(st.integers(0, 9)) == 0
-        row.insert(place, "" if blank else f"a{number}@shop.test")
+        address = f"a{number}@shop.test"
+        others = ["", *(f"a{number}@sho{end}p.test" for end in ("\n", "\r\n", "\r"))]
+        row.insert(place, draw(st.sampled_from([*[address] * 20, *others])) if number else address)
     header = [f"c{number}" for number in range(width)]
     header.insert(place, "email")
     return [header, *rows]
@@ -142,7 +143,8 @@ def test_any_table_comes_back_cell_for_cell(
     width = len(rows[0])
     assert [row[:width] for row in got] == written
     assert {len(row) for row in got} == {width + len(RESULT_FIELDS)}
-    assert addresses == [row[rows[0].index("email")] for row in rows[1:]]
+    assert addresses == [row[rows[0].index("email")] for row in written[1:]]
+    assert [row[width] for row in got[1:]] == addresses
 
 
 def cleaned_unless_unsure(

@@ -16,7 +16,8 @@ from python_calamine import CalamineWorkbook
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.listfile import BadList, OutputFormat, open_list, open_writer
 from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.listfile.workbook.sheets import column_letters, column_of, number_text
+from mailprobe.api.cli.listfile.workbook.numbers import number_text
+from mailprobe.api.cli.listfile.workbook.sheets import column_letters, column_of
 from tests.api.cli.cleaning.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 from tests.api.fake_source import result_of
@@ -243,6 +244,11 @@ def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path) -> None:
         (workbook({"s": SIMPLE.replace("r=\"A2\"", "r=\"?2\"")}), "can be read"),
         (workbook({"s": sheet(HEAD, row(2, '<c r="B2" t="s"><v>5</v></c>'))}), "can be read"),
         (workbook({"s": "<!DOCTYPE x [<!ENTITY a 'b'>]>" + SIMPLE.partition("\n")[2]}), "can be read"),
+        (workbook({"s": SIMPLE}, book="<a>"), "can be read"),
+        (workbook({"s": SIMPLE}, parts={"xl/_rels/workbook.xml.rels": "<a"}), "can be read"),
+        (workbook({"s": SIMPLE}, parts={"_rels/.rels": "\0"}), "can be read"),
+        (workbook({"s": SIMPLE}, parts={"xl/styles.xml": "<a></b>"}), "can be read"),
+        (workbook({"s": SIMPLE.replace('"UTF-8"', '"ISO-8859-1"')}), "can be read"),
         (workbook({"s": sheet(HEAD)}), "no rows under it"),
         (workbook({"s": sheet()}), "nothing but blank rows"),
     ],
