@@ -13,13 +13,12 @@ from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.limits import (
     ACTIVE_MAX,
     NAME_CHARACTERS_MAX,
-    ROWS_MAX,
     STRINGS_CHARACTERS_MAX,
     UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
-from mailprobe.api.lists.upload import EXTENSIONS, ListReader, spooled
+from mailprobe.api.lists.upload import EXTENSIONS, open_list_reader, spooled
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -92,10 +91,13 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         raise TooManyLists(ACTIVE_MAX)
     try:
         async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
-            rows_max = ROWS_MAX[call.caller.account.tier]
-            reader = ListReader(path, order.name, reading, rows_max)
-            while chunks := await reader.next_chunks():
-                await store.add_chunks(order.id, chunks)
+            with path.open("rb") as file:
+                account = call.caller.account
+                async with open_list_reader(
+                    file, extension, order.name, reading, account
+                ) as reader:
+                    while chunks := await reader.next_chunks():
+                        await store.add_chunks(order.id, chunks)
     except BaseException:
         service.background_writes.write_until_durable(lambda: store.delete_list(order.id))
         raise

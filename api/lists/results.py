@@ -6,7 +6,6 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -14,15 +13,16 @@ import msgspec
 import trio
 
 from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.listfile.workbook.new_workbook import (
-    CellType,
-    add_types,
-    open_new_workbook,
-)
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.lists.rows import StoredRow, results_of, rows_of
+from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
+from mailprobe.api.lists.rows import results_of, rows_of
+from mailprobe.api.lists.stored_row import StoredRow
+from mailprobe.api.reader.bounds import workbook_bounds
+from mailprobe.api.reader.client import open_reader
+from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
+from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
@@ -40,6 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 _turn = trio.Lock()  # of all downloads
+_workbook_turns = FairTurns(MADE_AT_ONCE_MAX)
 
 
 @dataclass(slots=True)
@@ -55,20 +56,15 @@ class ListResults:
     lights: Lights = None
     _earlier: "OrderedDict[int, dict[int, RowResult]]" = field(default_factory=OrderedDict)
 
-    async def each_chunk(
-        self, make: Callable[[list[Row]], T], *, in_thread: bool = False
-    ) -> AsyncIterator[T]:
-        """Yield what is made of the rows of each chunk, without those of other lights.
-
-        `in_thread`: it takes longer than other requests should wait.
-        """
+    async def each_chunk(self, make: Callable[[list[Row]], T]) -> AsyncIterator[T]:
+        """Yield what is made of the rows of each chunk, without those of other lights."""
         first = 0
         while chunks := await self.store.chunks(self.source.id, first=first, limit=CHUNKS_READ):
             for chunk in chunks:
                 async with _turn:
                     began_s = perf_counter()
                     rows = [row async for row in self._rows_of(chunk)]
-                    made = await trio.to_thread.run_sync(make, rows) if in_thread else make(rows)
+                    made = make(rows)
                     await trio.sleep(min(perf_counter() - began_s, PAUSE_S_MAX))
                 yield made
             first = chunks[-1].place + 1
@@ -132,30 +128,27 @@ async def csv_parts(results: ListResults) -> AsyncIterator[bytes]:
 
 
 async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
-    """A workbook, made in a file before its first part is sent."""
-    own, columns = list(results.source.columns), ResultColumns()
-    types: list[CellType] = ["blank"] * len(own)
+    """A workbook, made in a file by a process of its own before its first part is sent."""
+    source, columns, counts = results.source, ResultColumns(), ResultCounts()
+    own = list(source.columns)
 
-    def learn(rows: list[Row]) -> None:
-        for cells, _ in rows:
-            add_types(types, cells)
+    def made(rows: list[Row]) -> BookRows:
+        for _, result in rows:
+            if result is not None:
+                counts.count(result)
+        return BookRows([(cells, columns.values(result)) for cells, result in rows])
 
-    async for _ in ListResults(results.store, results.source).each_chunk(learn):
-        pass
-    counts = ResultCounts()
     with tempfile.TemporaryFile() as file:
-        book = open_new_workbook(file, [*own, *columns.names(own)], types, counts)
-        add = book.__enter__()
-
-        def write(rows: list[Row]) -> None:
-            for cells, result in rows:
-                if result is not None:
-                    counts.count(result)
-                add(cells, columns.values(result))
-
-        async for _ in results.each_chunk(write, in_thread=True):
-            pass
-        await trio.to_thread.run_sync(partial(book.__exit__, None, None, None))
+        descriptor, bounds = file.fileno(), workbook_bounds(source.rows)
+        async with (
+            _workbook_turns.turn(source.account_id),
+            open_reader("the workbook", bounds, [descriptor]) as maker,
+        ):
+            await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
+            async for rows in results.each_chunk(made):
+                await maker.send(rows)
+            await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
+            await maker.receive()
         file.seek(0)
         while octets := await trio.to_thread.run_sync(file.read, PART_OCTETS):
             yield octets

@@ -52,7 +52,7 @@ class Journal:
     """An open journal: answers are appended, and read by their offset in bytes."""
 
     def __init__(self, descriptor: int, name: str, end: int, *, is_kept: bool = True) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.name = name
         self.is_kept = is_kept  # a later run can continue it
         self._end = end  # of the last whole line
@@ -77,10 +77,10 @@ class Journal:
         try:
             while written < len(line):
                 octets = line[written:]
-                written += os.pwrite(self._descriptor, octets, self._end + written)
+                written += os.pwrite(self.descriptor, octets, self._end + written)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._end)
+                os.ftruncate(self.descriptor, self._end)
             reason = os.strerror(error.errno or 0)
             raise CannotWrite(f"{self.name} cannot be written: {reason}") from error
         self._end += len(line)
@@ -88,7 +88,7 @@ class Journal:
     def answers(self) -> Iterator[tuple[int, RowResult]]:
         """Every stored answer with its offset; counts `damaged` lines and `early_ends` anew."""
         self.damaged = self.early_ends = 0
-        with open(self._descriptor, "rb", closefd=False) as file:
+        with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
             offset = len(file.readline(LINE_OCTETS_MAX))
             for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
@@ -117,9 +117,9 @@ class Journal:
 
     def answer(self, offset: int) -> RowResult:
         """The answer at an offset. Raises CommandError if the file was changed."""
-        line = os.pread(self._descriptor, ANSWER_OCTETS, offset)
+        line = os.pread(self.descriptor, ANSWER_OCTETS, offset)
         while b"\n" not in line and len(line) < LINE_OCTETS_MAX:
-            more = os.pread(self._descriptor, LINE_OCTETS_MAX, offset + len(line))
+            more = os.pread(self.descriptor, LINE_OCTETS_MAX, offset + len(line))
             if not more:
                 break
             line += more
@@ -130,16 +130,16 @@ class Journal:
 
     def cut(self, offset: int) -> None:
         """Remove the answers from this offset on; 0 removes all of them, and the early ends."""
-        header = os.pread(self._descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
+        header = os.pread(self.descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
         if offset < header:
             self.early_ends = 0
         self._end = max(offset, header)
-        os.ftruncate(self._descriptor, self._end)
+        os.ftruncate(self.descriptor, self._end)
 
     def sync(self) -> None:
         """Write the journal through to the disk, against a power failure."""
         with suppress(OSError):
-            os.fsync(self._descriptor)
+            os.fsync(self.descriptor)
 
 
 @contextmanager

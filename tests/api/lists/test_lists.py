@@ -21,6 +21,7 @@ from python_calamine import CalamineWorkbook
 from mailprobe.api.lists import limits, upload
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.reader import chunks
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.schema import ListResponse
 from mailprobe.engine.testing.mail_host import MailHost
@@ -359,8 +360,8 @@ async def test_a_test_key_has_its_answers_and_costs_nothing(
 async def test_duplicates_across_chunks_have_the_result_of_the_first(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_UNITS", 3)
-    monkeypatch.setattr(upload, "CHUNK_ROWS_MAX", 5)
+    monkeypatch.setattr(chunks, "CHUNK_UNITS", 3)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS_MAX", 5)
     emails = [f"{('known', 'gone')[n % 2]}{n % 7}@friendly.test" for n in range(40)]
     emails[10:22] = [""] * 12
     async with open_list_shop() as shop:
@@ -382,7 +383,7 @@ async def test_killed_processes_answer_and_count_each_row_once(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Five kills each, so fifty in all; the last process finishes the list."""
-    monkeypatch.setattr(upload, "CHUNK_UNITS", 20)
+    monkeypatch.setattr(chunks, "CHUNK_UNITS", 20)
     rng = random.Random(seed)
     async with open_shop("scale") as shop:
         async with working_lists(shop):
@@ -473,7 +474,7 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
 async def test_rows_of_long_cells_make_small_chunks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_CHARACTERS_MAX", 1_000)
+    monkeypatch.setattr(chunks, "CHUNK_OCTETS_MAX", chunks.ROW_OCTETS_MAX + 1_000)
     async with open_list_shop() as shop:
         text = "email,n\n" + "".join(f"known{n}@friendly.test,{'x' * 900}\n" for n in range(10))
         list_id = (await send(shop, text)).body["list_id"]
