@@ -21,7 +21,7 @@ from mailprobe.api.cli.listfile import BadList, replacing
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.html_report import report_page
 from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.source import OpenSource
+from mailprobe.api.cli.source import OpenSource, ResumableSource
 from mailprobe.api.reader.frames import ReadAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
 
@@ -106,6 +106,8 @@ def _verify(passes: Passes, open_source: OpenSource) -> None:
 
     async def verify() -> None:
         async with open_source() as source:
+            if isinstance(source, ResumableSource) and passes.journal.is_kept:
+                source.keep_record(passes.journal)
             await passes.run(source)
 
     addresses = passes.addresses
@@ -143,7 +145,7 @@ def _unanswered(
 ) -> str:
     if order.journal is None:
         return "without an output file (-o) nothing is kept"
-    if not addresses.answered and not journal.early_ends:
+    if not (addresses.answered or journal.early_ends or journal.has_sent):
         order.journal.unlink(missing_ok=True)
         return "nothing was answered yet, and nothing is left behind"
     journal.sync()
