@@ -18,15 +18,6 @@ class VerdictCause(NamedTuple):
     blame: Blame | None
 
 
-# What time may cure within minutes. Not `full`, which takes its owner, nor `blocked_us`,
-# which takes ours: asking again would only confirm our bad name.
-PASSING: frozenset[Reason] = frozenset(
-    (
-        *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
-        *("no_connection_free", "resolver", "untested", "host_changed"),
-    )
-)
-
 BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.SYNTAX: VerdictCause("syntax", "address"),
     Outcome.DISPOSABLE: VerdictCause("disposable", "address"),

@@ -37,6 +37,15 @@ Reason = Literal[
     "resolver",
     "unclear",
 ]
+
+# What time may cure within minutes. Not `full`, which takes its owner, nor `blocked_us`,
+# which takes ours: asking again would only confirm our bad name.
+PASSING: frozenset[Reason] = frozenset(
+    (
+        *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
+        *("no_connection_free", "resolver", "untested", "host_changed"),
+    )
+)
 # `us` is this machine: its address, its names, its reputation. `network` lies between.
 Blame = Literal["address", "host", "us", "network"]
 

@@ -133,9 +133,10 @@ def clean(
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.cleaning.outputs import Order, Selection, output_path
+        from mailprobe.api.cli.cleaning.outputs import Order, output_path
         from mailprobe.api.cli.cleaning.passes import Recheck
         from mailprobe.api.cli.cleaning.run import clean_list
+        from mailprobe.api.cli.cleaning.selection import Selection
         from mailprobe.api.cli.listfile import ReadOptions, known_encoding
         from mailprobe.api.cli.output.advice import failure_of
         from mailprobe.api.cli.output.progress import show_progress

@@ -6,12 +6,13 @@ One source is an engine in this process, another a service over HTTP (http_sourc
 from array import array
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
+    from mailprobe.api.cli.cleaning.journal import SentList, SentRequest
     from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.stream.engine import Engine
 
@@ -31,6 +32,23 @@ class AnswerSource(Protocol):
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]: ...
+
+
+class SentRecord(Protocol):
+    """What a run has sent to a service, kept so that a later run gets the same answers again."""
+
+    @property
+    def sent(self) -> "list[SentRequest | SentList]":
+        """What an earlier run sent that may still have answers; who has used them takes it out."""
+
+    def record_sent(self, sent: "SentRequest | SentList") -> None: ...
+
+
+@runtime_checkable
+class ResumableSource(Protocol):
+    """An AnswerSource that pays for no answer twice if it may keep a record of what it sends."""
+
+    def keep_record(self, record: SentRecord) -> None: ...
 
 
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]

@@ -11,10 +11,8 @@ ROWS_MAX: Mapping[Tier, int] = {"free": 1_000, "builder": 100_000, "scale": 1_00
 # costs its reading, and no unit if it has no address.
 BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=20)
 NAME_CHARACTERS_MAX = 200
-CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
-CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
-CHUNK_OCTETS_MAX = 1 << 20  # of its rows: a chunk is held in memory wherever it is used
 UPLOADS_MAX = 16  # at a time, by a process: each may hold UPLOAD_OCTETS_MAX of disk
-READ_AT_ONCE_MAX = 2  # of them are read at a time: a workbook's texts are held in memory
+READ_AT_ONCE_MAX = 2  # of them are read at a time, each by a process of 512 MiB at most
+MADE_AT_ONCE_MAX = 2  # workbooks for downloads, each by a process as well
 UPLOAD_S_MAX = 900
 UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -13,12 +15,11 @@ from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.limits import (
     BOUNDS,
     NAME_CHARACTERS_MAX,
-    ROWS_MAX,
     UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
-from mailprobe.api.lists.upload import EXTENSIONS, ListReader, spooled
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader, spooled
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -37,6 +38,8 @@ from mailprobe.api.rest.schema import (
 from mailprobe.api.service import Service
 from mailprobe.storage import contract
 from mailprobe.storage.lists.records import ListOrder, ListState, StoredList
+
+OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
 LISTED_MAX = 100
 UNNAMED = "list"
@@ -90,23 +93,27 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
     )
     async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
-        rows_max = ROWS_MAX[call.caller.account.tier]
-        reader = ListReader(path, order.name, reading, rows_max)
-        made = await call.at_most_once(lambda: _store_list(service, call, order, reader, starts))
+        with path.open("rb") as file:
+            account = call.caller.account
+            opened = partial(open_list_reader, file, extension, order.name, reading, account)
+            made = await call.at_most_once(
+                lambda: _store_list(service, call, order, opened, starts)
+            )
     queue.wake()
     return made
 
 
 async def _store_list(
-    service: Service, call: Call, order: ListOrder, reader: ListReader, starts: bool
+    service: Service, call: Call, order: ListOrder, opened: OpenReader, starts: bool
 ) -> OperationReply:
     """Store the rows, then let the list run; what fails leaves nothing. Raises Refusal."""
     store, mib_max = service.store, service.plan(call.caller).lists_mib
     state: ListState = "running" if starts else "paused"
     await _create(service, call, order)
     try:
-        while chunks := await reader.next_chunks():
-            await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
+        async with opened() as reader:
+            while chunks := await reader.next_chunks():
+                await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
         made = await store.change_list(
             order.id, state, before=["loading"], loaded=reader.loaded,
             idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, service)),

@@ -9,7 +9,6 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, repeat
 from time import thread_time
 from typing import Any, TypeVar, TypeVarTuple
@@ -18,15 +17,16 @@ import msgspec
 import trio
 
 from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.listfile.workbook.new_workbook import (
-    CellType,
-    add_types,
-    open_new_workbook,
-)
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.lists.rows import StoredRow, results_in, results_of, rows_of
+from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
+from mailprobe.api.lists.rows import results_in, results_of, rows_of
+from mailprobe.api.lists.stored_row import StoredRow
+from mailprobe.api.reader.bounds import workbook_bounds
+from mailprobe.api.reader.client import open_reader
+from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
+from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
@@ -46,6 +46,7 @@ Decoded = tuple[list[StoredRow], dict[int, Results]]  # of some chunks, the resu
 
 _encode = msgspec.json.Encoder().encode
 _turn = trio.Lock()  # of all downloads
+_workbook_turns = FairTurns(MADE_AT_ONCE_MAX)
 
 
 async def worked(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
@@ -212,31 +213,28 @@ def _absent(cells: Sequence[str], own: Sequence[str]) -> Iterator[str]:
 
 
 async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
-    """A workbook, made in a file before its first part is sent."""
-    own = await results.store.list_columns(results.source.id)
-    columns = ResultColumns()
-    types: list[CellType] = ["blank"] * len(own)
+    """A workbook, made in a file by a process of its own before its first part is sent."""
+    source, columns, counts = results.source, ResultColumns(), ResultCounts()
+    own = await results.store.list_columns(source.id)
 
-    def learn(rows: Iterator[Row]) -> None:
-        for cells, _ in rows:
-            add_types(types, cells)
+    def made(rows: Iterator[Row]) -> BookRows:
+        taken = list(rows)
+        for _, result in taken:
+            if result is not None:
+                counts.count(result)
+        return BookRows([(cells, columns.values(result)) for cells, result in taken])
 
-    async for group in ListResults(results.store, results.source).groups():
-        await worked(learn, group)
-    counts = ResultCounts()
     with tempfile.TemporaryFile() as file:
-        book = open_new_workbook(file, [*own, *columns.names(own)], types, counts)
-        add = book.__enter__()
-
-        def write(rows: Iterator[Row]) -> None:
-            for cells, result in rows:
-                if result is not None:
-                    counts.count(result)
-                add(cells, columns.values(result))
-
-        async for group in results.groups():
-            await worked(write, group)
-        await trio.to_thread.run_sync(partial(book.__exit__, None, None, None))
+        descriptor, bounds = file.fileno(), workbook_bounds(source.rows)
+        async with (
+            _workbook_turns.turn(source.account_id),
+            open_reader("the workbook", bounds, [descriptor]) as maker,
+        ):
+            await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
+            async for group in results.groups():
+                await maker.send(await worked(made, group))
+            await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
+            await maker.receive()
         file.seek(0)
         while octets := await trio.to_thread.run_sync(file.read, PIECE_OCTETS_MAX):
             yield octets

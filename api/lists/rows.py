@@ -12,18 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from mailprobe.api.cli.output.results import RowResult, row_result
+from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.lists.records import ListChunk
-
-
-class StoredRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of a list: where its address is, and its own cells."""
-
-    place: int | None  # of the chunk
-    number: int | None  # of the address in that chunk
-    address: str | None
-    cells: list[str]
 
 
 class StoredResult(msgspec.Struct, frozen=True, array_like=True):
@@ -55,10 +47,6 @@ class StoredResult(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.json.Encoder()
 _rows = msgspec.json.Decoder(StoredRow)
 _results = msgspec.json.Decoder(StoredResult)
-
-
-def encode_row(row: StoredRow) -> str:
-    return _encoder.encode(row).decode() + "\n"
 
 
 def _lines(text: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The messages of the live socket. Each is one line or more; each line stands for itself.
 
+Lines end at LF; a CR before it is white space.
+
 From the client:
 
     ann@example.org                               an address
@@ -17,7 +19,7 @@ From the service, each a JSON object with its `type`:
     done     `answered`; the socket closes
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,7 @@ from mailprobe.api.rest.refusals import InvalidRequest
 MESSAGE_CHARACTERS_MAX = 64 * 1024
 LINES_MAX = 1_000  # of a message
 REF_CHARACTERS_MAX = 200
+REFS = range(-(2**63), 2**64)  # the integers that a result can repeat: orjson writes no others
 SHOWN_CHARACTERS_MAX = 80  # of a line, in an error
 
 Ref = str | int | float | None
@@ -67,14 +70,14 @@ _decode = msgspec.json.Decoder(_Line).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read_message(message: str | bytes) -> list[LiveInput]:
-    """Return what a message has. Raises InvalidRequest."""
+def read_message(message: str | bytes) -> Iterator[LiveInput]:
+    """Yield what a message has. Raises InvalidRequest, after what is before the malformed line."""
     if isinstance(message, bytes):
         raise _malformed("A message must be text.")
-    lines = [line for line in message.splitlines() if line.strip()]
+    lines = [line for line in message.split("\n") if line.strip()]
     if len(lines) > LINES_MAX:
         raise _malformed(f"A message has at most {LINES_MAX:,} lines.")
-    return [_input_of(line) for line in lines]
+    yield from map(_input_of, lines)
 
 
 def _input_of(line: str) -> LiveInput:
@@ -86,6 +89,8 @@ def _input_of(line: str) -> LiveInput:
         raise _malformed(f"The line {_shown(line)} cannot be read: {error}.") from None
     if isinstance(read.ref, str) and len(read.ref) > REF_CHARACTERS_MAX:
         raise _malformed(f"A ref has at most {REF_CHARACTERS_MAX} characters.")
+    if isinstance(read.ref, int) and read.ref not in REFS:
+        raise _malformed("A ref that is a whole number fits into 64 bits.")
     match read:
         case _Line(email=str(email), ref=ref, type=None, list=None):
             return LiveAddress(email, ref)

@@ -7,8 +7,8 @@ import msgspec
 import trio
 
 from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.reasons import PASSING, VerdictCause, cause_by_result
-from mailprobe.engine.verdict import Verdict
+from mailprobe.engine.reasons import VerdictCause, cause_by_result
+from mailprobe.engine.verdict import PASSING, Verdict
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import settings
 
+from tests.api.reader_in_thread import read_in_threads
 from tests.api.service_fixture import Shop, open_shop
 
 # Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
@@ -24,3 +25,15 @@ async def free_shop() -> AsyncIterator[Shop]:
     """The same with an account of the free tier."""
     async with open_shop("free") as shop:
         yield shop
+
+
+@pytest.fixture(autouse=True)
+def readers_in_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are read in threads, which virtual time does not overtake; `real_readers` undoes it."""
+    if "real_readers" not in request.fixturenames:
+        read_in_threads(monkeypatch)
+
+
+@pytest.fixture
+def real_readers() -> None:
+    """Lists are read by processes of their own."""

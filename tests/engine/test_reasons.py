@@ -7,12 +7,11 @@ import pytest
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.reasons import (
     BY_OUTCOME,
-    PASSING,
     VerdictCause,
     cause_by_result,
     verdict_cause,
 )
-from mailprobe.engine.verdict import Blame, Outcome, Reason, judge
+from mailprobe.engine.verdict import PASSING, Blame, Outcome, Reason, judge
 
 CASES = [
     (Outcome.SYNTAX, "syntax", "syntax", "address"),

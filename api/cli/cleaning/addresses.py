@@ -1,13 +1,15 @@
 """The distinct addresses of a list: which are answered, and which to ask about again. Pure."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mailprobe.api.cli.source import domain_of
 
 NOT_VERIFIED = -1
 FINAL = 0.0  # in the place of a due time
+NO_ADDRESS = -1  # in the place of the number, or of the offset, of a row's address
+ROWS_AT_ONCE = 8_192
 
 
 @dataclass(slots=True)
@@ -17,18 +19,40 @@ class DistinctAddresses:
     An answer that time may better has a due time, when its address is asked about again.
     """
 
-    rows: int = 0
+    row_numbers: "array[int]" = field(default_factory=lambda: array("i"))  # of each row's address
     numbers: dict[str, int] = field(default_factory=dict)
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     due_at: "array[float]" = field(default_factory=lambda: array("d"))  # Unix time, or FINAL
     answered: int = 0
 
     def add(self, address: str) -> None:
-        self.rows += 1
-        if address and address not in self.numbers:
-            self.numbers[address] = len(self.offsets)
+        """Add a row; "" is one without an address."""
+        number = self.numbers.get(address, NO_ADDRESS)
+        if address and number == NO_ADDRESS:
+            number = self.numbers[address] = len(self.offsets)
             self.offsets.append(NOT_VERIFIED)
             self.due_at.append(FINAL)
+        self.row_numbers.append(number)
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_numbers)
+
+    def row_offsets(self) -> Iterator[bytes]:
+        """For each row the offset of its answer or NO_ADDRESS, as octets of array("q")."""
+        offsets = self.offsets
+        for start in range(0, self.rows, ROWS_AT_ONCE):
+            numbers = self.row_numbers[start : start + ROWS_AT_ONCE]
+            found = (offsets[number] if number >= 0 else NO_ADDRESS for number in numbers)
+            yield array("q", found).tobytes()
+
+    def answers(self) -> Iterator[tuple[int, int]]:
+        """The offset of each answer, and how many rows have it."""
+        rows = array("i", bytes(4 * len(self.offsets)))
+        for number in self.row_numbers:
+            if number >= 0:
+                rows[number] += 1
+        return zip(self.offsets, rows, strict=True)
 
     def offset(self, address: str) -> int | None:
         """The offset of its answer; None if it has none yet."""

@@ -9,7 +9,13 @@ line for each answer in order of arrival. Each line is written at once and whole
 loses none and tears at most the last, which is cut off when the journal is reopened. A
 line that does not match its checksum (CRC-32 of the text before it) is ignored, and its
 address is verified again. A line {"ended_early":true} stands where a run ended because of
-this machine or its network. The file is locked while a run uses it.
+this machine or its network. What is sent to a service has a line before it is sent, so that
+a later run gets the same answers again and pays for none twice:
+
+    {"key":"9b1c…","emails":["ann@shop.test",…],"crc":…}
+    {"list":"2f0e…","crc":…}
+
+The file is locked while a run uses it.
 """
 
 import errno
@@ -48,24 +54,49 @@ class Header(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class SentRequest(msgspec.Struct, frozen=True):
+    """A request to a service, by its Idempotency-Key."""
+
+    key: str
+    emails: list[str]
+
+
+class SentList(msgspec.Struct, frozen=True):
+    """A list that a service verifies; `done` once all of its answers are here."""
+
+    list: str
+    done: bool = False
+
+
 class Journal:
     """An open journal: answers are appended, and read by their offset in bytes."""
 
     def __init__(self, descriptor: int, name: str, end: int, *, is_kept: bool = True) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.name = name
         self.is_kept = is_kept  # a later run can continue it
         self._end = end  # of the last whole line
         self.damaged = 0
         self.early_ends = 0  # runs that ended because of this machine or its network
+        # What an earlier run sent to a service that may still have answers to it, in order.
+        self.sent: list[SentRequest | SentList] = []
+        self.has_sent = False
         self._decoder = msgspec.json.Decoder(RowResult)
 
     def append(self, result: RowResult) -> int:
         """Append an answer and return its offset. CannotWrite leaves no torn line."""
         offset = self._end
-        line = msgspec.json.encode(result)[:-1]
-        self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
+        self._write_checked(result)
         return offset
+
+    def record_sent(self, sent: SentRequest | SentList) -> None:
+        """Record what is about to be sent to a service."""
+        self._write_checked(sent)
+        self.has_sent = True
+
+    def _write_checked(self, record: RowResult | SentRequest | SentList) -> None:
+        line = msgspec.json.encode(record)[:-1]
+        self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
 
     def record_early_end(self) -> None:
         """Record that this run ends because of this machine or its network."""
@@ -77,28 +108,34 @@ class Journal:
         try:
             while written < len(line):
                 octets = line[written:]
-                written += os.pwrite(self._descriptor, octets, self._end + written)
+                written += os.pwrite(self.descriptor, octets, self._end + written)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._end)
+                os.ftruncate(self.descriptor, self._end)
             reason = os.strerror(error.errno or 0)
             raise CannotWrite(f"{self.name} cannot be written: {reason}") from error
         self._end += len(line)
 
     def answers(self) -> Iterator[tuple[int, RowResult]]:
-        """Every stored answer with its offset; counts `damaged` lines and `early_ends` anew."""
+        """Every stored answer with its offset; reads `damaged`, `early_ends` and `sent` anew."""
         self.damaged = self.early_ends = 0
-        with open(self._descriptor, "rb", closefd=False) as file:
+        open_sent = _OpenSent()
+        with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
             offset = len(file.readline(LINE_OCTETS_MAX))
             for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
                 if line == EARLY_END:
                     self.early_ends += 1
-                elif (result := self._read(line)) is None:
-                    self.damaged += 1
-                else:
+                elif (result := self._read(line)) is not None:
+                    open_sent.answered(result.email)
                     yield offset, result
+                elif (sent := _sent_of(line)) is not None:
+                    open_sent.add(sent)
+                else:
+                    self.damaged += 1
                 offset += len(line)
+        self.sent = open_sent.left()
+        self.has_sent = self.has_sent or bool(self.sent)
 
     def _read(self, line: bytes) -> RowResult | None:
         """The answer of a line; None if the line is damaged."""
@@ -117,9 +154,9 @@ class Journal:
 
     def answer(self, offset: int) -> RowResult:
         """The answer at an offset. Raises CommandError if the file was changed."""
-        line = os.pread(self._descriptor, ANSWER_OCTETS, offset)
+        line = os.pread(self.descriptor, ANSWER_OCTETS, offset)
         while b"\n" not in line and len(line) < LINE_OCTETS_MAX:
-            more = os.pread(self._descriptor, LINE_OCTETS_MAX, offset + len(line))
+            more = os.pread(self.descriptor, LINE_OCTETS_MAX, offset + len(line))
             if not more:
                 break
             line += more
@@ -130,16 +167,61 @@ class Journal:
 
     def cut(self, offset: int) -> None:
         """Remove the answers from this offset on; 0 removes all of them, and the early ends."""
-        header = os.pread(self._descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
+        header = os.pread(self.descriptor, HEADER_OCTETS_MAX, 0).find(b"\n") + 1
         if offset < header:
             self.early_ends = 0
         self._end = max(offset, header)
-        os.ftruncate(self._descriptor, self._end)
+        os.ftruncate(self.descriptor, self._end)
 
     def sync(self) -> None:
         """Write the journal through to the disk, against a power failure."""
         with suppress(OSError):
-            os.fsync(self._descriptor)
+            os.fsync(self.descriptor)
+
+
+class _OpenSent:
+    """Finds the requests without an answer to each of their addresses."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, SentRequest | SentList] = {}  # by key, or by the list's
+        self._awaited: dict[str, str] = {}  # the key of the last request, by address
+        self._counts: dict[str, int] = {}  # of awaited addresses, by key
+
+    def add(self, sent: SentRequest | SentList) -> None:
+        if isinstance(sent, SentList):
+            self._sent.pop(sent.list, None)
+            if not sent.done:
+                self._sent[sent.list] = sent
+            return
+        self._sent[sent.key] = sent
+        self._counts[sent.key] = 0
+        for email in sent.emails:
+            self.answered(email)
+            self._awaited[email] = sent.key
+            self._counts[sent.key] += 1
+
+    def answered(self, email: str) -> None:
+        key = self._awaited.pop(email, None)
+        if key is not None:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key], self._sent[key]
+
+    def left(self) -> list[SentRequest | SentList]:
+        return list(self._sent.values())
+
+
+def _sent_of(line: bytes) -> SentRequest | SentList | None:
+    """What a line says was sent; None if it says something else, or is damaged."""
+    content, _, checksum = line.rpartition(CHECKSUM)
+    try:
+        if not content or int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
+            return None
+        if content.startswith(b'{"list":'):
+            return msgspec.json.decode(line, type=SentList)
+        return msgspec.json.decode(line, type=SentRequest)
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 @contextmanager

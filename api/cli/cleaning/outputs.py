@@ -1,9 +1,11 @@
 """Where a cleaned list is written, and which of its rows. The output appears only once it is complete."""
 
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -11,24 +13,21 @@ from typing import IO, Any, BinaryIO
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.journal import Journal
 from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
-from mailprobe.api.cli.errors import CommandError, Misuse, print_error
+from mailprobe.api.cli.cleaning.selection import ALL_ROWS, Selection
+from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.listfile import (
-    List,
-    ListRow,
-    OutputFormat,
     ReadOptions,
-    ResultColumns,
-    RowResult,
-    open_writer,
     replacing,
+    temporary_file,
     unpacked_name,
     writing_to,
 )
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.html_report import ReportCounts
-from mailprobe.api.cli.output.lights import Light, light_of
+from mailprobe.api.cli.output.lights import Light
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.api.reader.frames import WriteRows
+from mailprobe.api.reader.own_list import OwnList
 
 ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
 # The files of --split: the part of the name, and the lights of the rows. Rows without an
@@ -38,23 +37,6 @@ SPLIT: dict[str, frozenset[Light]] = {
     "confirm": frozenset({"YELLOW_LIGHT"}),
     "drop": frozenset({"RED_LIGHT"}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which rows are written: None for `lights` means all, blank rows too."""
-
-    lights: frozenset[Light] | None = None
-    has_blank: bool = False  # rows without an address are written, too
-    dedupe: bool = False  # the first row of each mailbox only
-
-    def takes(self, result: RowResult | None) -> bool:
-        if self.lights is None:
-            return True
-        return self.has_blank if result is None else light_of(result) in self.lights
-
-
-ALL_ROWS = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +160,7 @@ class Written:
 
 def write_list(
     order: Order,
-    source: List,
-    manner: OutputFormat,
+    source: OwnList,
     journal: Journal,
     addresses: DistinctAddresses,
     standard_output: BinaryIO,
@@ -188,81 +169,54 @@ def write_list(
     if addresses.rows >= ROWS_LONG:
         print_error(f"writing {addresses.rows:,} rows")
     may_replace = order.may_replace
+    made: Written | None = None
     rows = 0
-    for path, selection in order.outputs().items():
-        if path is None:
-            with writing_to("standard output"):
-                made = _write_rows(
-                    standard_output, order, selection, source, manner, journal, addresses
+    with temporary_file() as offsets:
+        for octets in addresses.row_offsets():
+            offsets.write(octets)
+        offsets.flush()
+        for path, selection in order.outputs().items():
+            with _opened_output(path, standard_output, may_replace=may_replace) as file:
+                command = WriteRows(
+                    journal.name,
+                    addresses.rows,
+                    None if selection.lights is None else sorted(selection.lights),
+                    selection.has_blank,
+                    selection.dedupe,
+                    order.suggest,
                 )
-        else:
-            with replacing(path, may_replace=may_replace) as file:
-                made = _write_rows(file, order, selection, source, manner, journal, addresses)
-        rows += made.rows
+                source.begin_writing(command, file, journal.descriptor, offsets)
+                made = made or _counted(order, journal, addresses)  # meanwhile
+                rows += source.finish_writing()
+    assert made is not None
     made.rows = rows
     return made
 
 
-def _write_rows(
-    file: BinaryIO,
-    order: Order,
-    selection: Selection,
-    source: List,
-    manner: OutputFormat,
-    journal: Journal,
-    addresses: DistinctAddresses,
-) -> Written:
-    """The second reading: write the rows with their answers. Raises if the list was changed."""
+@contextmanager
+def _opened_output(
+    path: Path | None, standard_output: BinaryIO, *, may_replace: bool
+) -> Iterator[BinaryIO]:
+    """The file of an output. Standard output is written once the list is complete."""
+    if path is not None:
+        with replacing(path, may_replace=may_replace) as file:
+            yield file
+        return
+    with temporary_file() as file:
+        yield file
+        file.seek(0)
+        with writing_to("standard output"):
+            shutil.copyfileobj(file, standard_output)
+            standard_output.flush()
+
+
+def _counted(order: Order, journal: Journal, addresses: DistinctAddresses) -> Written:
+    """The counts of the list's rows."""
     made = Written(report=None if order.report is None else ReportCounts())
-    rows = 0
-    mailboxes: set[str] = set()
-    columns = ResultColumns(order.suggest)
-    with journal.reading() as answers, open_writer(file, manner, source, columns) as write:
-        for row in _rows_again(source):
-            rows += 1
-            result = None
-            if row.address:
-                number = addresses.numbers.get(row.address)
-                if number is None:
-                    raise _changed(source)
-                result = answers.answer(addresses.offsets[number])
-                if result.email != row.address:
-                    raise CommandError(f"{journal.name} was changed while it was used")
-                made.counts.count(result)
-                if made.report is not None:
-                    made.report.count(result)
-                if selection.dedupe:
-                    mailbox = mailbox_of(row.address)
-                    if mailbox in mailboxes:
-                        continue
-                    mailboxes.add(mailbox)
-            if selection.takes(result):
-                write(row, result)
-                made.rows += 1
-        if rows != addresses.rows:
-            raise _changed(source)
-    file.flush()
+    with journal.reading() as answers:
+        for offset, rows in addresses.answers():
+            result = answers.answer(offset)
+            made.counts.count(result, rows)
+            if made.report is not None:
+                made.report.count(result, rows)
     return made
-
-
-def mailbox_of(address: str) -> str:
-    """What two spellings of the same mailbox have in common; domains have no case."""
-    try:
-        return parse(address).mailbox
-    except NotAnAddress:
-        return address
-
-
-def _rows_again(source: List) -> Iterator[ListRow]:
-    """The rows of a list that was read before: any error means that it was changed.
-
-    A complete reading that differs in size or fingerprint raises Changed.
-    """
-    try:
-        yield from source.rows()
-    except (Misuse, UnicodeError, ValueError, EOFError, StopIteration, OSError) as error:
-        raise _changed(source) from error
-
-
-def _changed(source: List) -> CommandError:
-    return CommandError(f"{source.name} was changed while it was cleaned; clean it again")

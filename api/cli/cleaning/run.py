@@ -1,6 +1,6 @@
 """Cleans a list: reads it twice, verifies each address once, writes it as a whole.
 
-The first reading finds the distinct addresses, answers go to the journal as they
+A process of its own does the reading and the writing. The first reading finds the distinct addresses, answers go to the journal as they
 arrive, and the second reading writes each row with its answer. Memory holds the
 addresses and the offsets of their answers, nothing else that grows.
 """
@@ -17,20 +17,13 @@ from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_jo
 from mailprobe.api.cli.cleaning.outputs import Order, check_output, write_list
 from mailprobe.api.cli.cleaning.passes import Passes, ShowProgress, no_progress
 from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
-from mailprobe.api.cli.listfile import (
-    BadList,
-    List,
-    OutputFormat,
-    check_fits_sheet,
-    check_header,
-    open_list,
-    output_manner,
-    replacing,
-)
+from mailprobe.api.cli.listfile import BadList, replacing
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.html_report import report_page
 from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.source import OpenSource
+from mailprobe.api.cli.source import OpenSource, ResumableSource
+from mailprobe.api.reader.frames import ReadAddresses
+from mailprobe.api.reader.own_list import OwnList, open_own_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +56,11 @@ def clean_list(
     """
     started = time.monotonic()
     check_output(order, standard_output)
-    with open_list(order.input, order.reading) as source:
-        manner = output_manner(order.output, source.manner)
-        addresses = _read_addresses(source, manner)
-        for remark in source.remarks():
+    with open_own_list(order.input, order.reading, order.output) as (source, reading):
+        addresses = _read_addresses(source, reading)
+        for remark in source.found.remarks:
             print_error(remark)
-        header = Header(VERSION, source.survey.octets, source.survey.sha256)
+        header = Header(VERSION, source.found.octets, source.found.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
             _kept_for_later(order, journal, addresses, resume_command),
@@ -76,7 +68,7 @@ def clean_list(
             passes = Passes(addresses, journal, order.recheck, show_progress)
             passes.replay()
             _verify(passes, open_source)
-            written = write_list(order, source, manner, journal, addresses, standard_output)
+            written = write_list(order, source, journal, addresses, standard_output)
             if order.journal:
                 order.journal.unlink(missing_ok=True)
     summary = Summary(
@@ -98,15 +90,12 @@ def clean_list(
     return summary
 
 
-def _read_addresses(source: List, manner: OutputFormat) -> DistinctAddresses:
+def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresses:
     """The first reading. Raises BadList for a bad list, before any verification."""
     addresses = DistinctAddresses()
-    for row in source.rows():
-        addresses.add(row.address)
-        if manner.kind == "xlsx":
-            check_fits_sheet(row, addresses.rows, source.name)
-    if manner.kind == "xlsx":
-        check_header(source)
+    for texts in source.read(reading):
+        for text in texts:
+            addresses.add(text)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the chosen column")
     return addresses
@@ -117,6 +106,8 @@ def _verify(passes: Passes, open_source: OpenSource) -> None:
 
     async def verify() -> None:
         async with open_source() as source:
+            if isinstance(source, ResumableSource) and passes.journal.is_kept:
+                source.keep_record(passes.journal)
             await passes.run(source)
 
     addresses = passes.addresses
@@ -154,7 +145,7 @@ def _unanswered(
 ) -> str:
     if order.journal is None:
         return "without an output file (-o) nothing is kept"
-    if not addresses.answered and not journal.early_ends:
+    if not (addresses.answered or journal.early_ends or journal.has_sent):
         order.journal.unlink(missing_ok=True)
         return "nothing was answered yet, and nothing is left behind"
     journal.sync()

@@ -11,10 +11,13 @@ finds the column of the addresses, `writer` writes rows with their results.
 
 from mailprobe.api.cli.listfile.opening import (
     List,
+    ListFile,
     ListRow,
     OutputFormat,
     ReadOptions,
+    open_file,
     open_list,
+    read_list,
     temporary_file,
     unpacked_name,
 )
@@ -33,6 +36,7 @@ __all__ = [
     "BadList",
     "CannotWrite",
     "List",
+    "ListFile",
     "ListRow",
     "OutputFormat",
     "ReadOptions",
@@ -41,9 +45,11 @@ __all__ = [
     "check_fits_sheet",
     "check_header",
     "known_encoding",
+    "open_file",
     "open_list",
     "open_writer",
     "output_manner",
+    "read_list",
     "replacing",
     "temporary_file",
     "unpacked_name",

@@ -150,24 +150,50 @@ def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any
 
     `said` are the fields of ReadOptions.
     """
-    reading = reading or ReadOptions(**said)
-    name = STANDARD_INPUT if path is None else plain(str(path))
-    with _opened(path, name, reading.unpacked_octets_max) as file:
-        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
-        yield _read(file, found, unpacked_name(path).suffix.lower() if path else "", reading, name)
+    with open_file(path) as opened, read_list(opened, reading or ReadOptions(**said)) as source:
+        yield source
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """An open file with a list; `name` is for messages, `ending` tells its kind."""
+
+    file: BinaryIO
+    name: str
+    ending: str = ""
 
 
 @contextmanager
-def _opened(path: Path | None, name: str, unpacked_octets_max: int) -> Iterator[BinaryIO]:
-    """The file, unpacked; standard input is put on disk first, since lists are read twice."""
+def open_file(path: Path | None) -> Iterator[ListFile]:
+    """Open the file of a list without reading it. Raises BadList.
+
+    Standard input (None) is put on disk first, since lists are read twice.
+    """
+    name = STANDARD_INPUT if path is None else plain(str(path))
+    ending = unpacked_name(path).suffix.lower() if path else ""
     with spooled_input() if path is None else _regular_file(path, name) as file:
-        begin = file.read(len(GZIP))
-        file.seek(0)
-        if begin != GZIP:
-            yield file
-            return
-        with _spooled(_unpacked(file, name, unpacked_octets_max), name) as spool:
-            yield spool
+        yield ListFile(file, name, ending)
+
+
+@contextmanager
+def read_list(opened: ListFile, reading: ReadOptions) -> Iterator[List]:
+    """Open the list in a file. Raises BadList."""
+    name = opened.name
+    with _unpacked_file(opened.file, name, reading.unpacked_octets_max) as file:
+        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
+        yield _read(file, found, opened.ending, reading, name)
+
+
+@contextmanager
+def _unpacked_file(file: BinaryIO, name: str, unpacked_octets_max: int) -> Iterator[BinaryIO]:
+    file.seek(0)
+    begin = file.read(len(GZIP))
+    file.seek(0)
+    if begin != GZIP:
+        yield file
+        return
+    with _spooled(_unpacked(file, name, unpacked_octets_max), name) as spool:
+        yield spool
 
 
 @contextmanager

@@ -73,9 +73,10 @@ class ReportCounts:
     confidences: Counter[float] = field(default_factory=Counter)  # of rows called deliverable
     _operators: MailOperators = field(default_factory=load_operators)
 
-    def count(self, result: RowResult) -> None:
+    def count(self, result: RowResult, by: int = 1) -> None:
+        """Add the result of so many rows."""
         if result.status == "deliverable":
-            self.confidences[result.confidence] += 1
+            self.confidences[result.confidence] += by
         correction = suggested(result)
         if correction is not None and len(self.suggestions) < SUGGESTIONS_MAX:
             self.suggestions[result.email] = correction
@@ -83,9 +84,9 @@ class ReportCounts:
             return
         light = light_of(result)
         domain = result.email.rpartition("@")[2].lower()
-        _entry(self.domains, domain).lights[light] += 1
+        _entry(self.domains, domain).lights[light] += by
         if result.mx_host is not None:
-            _entry(self.providers, self._provider(result.mx_host)).lights[light] += 1
+            _entry(self.providers, self._provider(result.mx_host)).lights[light] += by
 
     def _provider(self, host: str) -> str:
         """The operator's name, or the end of its host's name."""

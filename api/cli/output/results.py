@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mailprobe.api.cli.source import domain_of
-from mailprobe.engine.reasons import PASSING
-from mailprobe.engine.verdict import Blame, Reason, Verdict
+from mailprobe.engine.verdict import PASSING, Blame, Reason, Verdict
 
 if TYPE_CHECKING:
     from mailprobe.engine.stream.answers import Answer

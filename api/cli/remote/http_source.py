@@ -1,5 +1,9 @@
 """A service as a source: POST /v1/email/verify/stream, in requests of at most 50.
 
+A run that keeps a record of its requests sends each with an Idempotency-Key that was recorded
+before, to POST /v1/email/verify/batch: streams can't be repeated. Whatever interrupts it, a
+repeat gets the first answer, and pays for it once.
+
 A domain is in one request at a time and with a few addresses only, because a
 request's clocks run from its start and a mail host accepts few connections. As
 many requests run at once as the account's rate limit allows: the source counts the
@@ -14,9 +18,9 @@ continues, and that address gets `unknown` at the end.
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import httpx
@@ -34,12 +38,21 @@ from mailprobe.api.cli.remote.http_responses import (
     read_lines,
     retry_after_s,
 )
+from mailprobe.api.cli.remote.open_requests import (
+    OpenRequest,
+    new_request,
+    open_requests,
+    read_whole,
+    results_of,
+)
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
+from mailprobe.api.cli.source import SentRecord
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict, judge
 
 PATH = "/v1/email/verify/stream"
+BATCH_PATH = "/v1/email/verify/batch"
 QUERY = "?evidence=1"  # for the reason of each result
 
 REQUEST_ADDRESSES_MAX = 50
@@ -58,9 +71,13 @@ LIMITED_TIMEOUT_S = 900.0  # how long its rate limit may refuse us: others may u
 REQUEST_S = 300.0  # a whole response
 FAILURES_ALONE_MAX = 3  # of an address alone in its request, before it is set aside
 ASIDE_MAX = 10  # set aside, or a tenth of those answered: more means the service itself fails
+GRACE_S = 8.0  # after a Ctrl-C, for answers under way: a verification takes 5 s, plus its queue
+RUNNING_S = 1.0  # until a request that the service still runs is repeated
+BATCH_OCTETS_MAX = 1 << 24  # the service sends 4 MiB at most, and longer texts as they came
 FIRST_TIMEOUT_S = 5.0  # before its first response: the URL may be wrong
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
+KEYS_USED_UP = {"idempotency_answer_lost", "idempotency_key_reused"}
 PASSING = {408, 500, 502, 503, 504}  # the service sends 503, proxies the others
 
 
@@ -94,6 +111,11 @@ class HttpSource:
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client = client
         self._url = url
+        self._record: SentRecord | None = None
+
+    def keep_record(self, record: SentRecord) -> None:
+        """See ResumableSource."""
+        self._record = record
 
     @asynccontextmanager
     async def open_answers(
@@ -101,7 +123,7 @@ class HttpSource:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        async with running(_Run(self._client, self._url, texts, send)), receive:
+        async with running(_Run(self._client, self._url, texts, send, self._record)), receive:
             yield receive
 
 
@@ -148,10 +170,14 @@ class _Run:
         url: str,
         texts: Sequence[str],
         send: trio.MemorySendChannel[Answer],
+        record: SentRecord | None,
     ) -> None:
         self.error: CommandError | None = None
         self._client = client
-        self._url = url
+        self._url = url if record is None else url.replace(PATH, BATCH_PATH)
+        self._record = record
+        self._repeats: deque[OpenRequest] = deque()  # with the key that they had
+        self._under_way: set[trio.CancelScope] = set()
         self._texts = texts
         self._send = send
         self._queue = RequestQueue()
@@ -174,29 +200,58 @@ class _Run:
     async def run(self) -> None:
         """Verify all texts. Once `error` is set, only open requests are finished."""
         async with self._send, trio.open_nursery() as nursery:
+            held = self._take_repeats()
             for position, text in enumerate(self._texts):
                 if len(text) > TEXT_CHARACTERS_MAX:  # layer 1 decides without the service
                     self._send.send_nowait(Answer(position, judge(text, Outcome.SYNTAX)))
-                else:
+                elif position not in held:
                     self._queue.add(position, text)
-            while self._requests or (self._queue.waiting and not self.error):
+            nursery.start_soon(self._shorten_when_cancelled)
+            while self._requests or (self._has_more and not self.error):
                 now = trio.current_time()
                 size, wake_at = self._next_size(now)
                 if size:
-                    taken = self._queue.pop_batch(size)
+                    request = self._next_request(size)
                     self._requests += 1
-                    self._allowance.requested += sum(map(len, taken.values()))
-                    nursery.start_soon(self._request, taken)
+                    self._allowance.requested += len(request.emails)
+                    nursery.start_soon(self._request, request)
                     continue
                 self._changed = trio.Event()
                 with trio.move_on_at(wake_at):
                     await self._changed.wait()
+            nursery.cancel_scope.cancel()
             if not self.error:
                 self._abandon_deferred()
 
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._repeats or self._queue.waiting)
+
+    def _take_repeats(self) -> set[int]:
+        """Repeat what an earlier run sent, if it may have answers; return its positions."""
+        requests = [] if self._record is None else open_requests(self._record, self._texts)
+        self._repeats.extend(requests)
+        return {position for each in requests for position in each.positions()}
+
+    def _next_request(self, size: int) -> OpenRequest:
+        """A repeat, else a new request of at most this size, which is recorded."""
+        if self._repeats:
+            return self._repeats.popleft()
+        return new_request(self._record, self._texts, self._queue.pop_batch(size))
+
+    async def _shorten_when_cancelled(self) -> None:
+        """After a cancel, requests under way have a moment for their answers."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends_at = trio.current_time() + GRACE_S
+            for scope in self._under_way:
+                scope.deadline = min(scope.deadline, ends_at)
+
     def _next_size(self, now: float) -> tuple[int, float]:
         """The size of the next request; if 0, the time at which to check again."""
-        if self.error or not self._queue.ready or self._requests >= self._requests_max:
+        is_idle = not (self._repeats or self._queue.ready)
+        if self.error or is_idle or self._requests >= self._requests_max:
             return 0, math.inf
         if now < self._not_before:
             return 0, self._not_before
@@ -207,39 +262,61 @@ class _Run:
             return 0, wake_at
         return int(min(self._size_max, room)), math.inf
 
-    async def _request(self, taken: dict[str, list[int]]) -> None:
+    async def _request(self, request: OpenRequest) -> None:
         """Send one request, pass its answers on, and requeue the unanswered addresses."""
-        positions = [position for run in taken.values() for position in run]
-        unanswered: dict[str, list[int]] = {}
-        for position in positions:
-            unanswered.setdefault(self._texts[position], []).append(position)
-        body = msgspec.json.encode({"emails": [self._texts[position] for position in positions]})
-        under_way = len(positions)  # counted in the allowance
+        body = msgspec.json.encode({"emails": request.emails})
+        headers = {} if request.key is None else {"Idempotency-Key": request.key}
+        under_way = count = len(request.emails)  # counted in the allowance
         broke = False  # probably on an address of this request
+        clock = trio.CancelScope(
+            deadline=trio.current_time() + REQUEST_S, shield=request.key is not None
+        )
+        self._under_way.add(clock)
         try:
-            with trio.move_on_after(REQUEST_S) as clock:
-                async with self._client.stream("POST", self._url, content=body) as response:
+            with clock:
+                async with self._client.stream(
+                    "POST", self._url, content=body, headers=headers
+                ) as response:
                     self._allowance.requested -= under_way
                     under_way = 0
                     if response.status_code == 200:
-                        self._learn_limit(response, len(positions))
-                        broke = await self._receive_lines(response, unanswered)
+                        if not request.is_replayed(response):
+                            self._learn_limit(response, count)
+                        broke = await self._receive_answers(response, request)
                     else:
                         broke = response.status_code == 500
-                        self._refused(response, await read_error_body(response), len(positions))
+                        self._refused(response, await read_error_body(response), count, request)
             if clock.cancelled_caught:
+                request.may_be_done = True
                 self._failed(f"did not finish an answer within {REQUEST_S:.0f} s")
         except httpx.RequestError as error:
+            request.may_be_done = True
             self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
         finally:
+            self._under_way.discard(clock)
             self._allowance.requested -= under_way
             self._requests -= 1
-            left = {position for run in unanswered.values() for position in run}
-            if broke:
-                left -= self._blame(left)
-            for domain, run in taken.items():
-                self._queue.requeue(domain, [position for position in run if position in left])
+            self._put_back(request, broke=broke)
             self._changed.set()
+
+    def _put_back(self, request: OpenRequest, *, broke: bool) -> None:
+        """Queue what a request left unanswered: as it was, if the service may have its answers."""
+        left = set(request.positions())
+        is_repeated = bool(left) and request.may_be_done and request.key is not None
+        if is_repeated:
+            request.may_be_done = False
+            self._repeats.append(request)
+            left = set()
+        elif broke:
+            left -= self._blame(left)
+        if not is_repeated and self._record is not None:
+            request.forget_in(self._record)
+        for domain, run in request.taken.items():
+            self._queue.requeue(domain, [position for position in run if position in left])
+            left.difference_update(run)
+        request.taken = {}
+        for position in left:  # of a repeat
+            self._queue.add(position, self._texts[position])
 
     # -- addresses on which the service fails
 
@@ -273,9 +350,24 @@ class _Run:
 
     # -- responses
 
-    async def _receive_lines(
-        self, response: httpx.Response, unanswered: dict[str, list[int]]
-    ) -> bool:
+    async def _receive_answers(self, response: httpx.Response, request: OpenRequest) -> bool:
+        """Pass the answers on. True if the stream ended cleanly without any answer."""
+        if request.key is None:
+            return await self._receive_lines(response, request)
+        octets = await read_whole(response, BATCH_OCTETS_MAX)
+        fault = None
+        for result in results_of(octets):
+            fault = fault or self._receive(result, request)
+        if fault is not None:
+            self._stop(fault)
+        elif request.unanswered:
+            request.may_be_done = True
+            self._failed("ended an answer early")
+        else:
+            self._requests_max = min(REQUESTS_MAX, self._requests_max + 1)
+        return False
+
+    async def _receive_lines(self, response: httpx.Response, request: OpenRequest) -> bool:
         """Pass the answers on. True if the stream ended cleanly without any answer.
 
         Awaits only the response, so that a cancel ends that first.
@@ -285,7 +377,7 @@ class _Run:
         with trio.CancelScope() as reading:
             reading.deadline = trio.current_time() + ANSWER_S
             async for line in read_lines(response):
-                fault = fault or self._receive(line, unanswered)
+                fault = fault or self._receive(line, request)
                 if fault is not None:
                     reading.cancel()
                 else:
@@ -294,37 +386,48 @@ class _Run:
             self._stop(fault)
         elif reading.cancelled_caught:
             self._failed(f"sent no further answer for {ANSWER_S:.0f} s")
-        elif unanswered:
+        elif request.unanswered:
             self._failed("ended an answer early")
             return self._answered == before
         else:
             self._requests_max = min(REQUESTS_MAX, self._requests_max + 1)
         return False
 
-    def _receive(self, line: bytes, unanswered: dict[str, list[int]]) -> str | None:
+    def _receive(self, line: bytes, request: OpenRequest) -> str | None:
         """Pass on the answer of one line. Returns what is wrong with the line, or None."""
         try:
             received = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f"the answer of {self._url} is not a result of a mailprobe service"
         self._received = True
-        positions = unanswered.get(received.email)
+        positions = request.unanswered.get(received.email)
         if not positions:
+            if received.email in request.known:
+                return None
             text = plain(received.email[:LISTED_CHARACTERS_MAX])
             return f"the service at {self._url} answers about {text}, which was not in the request"
         self._calm()
         self._answered += 1
         answer = Answer(positions.pop(), received.verdict, known_cause=received.cause)
-        self._send.send_nowait(answer)
+        with suppress(trio.BrokenResourceError):  # interrupted; the service keeps the answer
+            self._send.send_nowait(answer)
         if not positions:
-            del unanswered[received.email]
+            del request.unanswered[received.email]
         return None
 
-    def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
+    def _refused(
+        self, response: httpx.Response, octets: bytes, count: int, request: OpenRequest
+    ) -> None:
         self._received = True
         status, error = response.status_code, error_of(octets)
         wait_s = retry_after_s(response)
-        if status == 429 and error.error == "rate_limit_exceeded":
+        request.may_be_done = status in PASSING and status != 500
+        if error.error == "idempotency_in_progress":
+            request.may_be_done = True
+            self._limited(status, error, wait_s or RUNNING_S, TIMEOUT_S)
+        elif error.error in KEYS_USED_UP:
+            pass  # asked again, with a new key
+        elif status == 429 and error.error == "rate_limit_exceeded":
             self._calm()
             if error.limit is not None:
                 self._allowance.limit = max(1, error.limit)

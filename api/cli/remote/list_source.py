@@ -1,27 +1,39 @@
 """A service's lists as a source: a long list is sent whole, and fetched as it is answered.
 
 The service keeps its own pace, and no request of ours has to be repeated. Short lists, and
-services that take none, are verified by `HttpSource`. Whatever ends the run, the list is
-deleted: it holds nothing that the journal has not.
+services that take none, are verified by `HttpSource`. A run that ends early pauses its list
+and keeps it, if it keeps a record of what it sends: the next one finds the list there and goes
+on with it. Otherwise, and once all is answered, the list is deleted. A list waits at the
+service until it is recorded, so that none runs that no later run knows of.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import httpx
 import msgspec
 import trio
 
+from mailprobe.api.cli.cleaning.journal import SentList
 from mailprobe.api.cli.errors import CommandError, print_error
 from mailprobe.api.cli.listfile.columns import address_in
 from mailprobe.api.cli.remote.http_responses import (
     ANSWER_S,
     error_of,
-    read_error_body,
     read_lines,
+    retry_after_s,
 )
-from mailprobe.api.cli.remote.http_source import PASSING, TIMEOUT_S, HttpSource
+from mailprobe.api.cli.remote.http_source import (
+    CUSHION_S,
+    LIMITED_TIMEOUT_S,
+    PASSING,
+    RETRY_AFTER_S_MAX,
+    TIMEOUT_S,
+    HttpSource,
+    LimitNotice,
+)
+from mailprobe.api.cli.source import SentRecord
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
@@ -29,6 +41,7 @@ from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
 LISTS = "/v1/lists"
 LONG = 1_000  # addresses: a longer list is sent whole
 NAME = "mailprobe clean"
+MONTH_IS_OVER = "monthly_quota_exceeded"  # a wait does not help
 POLL_S = 2.0
 FETCH_SHARE = 0.1  # of the list: results are fetched whenever so many more are answered
 PAUSE_S = 5.0  # after a failure
@@ -79,21 +92,29 @@ class RemoteLists:
         self._client = client
         self._url = base_url + LISTS
         self._stream = stream
+        self._record: SentRecord | None = None
+
+    def keep_record(self, record: SentRecord) -> None:
+        """See ResumableSource."""
+        self._record = record
+        self._stream.keep_record(record)
 
     @asynccontextmanager
     async def open_answers(
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
+        list_id = await self._kept_list()
         # A list's reader would read some texts in another way, such as two addresses.
         is_list = len(texts) >= LONG and all(address_in(text) == text for text in texts)
-        list_id = await self._sent(texts) if is_list else None
+        if list_id is None and is_list:
+            list_id = await self._sent(texts)
         if list_id is None:
             async with self._stream.open_answers(texts, explain=explain) as answers:
                 yield answers
             return
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _ListRun(self._client, f"{self._url}/{list_id}", texts, send)
+        run = _ListRun(self._client, f"{self._url}/{list_id}", texts, send, self._stream)
         try:
             async with receive, trio.open_nursery() as nursery:
                 nursery.start_soon(run.run)
@@ -101,28 +122,86 @@ class RemoteLists:
                 nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(DELETE_S, shield=True):
-                await run.delete()
+                if run.is_complete or self._record is None:
+                    await run.delete()
+                else:
+                    await run.pause()
+        if run.is_complete:
+            self._forget(list_id)
         if run.error is not None:  # raised after every answer was read
             raise run.error
 
+    async def _kept_list(self) -> str | None:
+        """The list of an earlier run, if the service still has it. Raises CommandError."""
+        lists = [] if self._record is None else self._record.sent
+        for sent in [each for each in lists if isinstance(each, SentList)]:
+            if await self._exists(sent.list):
+                return sent.list
+            self._forget(sent.list)
+        return None
+
+    async def _exists(self, list_id: str) -> bool:
+        """Whether the service has it; a service that does not say may have it."""
+        try:
+            return (await self._client.get(f"{self._url}/{list_id}")).status_code != 404
+        except httpx.RequestError:
+            return True
+
+    def _forget(self, list_id: str) -> None:
+        if self._record is not None:
+            self._record.record_sent(SentList(list_id, done=True))
+            others = [each for each in self._record.sent if each != SentList(list_id)]
+            self._record.sent[:] = others
+
     async def _sent(self, texts: Sequence[str]) -> str | None:
         """Send the list; None if the service takes no lists, or not this one."""
-        url = f"{self._url}?name={NAME}&column=email"
+        url = f"{self._url}?name={NAME}&column=email&start=0"
         headers = {"Content-Type": "application/x-ndjson"}
-        try:
-            response = await self._client.post(
-                url, content=_encode([{"email": text} for text in texts]), headers=headers
-            )
-        except httpx.RequestError:
-            return None  # the stream says what is wrong, or it was for a moment
+        content = _encode([{"email": text} for text in texts])
+        waits = _Waits()
+        while True:
+            try:
+                response = await self._client.post(url, content=content, headers=headers)
+            except httpx.RequestError:
+                return None  # the stream says what is wrong, or it was for a moment
+            if not await waits.for_limit(response):
+                break
         if response.status_code != 202:
             return None
         try:
             state = msgspec.json.decode(response.content, type=_State)
         except msgspec.DecodeError:
             return None
+        if self._record is not None:
+            self._record.record_sent(SentList(state.list_id))
         print_error(f"the service verifies the list ({state.addresses:,} addresses)")
         return state.list_id
+
+
+class _Waits:
+    """Waits for the rate limit of the account, which others may use as well."""
+
+    def __init__(self) -> None:
+        self._notice = LimitNotice()
+        self._since: float | None = None
+
+    async def for_limit(self, response: httpx.Response) -> bool:
+        """Wait if the response refuses for the limit of the minute; False if it does not.
+
+        False as well once that lasts too long.
+        """
+        if response.status_code != 429 or error_of(response.content).error == MONTH_IS_OVER:
+            self._since = None
+            return False
+        now = trio.current_time()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= LIMITED_TIMEOUT_S:
+            return False
+        wait_s = retry_after_s(response)
+        wait_s = min(PAUSE_S if wait_s is None else wait_s, RETRY_AFTER_S_MAX) + CUSHION_S
+        self._notice.print_once(wait_s)
+        await trio.sleep(wait_s)
+        return True
 
 
 @dataclass(slots=True)
@@ -133,7 +212,11 @@ class _ListRun:
     url: str
     texts: Sequence[str]
     send: trio.MemorySendChannel[Answer]
+    stream: HttpSource  # for what the list does not have
     error: CommandError | None = None
+    is_complete: bool = False  # the list has no answer that is not known here
+    _waits: _Waits = field(default_factory=_Waits)
+    _is_started: bool = False
     _positions: dict[str, list[int]] = field(default_factory=dict)  # without an answer
     _fetched: int = 0
     _failing_since: float | None = None
@@ -143,38 +226,71 @@ class _ListRun:
         for position, text in enumerate(self.texts):
             self._positions.setdefault(text, []).append(position)
         async with self.send:
-            while self._positions and self.error is None:
-                await trio.sleep(POLL_S)
+            while self._positions and self.error is None and not self.is_complete:
                 try:
+                    if not self._is_started:
+                        self._is_started = await self._start()
+                        continue
+                    await trio.sleep(POLL_S)
                     await self._poll()
                     self._failing_since = None
                 except httpx.RequestError as error:
                     await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
+            if self._positions and self.error is None:
+                await self._ask_others()
+
+    async def _ask_others(self) -> None:
+        """Ask about what the list does not have: an earlier run sent it for fewer addresses."""
+        texts = list(self._positions)
+        async with self.stream.open_answers(texts) as answers:
+            async for answer in answers:
+                for position in self._positions.pop(texts[answer.position], ()):
+                    self.send.send_nowait(msgspec.structs.replace(answer, position=position))
+
+    async def _start(self) -> bool:
+        """Have the service verify the list. False if it is to be tried again."""
+        response = await self.client.post(f"{self.url}/resume")
+        if response.status_code == 404:  # it is over and deleted: all is asked anew
+            self.is_complete = True
+            return False
+        return await self._is_good(response)
+
+    async def _is_good(self, response: httpx.Response) -> bool:
+        """Whether it is a 200; wait for what passes, and stop at what does not."""
+        if response.status_code == 200:
+            return True
+        if await self._waits.for_limit(response):
+            return False
+        if response.status_code in PASSING:
+            await self._failed(f"is unavailable ({response.status_code})")
+        else:
+            refused = error_of(response.content)
+            self._stop(f"the service answers {response.status_code} {refused.error}")
+        return False
 
     async def _poll(self) -> None:
         response = await self.client.get(self.url)
-        if response.status_code in PASSING:
-            await self._failed(f"is unavailable ({response.status_code})")
-            return
-        if response.status_code != 200:
-            refused = error_of(response.content)
-            self._stop(f"the service answers {response.status_code} {refused.error}")
+        if not await self._is_good(response):
             return
         state = msgspec.json.decode(response.content, type=_State)
         has_ended = state.status not in ("loading", "running")
         if has_ended or state.answered - self._fetched >= FETCH_SHARE * state.addresses:
             await self._fetch(state)
-        if state.status == "paused":
+        if self.error is not None or self._fetched < state.answered:
+            return
+        if state.status == "done" or state.answered == state.addresses:
+            self.is_complete = True
+        elif state.status == "paused":
             self._stop(f"the service has paused the list: {state.cause or 'by request'}")
-        elif has_ended and self._positions and self.error is None:
+        elif has_ended and self._positions:
             self._stop(f"the service has ended the list: it is {state.status}")
 
     async def _fetch(self, state: _State) -> None:
         decoder = msgspec.json.Decoder(_Row)
         async with self.client.stream("GET", f"{self.url}/results") as response:
             if response.status_code != 200:
-                refused = error_of(await read_error_body(response))
-                self._stop(f"the service answers {response.status_code} {refused.error}")
+                await response.aread()
+                await self._is_good(response)
                 return
             with trio.CancelScope() as reading:  # a cancel ends the response well
                 async for line in read_lines(response):
@@ -204,6 +320,11 @@ class _ListRun:
 
     def _stop(self, line: str) -> None:
         self.error = self.error or CommandError(line)
+
+    async def pause(self) -> None:
+        """Have nothing more asked until a later run goes on."""
+        with suppress(httpx.RequestError):
+            await self.client.post(f"{self.url}/pause")
 
     async def delete(self) -> None:
         """Delete the list at the service; what is under way is not asked any more."""

@@ -256,7 +256,7 @@ def test_a_bug_is_not_swallowed_and_loses_no_answer(
     def bug(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("mailprobe.api.cli.cleaning.outputs._write_rows", bug)
+    monkeypatch.setattr("mailprobe.api.cli.cleaning.outputs._counted", bug)
     path = written(tmp_path / "list.csv")
     with pytest.raises(ZeroDivisionError):
         clean(Order(path, output_path(path)))

@@ -21,6 +21,7 @@ from python_calamine import CalamineWorkbook
 from mailprobe.api.lists import limits, upload
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.reader import chunks
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.schema import ListResponse
 from mailprobe.engine.testing.mail_host import MailHost
@@ -361,8 +362,8 @@ async def test_a_test_key_has_its_answers_and_costs_nothing(
 async def test_duplicates_across_chunks_have_the_result_of_the_first(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_UNITS", 3)
-    monkeypatch.setattr(upload, "CHUNK_ROWS_MAX", 5)
+    monkeypatch.setattr(chunks, "CHUNK_UNITS", 3)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS_MAX", 5)
     emails = [f"{('known', 'gone')[n % 2]}{n % 7}@friendly.test" for n in range(40)]
     emails[10:22] = [""] * 12
     async with open_list_shop() as shop:
@@ -384,7 +385,7 @@ async def test_killed_processes_answer_and_count_each_row_once(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Five kills each, so fifty in all; the last process finishes the list."""
-    monkeypatch.setattr(upload, "CHUNK_UNITS", 20)
+    monkeypatch.setattr(chunks, "CHUNK_UNITS", 20)
     rng = random.Random(seed)
     async with open_shop("scale") as shop:
         async with working_lists(shop):
@@ -475,17 +476,17 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
 async def test_rows_of_long_cells_make_small_chunks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "CHUNK_OCTETS_MAX", upload.LINE_OCTETS_MAX + 1_000)
+    monkeypatch.setattr(chunks, "CHUNK_OCTETS_MAX", chunks.LINE_OCTETS_MAX + 1_000)
     async with open_list_shop() as shop:
         row = f"{'x' * 900},,{'é' * 100},,,"  # blank cells at the end of a row are not stored
         text = "email,n,a,b,c,d,e\n"
         text += "".join(f"known{n}@friendly.test,{row}\n" for n in range(10))
         list_id = (await send(shop, text)).body["list_id"]
         await ended(shop, list_id)
-        chunks = await shop.store.chunks(list_id, first=0, limit=50)
-        assert len(chunks) >= 5
-        assert all(len(chunk.rows.encode()) <= upload.LINE_OCTETS_MAX + 1_000 for chunk in chunks)
-        assert all(chunk.rows.endswith('éé"]]\n') for chunk in chunks)
+        stored = await shop.store.chunks(list_id, first=0, limit=50)
+        assert len(stored) >= 5
+        assert all(len(chunk.rows.encode()) <= chunks.LINE_OCTETS_MAX + 1_000 for chunk in stored)
+        assert all(chunk.rows.endswith('éé"]]\n') for chunk in stored)
         assert len(await rows_of(shop, list_id)) == 10
 
 

@@ -34,7 +34,7 @@ class Live:
         except ConnectionClosed as closed:
             self.closed = closed.reason.code if closed.reason else 1006
             return False
-        self.lines += [json.loads(line) for line in str(message).splitlines()]
+        self.lines += [json.loads(line) for line in str(message).split("\n")]
         return True
 
     async def until(self, type: str, count: int = 1) -> list[Any]:

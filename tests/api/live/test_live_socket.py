@@ -158,6 +158,31 @@ async def test_what_cannot_be_read_ends_the_socket_with_the_reason(line, autojum
         assert error["docs"].endswith("#live")
 
 
+@pytest.mark.parametrize("ref", [2**64, -(2**63) - 1, 10**300])
+async def test_a_ref_outside_of_64_bits_ends_the_socket_after_what_came_before(ref, autojump_clock):
+    """The address before it is answered; the one with it costs nothing."""
+    async with open_shop() as shop, open_live(shop) as live:
+        bob = {"email": "bob@friendly.test", "ref": 2**64 - 1}
+        await live.send(bob, {"email": "ann@friendly.test", "ref": ref})
+        assert await live.until_closed() == 4400
+        assert list(results(live)) == [2**64 - 1]
+        assert "64 bits" in live.of("error")[0]["message"]
+        assert [row.units for row in await shop.rows()] == [1]
+
+
+async def test_a_line_ends_at_lf_alone(autojump_clock):
+    """U+2028 and U+0085 may stand in JSON, and other separators in a malformed address."""
+    async with open_shop() as shop, open_live(shop) as live:
+        refs = ["a\u2028b", "a\u0085b"]
+        lines = [
+            json.dumps({"email": "ann@friendly.test", "ref": ref}, ensure_ascii=False)
+            for ref in refs
+        ]
+        await live.send(*lines, "bob@friendly.test\x0bcem@friendly.test\r", END)
+        assert await live.until_closed() == 1000
+        assert sorted(map(str, results(live))) == sorted([*refs, "None"])
+
+
 async def test_what_a_client_did_not_get_is_not_billed(autojump_clock):
     async with open_shop() as shop:
         async with open_live(shop) as live:

@@ -25,11 +25,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import CommandError
 from tests.api.cli.cleaning.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
+from tests.api.reader_in_thread import read_in_threads
 
 STEPS_MAX = 24  # a sample of all steps, spread evenly
 CALLS = frozenset(
@@ -193,6 +196,7 @@ def check(
 
 
 def main(name: str, fault: str, folder: str) -> None:
+    read_in_threads(pytest.MonkeyPatch())
     place = Place(Path(folder), name)
     place.lay_out(None)
     steps = count_steps(place)

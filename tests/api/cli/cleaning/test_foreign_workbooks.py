@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailprobe.api.cli.cleaning.outputs import Order, Selection
+from mailprobe.api.cli.cleaning.outputs import Order
+from mailprobe.api.cli.cleaning.selection import Selection
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.cli.listfile.workbook import sheet_writer

@@ -12,7 +12,7 @@ import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_journal
-from mailprobe.api.cli.cleaning.outputs import Order, Selection, output_path
+from mailprobe.api.cli.cleaning.outputs import Order, output_path
 from mailprobe.api.cli.cleaning.passes import (
     FAILURES_IN_A_ROW_MAX,
     FIRST_DOMAINS_MAX,
@@ -22,6 +22,7 @@ from mailprobe.api.cli.cleaning.passes import (
     Recheck,
 )
 from mailprobe.api.cli.cleaning.run import clean_list
+from mailprobe.api.cli.cleaning.selection import Selection
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.output.results import row_result

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import trio
 
+from mailprobe.api.cli.cleaning.journal import SentList, SentRequest
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.remote import list_source
 from mailprobe.api.cli.remote.http_source import PATH, QUERY, TIMEOUT_S, HttpSource
@@ -28,10 +29,16 @@ class Transport(httpx.AsyncBaseTransport):
         self.shop = shop
         self.requests: Counter[str] = Counter()
         self.is_away = False
+        self.limited: set[int] = set()  # the numbers of requests that get a 429
+        self._count = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:
             raise httpx.ConnectError("nobody listens")
+        self._count += 1
+        if self._count in self.limited:
+            body = {"error": "rate_limit_exceeded"}
+            return httpx.Response(429, headers={"retry-after": "7"}, json=body)
         path = request.url.raw_path.decode()
         self.requests[f"{request.method} {path.partition('?')[0].rpartition('/')[0]}"] += 1
         octets = await request.aread()
@@ -131,6 +138,51 @@ async def test_an_interrupted_run_deletes_its_list(
         units = (await shop.store.ledger(await shop.caller())).month_units
         await trio.sleep(200)
         assert (await shop.store.ledger(await shop.caller())).month_units == units
+
+
+class Record:
+    """What a run has sent, in memory."""
+
+    def __init__(self) -> None:
+        self.sent: list[SentRequest | SentList] = []
+
+    def record_sent(self, sent: SentRequest | SentList) -> None:
+        self.sent.append(sent)
+
+
+async def test_a_list_of_an_interrupted_run_waits_and_costs_nothing_twice(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    texts, record = knowns(1_000), Record()
+    async with open_shop("builder") as shop, working_lists(shop):
+        found = set()
+        async with open_source(shop) as (source, _):
+            source.keep_record(record)
+            with trio.CancelScope() as scope:
+                async with source.open_answers(texts) as answers:
+                    scope.deadline = trio.current_time() + 200
+                    async for answer in answers:
+                        found.add(texts[answer.position])
+        assert 200 <= len(found) < 1_000
+        await trio.sleep(10)
+        (kept,) = (await shop.request("GET", LISTS)).body["lists"]
+        assert kept["status"] == "paused"
+        left = [text for text in texts if text not in found] + ["bob@friendly.test"]
+        async with open_source(shop) as (source, _):
+            source.keep_record(record)
+            assert len(await answered(source, left)) == len(left)
+        assert (await shop.request("GET", LISTS)).body["lists"] == []
+        assert (await shop.store.ledger(await shop.caller())).month_units == 1_001
+        assert record.sent[-1] == SentList(kept["list_id"], done=True)
+
+
+async def test_the_limit_of_requests_is_a_wait(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
+        async with open_source(shop) as (source, transport):
+            transport.limited = {1, 3, 4, 6}
+            assert len(await answered(source, knowns(1_000))) == 1_000
+        assert transport.requests["POST /v1/email/verify"] == 0
+        assert (await shop.store.ledger(await shop.caller())).month_units == 1_000
 
 
 async def test_a_service_that_is_away_for_a_while_loses_nothing(

@@ -1,0 +1,90 @@
+"""Reads a list into the chunks that are stored, in the reader process."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from hashlib import blake2b
+
+from mailprobe.api.cli.listfile.bounds import ROW_OCTETS_MAX
+from mailprobe.api.cli.listfile.opening import List, ListFile, ListRow, read_list
+from mailprobe.api.lists.stored_row import StoredRow, encode_row
+from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
+
+CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
+CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
+CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
+LINE_OCTETS_MAX = 2 * ROW_OCTETS_MAX + 100  # a row's cells, its address again, and its place
+SEEN_CACHE_KIB = 16 * 1024
+
+
+def send_chunks(channel: Channel, order: ReadUpload) -> None:
+    """Send the chunks of a list, and what it has in all. Raises BadList, TooManyRows."""
+    with os.fdopen(order.descriptor, "rb", closefd=False) as file:
+        opened = ListFile(file, order.name, order.ending)
+        with read_list(opened, order.reading) as source, _seen_addresses() as seen:
+            rows = addresses = 0
+            for chunk in _chunks(source, seen, order.rows_max):
+                rows += chunk.rows.count("\n")
+                addresses += chunk.units
+                channel.send(chunk)
+            channel.send(Loaded(source.named_members or ["email"], rows, addresses))
+
+
+def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chunk]:
+    place = units = octets = 0
+    lines: list[str] = []
+    for number, row in enumerate(source.rows(), 1):
+        if number > rows_max:
+            raise TooManyRows(f"The list has more than {rows_max:,} rows, the limit of your tier")
+        at = seen.place_of(row.address, (place, units)) if row.address else None
+        is_new = at == (place, units)
+        line = encode_row(_stored(row, at, is_new=is_new))
+        lines.append(line)
+        units += is_new
+        octets += len(line) if line.isascii() else len(line.encode())
+        is_full = units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX
+        if is_full or octets > CHUNK_OCTETS_MAX - LINE_OCTETS_MAX:  # another row may not fit
+            yield Chunk(place, units, "".join(lines))
+            place, units, octets = place + 1, 0, 0
+            lines.clear()
+    if lines:
+        yield Chunk(place, units, "".join(lines))
+
+
+def _stored(row: ListRow, at: tuple[int, int] | None, *, is_new: bool) -> StoredRow:
+    cells = row.cells() or [row.address]
+    filled = len(cells)
+    while filled and not cells[filled - 1]:
+        filled -= 1
+    if filled < len(cells):
+        cells = cells[:filled]
+    place, number = at or (None, None)
+    return StoredRow(place, number, row.address if is_new else None, cells)
+
+
+class SeenAddresses:
+    """Where each address of a list was first, on disk: a list has more than fit in memory."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        db.execute(f"PRAGMA cache_size = -{SEEN_CACHE_KIB}")
+        db.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY, place INT, number INT) WITHOUT ROWID")
+
+    def place_of(self, address: str, here: tuple[int, int]) -> tuple[int, int]:
+        """Where the address was first: here, if it is new."""
+        digest = blake2b(address.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (digest, *here))
+        if new.rowcount:
+            return here
+        (place, number) = self._db.execute(
+            "SELECT place, number FROM seen WHERE hash = ?", (digest,)
+        ).fetchone()
+        return place, number
+
+
+@contextmanager
+def _seen_addresses() -> Iterator[SeenAddresses]:
+    with closing(sqlite3.connect("", isolation_level=None)) as db:
+        db.execute("BEGIN")
+        yield SeenAddresses(db)

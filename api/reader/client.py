@@ -1,0 +1,154 @@
+"""Starts a reader process, and says what became of it.
+
+The process gets open files and a socket to its starter: no name of a file, no settings, no
+secret of the environment. A reader that fails, in whatever way, is a BadList of its file.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.reader.bounds import Bounds, end_of
+from mailprobe.api.reader.frames import (
+    FRAME_OCTETS_MAX,
+    RECEIVE_OCTETS,
+    BadFrame,
+    Broken,
+    Command,
+    Failed,
+    FrameBuffer,
+    Refused,
+    Report,
+    TooManyRows,
+    decode_report,
+    frame_of,
+)
+
+PROGRAM = "from mailprobe.api.reader.process import main; main()"
+# What Python needs to find its modules, and temporary files a place.
+ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "TMPDIR")
+
+
+class ReaderFault(BadList):
+    """A bug in a reader, or a report of it that cannot be read; for the log."""
+
+    def __init__(self, name: str, traceback: str) -> None:
+        super().__init__(f"{name} {end_of(None)}")
+        self.traceback = traceback
+
+
+class Process(Protocol):
+    """A reader process, of which its end matters."""
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A reader process, and our end of the socket to it."""
+
+    process: Process
+    connection: socket.socket
+
+
+def spawn(bounds: Bounds, files: Sequence[int]) -> Spawned:
+    """Start a reader that has these open files. It ends with the thread that starts it."""
+    ours, theirs = socket.socketpair()
+    arguments = (bounds.cpu_s, bounds.wall_s or 0, os.getpid())
+    kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={**kept, "LC_ALL": "C.UTF-8"}, pass_fds=files,
+                process_group=0,  # a Ctrl-C is for its starter
+            )  # fmt: skip
+    except BaseException:
+        ours.close()
+        raise
+    return Spawned(process, ours)
+
+
+def checked(body: bytes | None, name: str, process: Process) -> Report:
+    """The report in a body. Raises CommandError for the file's fault, and OSError.
+
+    None for the body means that the process has ended.
+    """
+    if body is None:
+        raise BadList(f"{name} {end_of(process.wait())}")
+    try:
+        report = decode_report(body)
+    except BadFrame as error:
+        raise ReaderFault(name, str(error)) from None
+    match report:
+        case Refused(message=message, fix=str()):
+            raise TooManyRows(message)
+        case Refused(message=message, is_misuse=is_misuse):
+            raise BadList(message) if is_misuse else CommandError(message)
+        case Failed(errno=number):
+            raise OSError(number, os.strerror(number))
+        case Broken(traceback=traceback):
+            raise ReaderFault(name, traceback)
+    return report
+
+
+class ReaderTask:
+    """A reader process for a task of trio."""
+
+    def __init__(self, name: str, process: Process, stream: trio.SocketStream) -> None:
+        self._name = name
+        self._process = process
+        self._stream = stream
+        self._buffer = FrameBuffer(FRAME_OCTETS_MAX)
+
+    async def send(self, command: Command) -> None:
+        """Send a command; a reader that has ended says so in its next report."""
+        try:
+            await self._stream.send_all(frame_of(command))
+        except trio.BrokenResourceError:
+            return
+
+    async def receive(self) -> Report:
+        """The next report. Raises CommandError, OSError."""
+        try:
+            while (body := self._buffer.next_body()) is None:
+                octets = await self._received()
+                if not octets:
+                    break
+                self._buffer.feed(octets)
+        except BadFrame as error:
+            raise ReaderFault(self._name, str(error)) from None
+        if body is None:
+            await trio.to_thread.run_sync(self._process.wait)
+        return checked(body, self._name, self._process)
+
+    async def _received(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_OCTETS))
+        except trio.BrokenResourceError:
+            return b""
+
+
+@asynccontextmanager
+async def open_reader(name: str, bounds: Bounds, files: Sequence[int]) -> AsyncIterator[ReaderTask]:
+    """Start a reader; it is killed at the end of the block."""
+    spawned = spawn(bounds, files)
+    try:
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(spawned.connection)) as stream:
+            yield ReaderTask(name, spawned.process, stream)
+    finally:
+        spawned.process.kill()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(spawned.process.wait)

@@ -1,0 +1,94 @@
+"""The list of `mailprobe clean`, read and written by a reader process. Its calls block."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from mailprobe.api.cli.listfile.opening import ReadOptions, open_file
+from mailprobe.api.reader import client
+from mailprobe.api.reader.bounds import own_file_bounds
+from mailprobe.api.reader.client import Process, ReaderFault, checked
+from mailprobe.api.reader.frames import (
+    FRAME_OCTETS_MAX,
+    BadFrame,
+    Channel,
+    ListRead,
+    OutputWritten,
+    ReadAddresses,
+    Ready,
+    Report,
+    RowAddresses,
+    WriteRows,
+)
+
+
+class OwnList:
+    """A list at its reader; `found` is known once its addresses were read."""
+
+    def __init__(self, name: str, process: Process, connection: socket.socket) -> None:
+        self.name = name
+        self.found = ListRead(0, "", [])
+        self._process = process
+        self._connection = connection
+        self._channel = Channel(connection.fileno(), FRAME_OCTETS_MAX)
+
+    def read(self, order: ReadAddresses) -> Iterator[list[str]]:
+        """The addresses of the rows, "" for a row without one. Raises BadList, OSError."""
+        self._send(order)
+        while True:
+            match self._received():
+                case RowAddresses(texts=texts):
+                    yield texts
+                case ListRead() as found:
+                    self.found = found
+                    return
+
+    def begin_writing(
+        self, command: WriteRows, output: BinaryIO, journal: int, offsets: BinaryIO
+    ) -> None:
+        """Write the rows into `output`; `finish_writing` waits for their end."""
+        output.flush()
+        self._send(command)
+        if isinstance(self._received(), Ready):
+            files = [output.fileno(), journal, offsets.fileno()]
+            socket.send_fds(self._connection, [b"f"], files)
+
+    def finish_writing(self) -> int:
+        """The rows that were written. Raises CommandError, OSError."""
+        written = self._received()
+        return written.rows if isinstance(written, OutputWritten) else 0
+
+    def _send(self, command: ReadAddresses | WriteRows) -> None:
+        with suppress(ConnectionError):  # its end is the next report
+            self._channel.send(command)
+
+    def _received(self) -> Report:
+        try:
+            body = self._channel.receive()
+        except BadFrame as error:
+            raise ReaderFault(self.name, str(error)) from None
+        return checked(body, self.name, self._process)
+
+
+@contextmanager
+def open_own_list(
+    path: Path | None, reading: ReadOptions, output: Path | None
+) -> Iterator[tuple[OwnList, ReadAddresses]]:
+    """Open a list at a reader of its own, with the command that reads it. Raises BadList."""
+    with open_file(path) as opened:
+        descriptor = opened.file.fileno()
+        bounds = own_file_bounds(os.fstat(descriptor).st_size)
+        spawned = client.spawn(bounds, [descriptor])
+        try:
+            with spawned.connection:
+                named = None if output is None else str(output)
+                yield (
+                    OwnList(opened.name, spawned.process, spawned.connection),
+                    ReadAddresses(descriptor, opened.name, opened.ending, reading, named),
+                )
+        finally:
+            spawned.process.kill()
+            spawned.process.wait()

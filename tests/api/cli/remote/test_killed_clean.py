@@ -1,0 +1,95 @@
+"""`mailprobe clean --server`, ended at random and resumed: each row once, and each paid once.
+
+MAILPROBE_KILLS=20 tries so many worlds of each kind.
+"""
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from mailprobe.api.http.listeners import open_sockets
+from mailprobe.api.serve import serve_service
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.api.lists.test_lists import open_list_shop
+
+WORLDS = int(os.environ.get("MAILPROBE_KILLS", "1"))
+WITHIN_S = 120.0  # only a failing test waits so long
+ENDS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+PROGRAM = (
+    "import sys\n"
+    "from mailprobe.api.cli import main\n"
+    "from mailprobe.api.cli.remote import list_source\n"
+    "list_source.LONG, list_source.POLL_S = int(sys.argv.pop(1)), 0.1\n"
+    "main()\n"
+)
+
+
+def texts(rng: random.Random, count: int) -> list[str]:
+    domains = [f"shop{number}.test" for number in range(20)]
+    return [f"a{number}@{rng.choice(domains)}" for number in range(count)]
+
+
+def octets_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+async def run_until(
+    command: list[str], journal: Path, octets: int | None, end: signal.Signals
+) -> int:
+    """Run the command; send it a signal once its journal has so many octets."""
+    with trio.fail_after(WITHIN_S):
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            while octets is not None and process.poll() is None:
+                if octets_of(journal) >= octets:
+                    process.send_signal(end)
+                    break
+                await trio.sleep(0.005)
+            return await process.wait()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("long", [10_000, 50], ids=["requests", "a list"])
+@pytest.mark.parametrize("seed", range(WORLDS))
+async def test_a_run_that_is_ended_and_resumed_pays_for_each_address_once(
+    seed: int, long: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    addresses = texts(rng, 372)
+    rows = [*addresses, *rng.choices(addresses, k=28)]
+    (tmp_path / "list.csv").write_text("email\n" + "".join(f"{row}\n" for row in rows))
+    async with open_list_shop() as shop, trio.open_nursery() as nursery:
+        for number in range(20):
+            shop.world.add(f"shop{number}.test", MailHost(latency_s=0.02))
+        sockets, drain = open_sockets("127.0.0.1", 0), trio.Event()
+        await nursery.start(serve_service, shop.service, sockets, drain)
+        server = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        command = [sys.executable, "-c", PROGRAM, str(long), "clean", str(tmp_path / "list.csv"),
+                   "--server", server, "--key", shop.key, "--resume", "--recheck", "0",
+                   "-o", str(tmp_path / "out.csv")]  # fmt: skip
+        journal = tmp_path / "out.csv.journal"
+        kept, codes = 0, []
+        for _ in range(3):
+            more = rng.randint(300, 30_000)
+            codes.append(await run_until(command, journal, kept + more, rng.choice(ENDS)))
+            kept = octets_of(journal)
+        if not (tmp_path / "out.csv").exists():
+            assert await run_until(command, journal, None, signal.SIGKILL) == 0
+        paid = [row for row in await shop.rows() if row.billable]
+        drain.set()
+        nursery.cancel_scope.cancel()
+    with (tmp_path / "out.csv").open(newline="") as file:
+        cleaned = list(csv.DictReader(file))
+    assert [row["email"] for row in cleaned] == rows
+    assert len(paid) == len(addresses)
+    assert codes[0] in (130, -signal.SIGKILL)
