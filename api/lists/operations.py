@@ -19,7 +19,8 @@ from mailprobe.api.lists.limits import (
     UPLOAD_OCTETS_MAX,
 )
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
-from mailprobe.api.lists.upload import EXTENSIONS, ListReader, spooled
+from mailprobe.api.lists.spool import spooled
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -91,9 +92,9 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     if await store.create_list(call.caller, order, active_max=ACTIVE_MAX) is None:
         raise TooManyLists(ACTIVE_MAX)
     try:
-        async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
+        async with spooled(call.receive, call.caller.account.id, UPLOAD_OCTETS_MAX) as file:
             rows_max = ROWS_MAX[call.caller.account.tier]
-            reader = ListReader(path, order.name, reading, rows_max)
+            reader = ListReader(file, extension, order.name, reading, rows_max)
             while chunks := await reader.next_chunks():
                 await store.add_chunks(order.id, chunks)
     except BaseException:

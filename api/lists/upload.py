@@ -1,49 +1,39 @@
-"""Takes a list from a request to the store: to disk, then read, then stored in chunks.
+"""Reads an uploaded list from disk (`api/lists/spool.py`) into chunks for the store.
 
 The file is read as `mailprobe clean` reads it. Reading runs in a thread, a chunk at a time,
 with a pause as long as the work, so that a large list leaves the process to other requests.
 """
 
-import logging
-import os
 import sqlite3
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from time import thread_time
+from typing import BinaryIO
 
 import trio
 
 from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile import List, ReadOptions, open_list
-from mailprobe.api.http.request_bodies import stored
+from mailprobe.api.cli.listfile import List, ReadOptions, open_list_in
 from mailprobe.api.lists.limits import (
     CHUNK_CHARACTERS_MAX,
     CHUNK_ROWS_MAX,
     CHUNK_UNITS,
     READ_AT_ONCE_MAX,
-    UPLOAD_S_MAX,
-    UPLOADS_MAX,
 )
 from mailprobe.api.lists.rows import StoredRow, encode_row
-from mailprobe.api.rest.refusals import InvalidRequest, Overloaded, PayloadTooLarge, SlowBody
+from mailprobe.api.rest.refusals import InvalidRequest
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
 from mailprobe.storage.lists.records import ListChunk
-
-log = logging.getLogger("mailprobe.lists")
 
 SEEN_CACHE_KIB = 16 * 1024
 
 CHUNKS_STORED = 10  # in one transaction
 
 _threads = trio.CapacityLimiter(READ_AT_ONCE_MAX)
-_reading = trio.CapacityLimiter(READ_AT_ONCE_MAX)
-_uploads = trio.CapacityLimiter(UPLOADS_MAX)
 
 # The types of the API's uploads, and the extension that the reader knows them by.
 EXTENSIONS = {
@@ -56,48 +46,12 @@ EXTENSIONS = {
 }
 
 
-@asynccontextmanager
-async def spooled(
-    receive: Callable[[], Awaitable[bytes]], extension: str, octets_max: int
-) -> AsyncIterator[Path]:
-    """Put the body of a request into a temporary file, and wait for the turn to read it.
-
-    Raises PayloadTooLarge; SlowBody; Overloaded, also if the disk is full.
-    """
-    if not _uploads.available_tokens:
-        raise Overloaded
-    async with _uploads:
-        with tempfile.TemporaryDirectory(prefix="mailprobe-list-") as folder:
-            path = Path(folder) / f"list{extension}"
-            try:
-                with trio.fail_after(UPLOAD_S_MAX):
-                    await _spool(receive, path, octets_max)
-            except trio.TooSlowError:
-                raise SlowBody(UPLOAD_S_MAX) from None
-            except OSError as error:
-                log.error("an upload cannot be kept in %s: %s", folder, error)
-                raise Overloaded from None
-            async with _reading:
-                yield path
-
-
-async def _spool(receive: Callable[[], Awaitable[bytes]], path: Path, octets_max: int) -> None:
-    octets = 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        while part := await receive():
-            octets += len(part)
-            if octets > octets_max:
-                raise PayloadTooLarge(octets_max)
-            await trio.to_thread.run_sync(file.write, part)
-            stored(len(part))
-
-
 @dataclass(slots=True)
 class ListReader:
     """Reads a list into chunks. `loaded` is complete once all chunks were read."""
 
-    path: Path
+    file: BinaryIO  # at its begin
+    extension: str
     name: str
     reading: ReadOptions
     rows_max: int
@@ -123,11 +77,11 @@ class ListReader:
         try:
             return next(self._chunks, None), thread_time() - began_s
         except CommandError as error:
-            words = error.message.replace(str(self.path), self.name)
-            raise InvalidRequest(f"The list cannot be read: {words}.", "lists") from None
+            raise InvalidRequest(f"The list cannot be read: {error.message}.", "lists") from None
 
     def _read(self) -> Iterator[ListChunk]:
-        with open_list(self.path, self.reading) as source, _seen_addresses() as seen:
+        opened = open_list_in(self.file, self.name, self.extension, self.reading)
+        with opened as source, _seen_addresses() as seen:
             rows = addresses = place = 0
             lines: list[str] = []
             units = characters = 0

@@ -31,6 +31,7 @@ from mailprobe.api.rest.refusals import (
     QuotaExhausted,
     RateLimited,
     SlowBody,
+    SlowUpload,
     TooManyJobs,
     TooManyKeys,
     TooManyLists,
@@ -117,7 +118,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "create_list", "POST", LISTS, "Send a list",
         lists.create_list, "standard", ListResponse, 202, section="lists",
-        may=(*KEYED, InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding, TooManyLists),
+        may=(*KEYED, *BODIED, SlowUpload, TooManyLists),
         tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=lists.CREATE_PARAMETERS,
     ),
     Operation(

@@ -15,6 +15,7 @@ from mailprobe.api.cli.listfile.opening import (
     OutputFormat,
     ReadOptions,
     open_list,
+    open_list_in,
     temporary_file,
     unpacked_name,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "check_header",
     "known_encoding",
     "open_list",
+    "open_list_in",
     "open_writer",
     "output_manner",
     "replacing",

@@ -154,22 +154,33 @@ def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any
     """
     reading = reading or ReadOptions(**said)
     name = STANDARD_INPUT if path is None else plain(str(path))
-    with _opened(path, name, reading.unpacked_octets_max) as file:
-        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
-        yield _read(file, found, unpacked_name(path).suffix.lower() if path else "", reading, name)
+    ending = unpacked_name(path).suffix.lower() if path else ""
+    # Standard input is put on disk first, since lists are read twice.
+    opened = spooled_input() if path is None else _regular_file(path, name)
+    with opened as file, open_list_in(file, name, ending, reading) as found:
+        yield found
 
 
 @contextmanager
-def _opened(path: Path | None, name: str, unpacked_octets_max: int) -> Iterator[BinaryIO]:
-    """The file, unpacked; standard input is put on disk first, since lists are read twice."""
-    with spooled_input() if path is None else _regular_file(path, name) as file:
-        begin = file.read(len(GZIP))
-        file.seek(0)
-        if begin != GZIP:
-            yield file
-            return
-        with _spooled(_unpacked(file, name, unpacked_octets_max), name) as spool:
-            yield spool
+def open_list_in(file: BinaryIO, name: str, ending: str, reading: ReadOptions) -> Iterator[List]:
+    """Open the list in a seekable file, which stays open. Raises BadList.
+
+    `name` is for messages. `ending` is the one of its kind, such as ".csv"; empty: detect it.
+    """
+    with _unpacked_file(file, name, reading.unpacked_octets_max) as unpacked:
+        found = survey(unpacked, name, encoding=reading.encoding, errors=reading.errors)
+        yield _read(unpacked, found, ending, reading, name)
+
+
+@contextmanager
+def _unpacked_file(file: BinaryIO, name: str, unpacked_octets_max: int) -> Iterator[BinaryIO]:
+    begin = file.read(len(GZIP))
+    file.seek(0)
+    if begin != GZIP:
+        yield file
+        return
+    with _spooled(_unpacked(file, name, unpacked_octets_max), name) as spool:
+        yield spool
 
 
 @contextmanager
