@@ -19,7 +19,8 @@ from mailprobe.api.lists.limits import (
     UPLOAD_OCTETS_MAX,
 )
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
-from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader, spooled
+from mailprobe.api.lists.spool import spooled
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -92,13 +93,10 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         sheet=sheet,
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
     )
-    async with spooled(call.receive, extension, UPLOAD_OCTETS_MAX) as path:
-        with path.open("rb") as file:
-            account = call.caller.account
-            opened = partial(open_list_reader, file, extension, order.name, reading, account)
-            made = await call.at_most_once(
-                lambda: _store_list(service, call, order, opened, starts)
-            )
+    account = call.caller.account
+    async with spooled(call.receive, account.id, UPLOAD_OCTETS_MAX) as file:
+        opened = partial(open_list_reader, file, extension, order.name, reading, account)
+        made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()
     return made
 

@@ -1,29 +1,23 @@
-"""Takes a list from a request to the store: to disk, then read, then stored in chunks.
+"""Reads an uploaded list from disk (`api/lists/spool.py`) into chunks for the store.
 
 The file is read as `mailprobe clean` reads it, by a process with bounds of its own: what a
 file makes of its reader costs no other request anything.
 """
 
 import logging
-import os
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
-
-import trio
 
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
-from mailprobe.api.http.request_bodies import stored
-from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX, UPLOAD_S_MAX, UPLOADS_MAX
+from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderFault, ReaderTask, open_reader
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, TooManyRows
 from mailprobe.api.reader.turns import FairTurns
-from mailprobe.api.rest.refusals import InvalidRequest, Overloaded, PayloadTooLarge, SlowBody
+from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
@@ -35,7 +29,6 @@ log = logging.getLogger("mailprobe.lists")
 CHUNKS_STORED = 10  # in one transaction
 
 _turns = FairTurns(READ_AT_ONCE_MAX)
-_uploads = trio.CapacityLimiter(UPLOADS_MAX)
 
 # The types of the API's uploads, and the extension that the reader knows them by.
 EXTENSIONS = {
@@ -46,42 +39,6 @@ EXTENSIONS = {
     "text/plain": ".txt",
     "application/octet-stream": "",
 }
-
-
-@asynccontextmanager
-async def spooled(
-    receive: Callable[[], Awaitable[bytes]], extension: str, octets_max: int
-) -> AsyncIterator[Path]:
-    """Put the body of a request into a temporary file.
-
-    Raises PayloadTooLarge; SlowBody; Overloaded, also if the disk is full.
-    """
-    if not _uploads.available_tokens:
-        raise Overloaded
-    async with _uploads:
-        with tempfile.TemporaryDirectory(prefix="mailprobe-list-") as folder:
-            path = Path(folder) / f"list{extension}"
-            try:
-                with trio.fail_after(UPLOAD_S_MAX):
-                    await _spool(receive, path, octets_max)
-            except trio.TooSlowError:
-                raise SlowBody(UPLOAD_S_MAX) from None
-            except OSError as error:
-                log.error("an upload cannot be kept in %s: %s", folder, error)
-                raise Overloaded from None
-            yield path
-
-
-async def _spool(receive: Callable[[], Awaitable[bytes]], path: Path, octets_max: int) -> None:
-    octets = 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        while part := await receive():
-            octets += len(part)
-            if octets > octets_max:
-                raise PayloadTooLarge(octets_max)
-            await trio.to_thread.run_sync(file.write, part)
-            stored(len(part))
 
 
 @asynccontextmanager

@@ -39,6 +39,7 @@ from mailprobe.api.rest.refusals import (
     Refusal,
     Section,
     SlowBody,
+    SlowUpload,
     TooManyJobs,
     TooManyKeptLists,
     TooManyKeys,
@@ -112,6 +113,11 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     SlowBody: ErrorRow(
         408, "request_timeout", "The body was not complete within {seconds_max} seconds.",
         "Send the whole body at once.", "limits", closes=True,
+    ),
+    SlowUpload: ErrorRow(
+        408, "request_timeout", "The upload brought less than {kib_min} KiB in {seconds} seconds.",
+        "Send it over a faster connection, compressed with gzip, or in several lists.", "lists",
+        closes=True,
     ),
     UnsupportedCoding: ErrorRow(
         415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",

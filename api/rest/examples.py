@@ -107,6 +107,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.WrongKeyType(),
     refusals.PayloadTooLarge(BODY_OCTETS_MAX),
     refusals.SlowBody(BODY_S_MAX),
+    refusals.SlowUpload(64, 10),
     refusals.UnsupportedCoding("gzip"),
     refusals.UpgradeRequired(),
     refusals.InvalidRequest("The field email is missing.", "request"),

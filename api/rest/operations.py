@@ -33,6 +33,7 @@ from mailprobe.api.rest.refusals import (
     QuotaExhausted,
     RateLimited,
     SlowBody,
+    SlowUpload,
     TooManyJobs,
     TooManyKeptLists,
     TooManyKeys,
@@ -120,7 +121,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "create_list", "POST", LISTS, "Send a list",
         lists.create_list, "standard", ListResponse, 202, section="lists",
-        may=(*KEYED, *BODIED, *REPEATABLE, TooManyLists, TooManyKeptLists, ListsTooLarge, ListsTooFast),
+        may=(*KEYED, *BODIED, *REPEATABLE, SlowUpload, TooManyLists, TooManyKeptLists, ListsTooLarge, ListsTooFast),
         tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=lists.CREATE_PARAMETERS,
     ),
     Operation(

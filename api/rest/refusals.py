@@ -77,6 +77,14 @@ class SlowBody(Refusal):
 
 
 @dataclass(eq=False)
+class SlowUpload(Refusal):
+    """An upload does not keep the least rate."""
+
+    kib_min: int
+    seconds: int
+
+
+@dataclass(eq=False)
 class InvalidRequest(Refusal):
     """The request does not fit the operation. `was_json`: the body was at least JSON."""
 

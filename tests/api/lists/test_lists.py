@@ -18,7 +18,7 @@ import trio.lowlevel
 import xlsxwriter
 from python_calamine import CalamineWorkbook
 
-from mailprobe.api.lists import limits, upload
+from mailprobe.api.lists import limits, spool
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
@@ -437,27 +437,6 @@ async def test_a_list_that_unpacks_to_too_much_is_refused(
         assert got.status == 202
 
 
-async def test_only_so_many_uploads_arrive_at_a_time(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload, "_uploads", trio.CapacityLimiter(1))
-    monkeypatch.setattr(upload, "UPLOAD_S_MAX", 50)
-    async with open_list_shop() as shop:
-        async with trio.open_nursery() as nursery:
-            slow: list[Any] = []
-
-            async def send_slowly() -> None:
-                pieces = [(0.0, b"email\n"), *([(20.0, b"known@friendly.test\n")] * 9)]
-                slow.append(await send(shop, b"", pieces=pieces))
-
-            nursery.start_soon(send_slowly)
-            await trio.sleep(1)
-            got = await send(shop)
-            assert (got.status, got.error) == (503, "overloaded")
-        assert (slow[0].status, slow[0].error) == (408, "request_timeout")
-        assert (await send(shop)).status == 202
-
-
 async def test_a_full_disk_is_503_and_leaves_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,7 +445,7 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
 
     async with open_list_shop() as shop:
         with monkeypatch.context() as patch:
-            patch.setattr(upload, "_spool", full)
+            patch.setattr(spool, "_spool", full)
             got = await send(shop)
             assert (got.status, got.error) == (503, "overloaded")
         await trio.sleep(1)

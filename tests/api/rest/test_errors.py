@@ -62,6 +62,7 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.KeyNotFound(), 404, "key_not_found", set()),
         (refusals.MethodNotAllowed("PUT", "GET"), 405, "method_not_allowed", set()),
         (refusals.SlowBody(10), 408, "request_timeout", set()),
+        (refusals.SlowUpload(64, 10), 408, "request_timeout", set()),
         (refusals.IdempotencyRunning(), 409, "idempotency_in_progress", set()),
         (refusals.AnswerLost(), 409, "idempotency_answer_lost", set()),
         (refusals.KeysTooFast(20, EPOCH, EPOCH, 1), 429, "rate_limit_exceeded",
