@@ -239,9 +239,9 @@ class _ListRun:
                 except httpx.RequestError as error:
                     await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
             if self._positions and self.error is None:
-                await self._ask_others()
+                await self._verify_others()
 
-    async def _ask_others(self) -> None:
+    async def _verify_others(self) -> None:
         """Ask about what the list does not have: an earlier run sent it for fewer addresses."""
         texts = list(self._positions)
         async with self.stream.open_answers(texts) as answers:
