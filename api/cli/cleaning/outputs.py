@@ -171,7 +171,7 @@ def write_list(
     may_replace = order.may_replace
     made: Written | None = None
     rows = 0
-    with temporary_file() as offsets:
+    with writing_to("a temporary file"), temporary_file() as offsets:
         for octets in addresses.row_offsets():
             offsets.write(octets)
         offsets.flush()
@@ -202,12 +202,11 @@ def _opened_output(
         with replacing(path, may_replace=may_replace) as file:
             yield file
         return
-    with temporary_file() as file:
+    with writing_to("standard output"), temporary_file() as file:
         yield file
         file.seek(0)
-        with writing_to("standard output"):
-            shutil.copyfileobj(file, standard_output)
-            standard_output.flush()
+        shutil.copyfileobj(file, standard_output)
+        standard_output.flush()
 
 
 def _counted(order: Order, journal: Journal, addresses: DistinctAddresses) -> Written:

@@ -200,7 +200,7 @@ class _Run:
     async def run(self) -> None:
         """Verify all texts. Once `error` is set, only open requests are finished."""
         async with self._send, trio.open_nursery() as nursery:
-            held = self._take_repeats()
+            held = self._plan_repeats()
             for position, text in enumerate(self._texts):
                 if len(text) > TEXT_CHARACTERS_MAX:  # layer 1 decides without the service
                     self._send.send_nowait(Answer(position, judge(text, Outcome.SYNTAX)))
@@ -227,7 +227,7 @@ class _Run:
     def _has_more(self) -> bool:
         return bool(self._repeats or self._queue.waiting)
 
-    def _take_repeats(self) -> set[int]:
+    def _plan_repeats(self) -> set[int]:
         """Repeat what an earlier run sent, if it may have answers; return its positions."""
         requests = [] if self._record is None else open_requests(self._record, self._texts)
         self._repeats.extend(requests)

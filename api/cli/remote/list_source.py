@@ -115,18 +115,20 @@ class RemoteLists:
             return
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
         run = _ListRun(self._client, f"{self._url}/{list_id}", texts, send, self._stream)
+        is_done = False  # all answers were read, too
         try:
             async with receive, trio.open_nursery() as nursery:
                 nursery.start_soon(run.run)
                 yield receive
                 nursery.cancel_scope.cancel()
+            is_done = run.is_complete
         finally:
             with trio.move_on_after(DELETE_S, shield=True):
-                if run.is_complete or self._record is None:
+                if is_done or self._record is None:
                     await run.delete()
                 else:
                     await run.pause()
-        if run.is_complete:
+        if is_done:
             self._forget(list_id)
         if run.error is not None:  # raised after every answer was read
             raise run.error
@@ -237,9 +239,9 @@ class _ListRun:
                 except httpx.RequestError as error:
                     await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
             if self._positions and self.error is None:
-                await self._ask_others()
+                await self._verify_others()
 
-    async def _ask_others(self) -> None:
+    async def _verify_others(self) -> None:
         """Ask about what the list does not have: an earlier run sent it for fewer addresses."""
         texts = list(self._positions)
         async with self.stream.open_answers(texts) as answers:
