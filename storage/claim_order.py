@@ -1,5 +1,9 @@
 """The order in which jobs are claimed: accounts take turns, and within one the longest due.
 
+A receiver with a call that has taken longer than HANGS_AFTER hangs. Its jobs come after the
+account's others, two at a time, and its calls do not count towards the account's limit, so
+that an account's healthy receivers do not wait for those that hang.
+
 The same decision for every store. The account with the fewest active claims comes
 first, so that an account with ten thousand due callbacks delays another by a single
 claim. No account and none of its partitions exceeds its limit.
@@ -7,10 +11,14 @@ claim. No account and none of its partitions exceeds its limit.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 FAILING_AFTER = 10  # consecutive failed attempts of a receiver; from then on one at a time
+
+HANGS_AFTER = timedelta(seconds=2)  # far longer than a receiver needs that puts its work off
+HANGING_EACH_MAX = 2  # calls at a time of a receiver that hangs
 
 
 class Partition(NamedTuple):
@@ -33,47 +41,78 @@ class ClaimBounds(NamedTuple):
 
     limit: int  # jobs claimed in all
     partition_max: Callable[[Partition], int]  # its active claims
-    account_max: int | None  # active claims of one account
+    # Active claims of one account. As many more may be of receivers that do not hang, while
+    # calls of others do.
+    account_max: int | None
 
 
 def claim_in_turn(
     first_due: Mapping[Any, Any],
     heads_of: Callable[[Any], Iterator[Head]],
     held: Mapping[Partition, int],
+    hanging: Mapping[Partition, int],
     bounds: ClaimBounds,
 ) -> list[Head]:
     """Return the jobs to claim, in order.
 
     `first_due` maps each account with waiting jobs to the instant its first one was due.
     `heads_of` yields an account's jobs, those due longest first; it is called only for
-    accounts that get a turn. `held` are the active claims.
+    accounts that get a turn. `held` are the active claims, `hanging` those of them that hang.
     """
-    in_force = Counter(held)
-    of_account: Counter[Any] = Counter()
-    for partition, count in held.items():
-        of_account[partition.account] += count
+    rooms = _Rooms(Counter(held), hanging, bounds.partition_max)
+    of_account, hang = _by_account(held), _by_account(hanging)
     turns = [(of_account[account], due_at, account) for account, due_at in first_due.items()]
     heapify(turns)
     waiting: dict[Any, Iterator[Head]] = {}
+    most = bounds.account_max
     taken: list[Head] = []
     while turns and len(taken) < bounds.limit:
         count, _, account = heappop(turns)
-        if bounds.account_max is not None and count >= bounds.account_max:
+        if most is not None and (count - hang[account] >= most or count >= 2 * most):
             continue
-        heads = waiting.setdefault(account, heads_of(account))
-        head = _first_with_room(heads, in_force, bounds)
+        if account not in waiting:
+            waiting[account] = rooms.in_order(heads_of(account))
+        head = next((head for head in waiting[account] if rooms.free(head.partition)), None)
         if head is None:
             continue
-        in_force[head.partition] += 1
+        if most is not None and count >= most and head.partition in hanging:
+            continue  # the room beyond `most` is for receivers that may answer
+        rooms.in_force[head.partition] += 1
         taken.append(head)
         heappush(turns, (count + 1, head.due_at, account))
     return taken
 
 
-def _first_with_room(
-    heads: Iterator[Head], in_force: Counter[Partition], bounds: ClaimBounds
-) -> Head | None:
-    return next(
-        (head for head in heads if in_force[head.partition] < bounds.partition_max(head.partition)),
-        None,
-    )
+def _by_account(counts: Mapping[Partition, int]) -> Counter[Any]:
+    """The sum of each account's counts."""
+    found: Counter[Any] = Counter()
+    for partition, count in counts.items():
+        found[partition.account] += count
+    return found
+
+
+class _Rooms(NamedTuple):
+    """How many more claims each partition may have."""
+
+    in_force: Counter[Partition]
+    hanging: Mapping[Partition, int]
+    partition_max: Callable[[Partition], int]
+
+    def free(self, partition: Partition) -> bool:
+        """Whether one more job of it may be claimed."""
+        most = self.partition_max(partition)
+        if partition in self.hanging:
+            most = min(most, HANGING_EACH_MAX)
+        return self.in_force[partition] < most
+
+    def in_order(self, heads: Iterator[Head]) -> Iterator[Head]:
+        """Those of receivers that hang come last; those without room are left out."""
+        late: list[Head] = []
+        for head in heads:
+            if not self.free(head.partition):
+                continue
+            if head.partition in self.hanging:
+                late.append(head)
+            else:
+                yield head
+        yield from late

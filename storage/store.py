@@ -344,7 +344,9 @@ class Store(SessionStore):
         (mailprobe.storage.claim_order). Over all processes at most `each_max` claims of one
         account (verify) or of one account's host (deliver), and `account_max` of one
         account, are active at a time; one of a host whose last FAILING_AFTER attempts
-        failed. An account or a host at its limit does not delay the others. If nothing is
+        failed. Calls of a host that have taken longer than HANGS_AFTER do not count towards the
+        account's limit; such a host has HANGING_EACH_MAX, after the account's others.
+        An account or a host at its limit does not delay the others. If nothing is
         due, nothing is written. A claim ends with its outcome: a second outcome for it
         changes nothing.
         """

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+import trio
+
 from mailprobe.api.jobs.delivery import WebhookSender
 from mailprobe.api.jobs.operations import payload_of
 from mailprobe.api.jobs.rules import (
@@ -28,6 +30,7 @@ from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, Work
 from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, open_answers
+from mailprobe.storage.claim_order import HANGS_AFTER
 from mailprobe.storage.records import Attempt, Claim, Job, Work
 from mailprobe.storage.store import Store
 
@@ -68,8 +71,8 @@ class JobBounds:
 BOUNDS: dict[Work, JobBounds] = {
     # an account with a long queue leaves capacity for others
     "verify": JobBounds(100, each_max=25, account_max=25),
-    # a host that hangs holds 4 slots; an account whose hosts all hang holds a quarter
-    "deliver": JobBounds(200, each_max=4, account_max=50),
+    # a host that hangs holds 2 to 4 slots; an account whose hosts all hang holds a quarter
+    "deliver": JobBounds(400, each_max=4, account_max=50),
 }
 
 
@@ -177,7 +180,10 @@ class JobQueue:
 
     async def _deliver(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
-        attempt, retry_after_s = await self._send_callback(claim, self._now())
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._wake_once_it_hangs)
+            attempt, retry_after_s = await self._send_callback(claim, self._now())
+            beside.cancel_scope.cancel()
         state, wait_s = verdict_on(
             attempt.status,
             tries=attempt.number,
@@ -192,6 +198,11 @@ class JobQueue:
         )  # fmt: skip
         record = partial(self._store.job_attempted, claim, attempt, state=state, due_at=due_at)
         return AttemptResult(record, retry_in_s=wait_s)
+
+    async def _wake_once_it_hangs(self) -> None:
+        """Claim again: a call that hangs leaves room to the account's other receivers."""
+        await trio.sleep(HANGS_AFTER.total_seconds())
+        self._deliverer.wake()
 
     async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1

@@ -22,6 +22,7 @@ class QueueEntry(Generic[T]):
     due_at: datetime | None
     lease_until: datetime | None = None  # None: not claimed, or the claim had its outcome
     fence: int = 0
+    claimed_at: datetime | None = None  # when the latest claim began
 
     def is_held(self, now: datetime) -> bool:
         """Return whether an active claim holds it."""
@@ -80,14 +81,20 @@ class ClaimQueue(Generic[T]):
         ]
         return sorted(found, key=itemgetter(0))
 
-    def held(self, now: datetime, matches: Callable[[T], bool]) -> list[T]:
-        """Return the matching things that an active claim holds."""
-        return [e.thing for e in self.entries.values() if e.is_held(now) and matches(e.thing)]
+    def held(self, now: datetime, matches: Callable[[T], bool]) -> list[tuple[T, datetime]]:
+        """Return the matching things that an active claim holds, and when it began."""
+        return [
+            (e.thing, e.claimed_at or now)
+            for e in self.entries.values()
+            if e.is_held(now) and matches(e.thing)
+        ]
 
     def claim_next(self, name: str, now: datetime, lease_s: float) -> tuple[T, int]:
         """Claim this entry; returns the thing with its new fence."""
         entry, until = self.entries[name], now + timedelta(seconds=lease_s)
-        self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
+        self.entries[name] = replace(
+            entry, lease_until=until, fence=entry.fence + 1, claimed_at=now
+        )
         return entry.thing, entry.fence + 1
 
     def reclaim(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:

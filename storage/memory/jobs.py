@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
+from mailprobe.storage.claim_order import (
+    FAILING_AFTER,
+    HANGS_AFTER,
+    ClaimBounds,
+    Head,
+    Partition,
+    claim_in_turn,
+)
 from mailprobe.storage.commands import (
     AbandonJob,
     ClaimJobs,
@@ -90,12 +97,13 @@ class MemoryJobs(MemoryUsage):
                 place[job.account_id], job.host if command.work == "deliver" else ""
             )
             heads.setdefault(place[job.account_id], []).append(Head(due_at, name, partition))
-        held = Counter(
-            Partition(
-                place[kept.job.account_id], kept.job.host if command.work == "deliver" else ""
-            )
-            for kept in self._jobs.held(now, lambda kept: kept.work == command.work)
-        )
+        held: Counter[Partition] = Counter()
+        hanging: Counter[Partition] = Counter()
+        for kept, at in self._jobs.held(now, lambda kept: kept.work == command.work):
+            host = kept.job.host if command.work == "deliver" else ""
+            held[Partition(place[kept.job.account_id], host)] += 1
+            if host and at <= now - HANGS_AFTER:
+                hanging[Partition(place[kept.job.account_id], host)] += 1
 
         def partition_max(partition: Partition) -> int:
             failures, _ = self._receivers.get(partition, (0, now))
@@ -105,6 +113,7 @@ class MemoryJobs(MemoryUsage):
             {account: of_account[0].due_at for account, of_account in heads.items()},
             lambda account: iter(heads[account]),
             held,
+            hanging,
             ClaimBounds(command.limit, partition_max, command.account_max),
         )
         return [

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
+from mailprobe.storage.claim_order import (
+    FAILING_AFTER,
+    HANGING_EACH_MAX,
+    HANGS_AFTER,
+    ClaimBounds,
+    Head,
+    Partition,
+    claim_in_turn,
+)
 from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
 from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.postgres.accounts import callers_of_keys
@@ -84,7 +92,7 @@ def _claim(
         "WITH free AS MATERIALIZED (SELECT number FROM jobs WHERE number = ANY(%(numbers)s)"
         " AND state = %(state)s AND due_at <= %(now)s"
         " AND (lease_until IS NULL OR lease_until <= %(now)s) FOR UPDATE SKIP LOCKED)"
-        " UPDATE jobs SET lease_until = %(until)s, fence = fence + 1"
+        " UPDATE jobs SET lease_until = %(until)s, claimed_at = %(now)s, fence = fence + 1"
         " FROM free WHERE jobs.number = free.number RETURNING jobs.number",
         values,
     )
@@ -105,10 +113,14 @@ def _due(db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int) -
     """Return the numbers of the jobs to claim, with accounts in turn."""
     state = STATE_OF[wanted.work]
     host = HOST_OF[state]
-    values = {"state": state, "now": micros(now), "most": ACCOUNTS_SCANNED}
+    values = {
+        "state": state, "now": micros(now), "most": ACCOUNTS_SCANNED,
+        "hung": micros(now - HANGS_AFTER),
+    }  # fmt: skip
     with db.db.pipeline():
         claimed = db.execute(
-            f"SELECT account, {host}, count(*) FROM jobs"
+            f"SELECT account, {host}, count(*), count(*) FILTER (WHERE claimed_at <= %(hung)s)"
+            " FROM jobs"
             " WHERE state = %(state)s AND lease_until > %(now)s GROUP BY 1, 2",
             values,
         )
@@ -123,11 +135,25 @@ def _due(db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int) -
             " LIMIT %(most)s",
             values,
         )
-    held = {Partition(account, host): count for account, host, count in claimed.fetchall()}
+    rows = claimed.fetchall()
+    held = {Partition(account, host): count for account, host, count, _ in rows}
+    hanging = {Partition(account, host): hang for account, host, _, hang in rows if host and hang}
+    claims = _Active(held, hanging)
     left, first = _heads(left_behind.fetchall()), _heads(waiting.fetchall())
     if len(first) < ACCOUNTS_SCANNED:
-        return [head.number for head in _claim_rows(db, [*left, *first], held, wanted, limit)]
-    return _due_of_each(db, now, wanted, limit, held, left)
+        return [head.number for head in _claim_rows(db, [*left, *first], claims, wanted, limit)]
+    return _due_of_each(db, now, wanted, limit, claims, left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Active:
+    """Active claims per partition, over all processes, and those of calls that hang."""
+
+    held: dict[Partition, int]
+    hanging: Mapping[Partition, int]
+
+    def most_of(self, partition: Partition, each_max: int) -> int:
+        return min(each_max, HANGING_EACH_MAX) if partition in self.hanging else each_max
 
 
 def _due_of_each(
@@ -135,7 +161,7 @@ def _due_of_each(
     now: datetime,
     wanted: ClaimJobs,
     limit: int,
-    held: dict[Partition, int],
+    claims: "_Active",
     left: list[Head],
 ) -> list[int]:
     """Read each account's first jobs, without its full partitions, when many jobs wait.
@@ -147,14 +173,14 @@ def _due_of_each(
     for _ in range(ROUNDS_MAX):
         full = [
             partition.host
-            for partition, count in held.items()
-            if count >= wanted.each_max and partition.host
+            for partition, count in claims.held.items()
+            if partition.host and count >= claims.most_of(partition, wanted.each_max)
         ]
         first = _first_of_each(db, now, STATE_OF[wanted.work], limit, full, found)
-        taken = _claim_rows(db, [*left, *first], held, wanted, limit - len(found))
+        taken = _claim_rows(db, [*left, *first], claims, wanted, limit - len(found))
         found += [head.number for head in taken]
         for head in taken:
-            held[head.partition] = held.get(head.partition, 0) + 1
+            claims.held[head.partition] = claims.held.get(head.partition, 0) + 1
         left = [head for head in left if head not in taken]
         if not taken or len(found) >= limit:
             break
@@ -170,7 +196,7 @@ def _heads(rows: Iterable[tuple[Any, ...]]) -> list[Head]:
 def _claim_rows(
     db: TransactionSession,
     heads: Iterable[Head],
-    held: Mapping[Partition, int],
+    claims: "_Active",
     wanted: ClaimJobs,
     limit: int,
 ) -> list[Head]:
@@ -185,7 +211,8 @@ def _claim_rows(
     return claim_in_turn(
         {account: those[0].due_at for account, those in of_account.items()},
         lambda account: iter(of_account[account]),
-        held,
+        claims.held,
+        claims.hanging,
         ClaimBounds(limit, partition_max, wanted.account_max),
     )
 

@@ -15,7 +15,14 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
+from mailprobe.storage.claim_order import (
+    FAILING_AFTER,
+    HANGS_AFTER,
+    ClaimBounds,
+    Head,
+    Partition,
+    claim_in_turn,
+)
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
 from mailprobe.storage.records import JobState, Work
@@ -69,7 +76,7 @@ def due(
 ) -> list[Head]:
     """Return the jobs that a claim would take, accounts in turn."""
     state = STATE_OF[work]
-    held = _claimed(db, now, state)
+    held, hanging = _claimed(db, now, state)
     left = _left_behind(db, now, state)
 
     @cache
@@ -91,7 +98,9 @@ def due(
     for account, heads in left.items():
         first = min(heads).due_at
         first_due[account] = min(first_due.get(account, first), first)
-    return claim_in_turn(first_due, heads_of, held, ClaimBounds(limit, partition_max, account_max))
+    return claim_in_turn(
+        first_due, heads_of, held, hanging, ClaimBounds(limit, partition_max, account_max)
+    )
 
 
 def _heads(
@@ -129,14 +138,18 @@ def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
     return dict(rows.fetchall())
 
 
-def _claimed(db: DB, now: datetime, state: JobState) -> dict[Partition, int]:
-    """Return the number of active claims per partition, over all processes."""
+def _claimed(
+    db: DB, now: datetime, state: JobState
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Return the active claims per partition, over all processes, and those of calls that hang."""
     rows = db.execute(
-        f"SELECT account, {HOST_OF[state]}, count(*) FROM jobs WHERE state = ? AND lease_until > ?"
-        " GROUP BY 1, 2",
-        (state, micros(now)),
-    )
-    return {Partition(account, host): count for account, host, count in rows}
+        f"SELECT account, {HOST_OF[state]}, count(*), coalesce(sum(claimed_at <= ?), 0) FROM jobs"
+        " WHERE state = ? AND lease_until > ? GROUP BY 1, 2",
+        (micros(now - HANGS_AFTER), state, micros(now)),
+    ).fetchall()
+    held = {Partition(account, host): count for account, host, count, _ in rows}
+    hanging = {Partition(account, host): hang for account, host, _, hang in rows if host and hang}
+    return held, hanging
 
 
 def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]]:

@@ -115,8 +115,8 @@ def claim(db: DB, now: datetime, command: ClaimJobs) -> list[tuple[Claim, bytes 
     )
     until = micros(now + timedelta(seconds=command.lease_s))
     db.executemany(
-        "UPDATE jobs SET lease_until = ?, fence = fence + 1 WHERE number = ?",
-        [(until, head.number) for head in heads],
+        "UPDATE jobs SET lease_until = ?, claimed_at = ?, fence = fence + 1 WHERE number = ?",
+        [(until, micros(now), head.number) for head in heads],
     )
     for partition in {head.partition for head in heads}:
         partitions.renew(db, partitions.STATE_OF[command.work], partition)
