@@ -112,7 +112,7 @@ def detect_dialect(lines: Iterable[str], delimiter: str, first_line: int) -> Dia
 
 
 def _has_long_cell(line: str, delimiter: str) -> bool:
-    return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.split(delimiter))
+    return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.rstrip("\r\n").split(delimiter))
 
 
 def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:

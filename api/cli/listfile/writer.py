@@ -68,8 +68,6 @@ def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
 
 
-PLAIN_CELLS = re.compile(r'[^"\\\r\n]*')  # apart from the delimiter
-
 Write = Callable[[ListRow, RowResult | None], None]
 AddRow = Callable[[list[str]], object]
 
@@ -170,7 +168,8 @@ def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
 
     def encode(cells: Sequence[str]) -> str:
         joined = delimiter.join(cells)
-        if joined.count(delimiter) == len(cells) - 1 and PLAIN_CELLS.fullmatch(joined):
+        is_plain = not ('"' in joined or "\\" in joined or "\n" in joined or "\r" in joined)
+        if is_plain and joined.count(delimiter) == len(cells) - 1:
             return joined
         return delimiter.join(map(one, cells))
 

@@ -33,12 +33,12 @@ def open_parser(encoding: str | None = "utf-8") -> expat.XMLParserType:
 
 
 def _refuse_document_type(*_: Any) -> None:
-    raise ValueError("a workbook declares no document type")
+    raise ValueError("declares a document type")
 
 
 def _check_encoding(version: str, encoding: str | None, standalone: int) -> None:
     if encoding is not None and encoding.lower() not in ("utf-8", "us-ascii"):
-        raise ValueError("a workbook is written in UTF-8")
+        raise ValueError("is not in UTF-8")
 
 
 def fed_pieces(parser: expat.XMLParserType, stream: IO[bytes]) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def fed_pieces(parser: expat.XMLParserType, stream: IO[bytes]) -> Iterator[bytes
         parser.Parse(piece, not piece)
         fed += len(piece)
         if piece and fed - parser.CurrentByteIndex > TOKEN_OCTETS_MAX:
-            raise ValueError("a tag or comment without end")
+            raise ValueError("has a tag or comment without end")
         yield piece
         if not piece:
             return
@@ -62,7 +62,7 @@ def tag_end(octets: bytes | bytearray, begin: int) -> int:
     """Where the start tag ends that begins there."""
     tag = TAG.match(octets, begin)
     if tag is None:
-        raise ValueError("a tag without end")
+        raise ValueError("has a tag without end")
     return tag.end()
 
 
@@ -110,7 +110,7 @@ def elements_of(octets: bytes, *wanted: str) -> list[Element]:
         element = Element(name, attributes, parent, parser.CurrentByteIndex)
         ancestors.append(element)
         if len(ancestors) > DEPTH_MAX:
-            raise ValueError("elements nest too deep")
+            raise ValueError("nests too deep")
         if element.local in wanted:
             found.append(element)
 

@@ -67,9 +67,6 @@ class _Archive(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return self._file.seek(offset, whence)
 
-    def tell(self) -> int:
-        return self._file.tell()
-
     def seekable(self) -> bool:
         return True
 

@@ -55,7 +55,7 @@ def check_parts(package: zipfile.ZipFile, *, without: str | None = None) -> None
 
 
 class _Part:
-    """One part, read as a stream. Its methods raise ValueError with what is wrong."""
+    """One part, read as a stream. Its methods raise ValueError with what it is or does wrong."""
 
     def __init__(self, name: str, names: set[str]) -> None:
         self._names = names
