@@ -68,7 +68,7 @@ class ListLimitReached(Exception):
         self.active = active
 
 
-class ListsTooFast(Exception):
+class ListRateExceeded(Exception):
     """The account sent lists at more than its rate. The instants are as in KeyCreationTooFast."""
 
     def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
@@ -77,7 +77,7 @@ class ListsTooFast(Exception):
         self.reset_at = reset_at
 
 
-class ListsTooLarge(Exception):
+class ListRoomExceeded(Exception):
     """The account's lists would have more octets than they may."""
 
 

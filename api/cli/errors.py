@@ -1,6 +1,8 @@
 """Errors that end a command: one line for a person, and an exit code."""
 
-from contextlib import suppress
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -26,6 +28,17 @@ class Interrupted(CommandError):
     """Ctrl-C or SIGTERM, with a message."""
 
     exit_code = 130
+
+
+@contextmanager
+def telling_open_files() -> Iterator[None]:
+    """Raise CommandError where no more files may be open."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise CommandError("too many files are open; raise the limit (ulimit -n)") from error
+        raise
 
 
 def print_error(message: str) -> None:

@@ -6,13 +6,12 @@ KeyboardInterrupt.
 """
 
 import contextlib
-import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, TypeVar
 
-from mailprobe.api.cli.errors import CommandError, Interrupted
+from mailprobe.api.cli.errors import CommandError, Interrupted, telling_open_files
 from mailprobe.api.interrupts import end_at_once
 
 T = TypeVar("T")
@@ -46,13 +45,10 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         return result
 
     try:
-        return trio.run(until_signal)
+        with telling_open_files():
+            return trio.run(until_signal)
     except BaseExceptionGroup as group:
         _raise_foremost(group)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise CommandError("too many files are open; raise the limit (ulimit -n)") from error
-        raise
 
 
 def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:

@@ -118,7 +118,7 @@ async def _store_list(
         )  # fmt: skip
         if made is None:
             raise ListNotFound
-    except contract.ListsTooLarge:
+    except contract.ListRoomExceeded:
         _delete_later(service, order.id)
         raise ListsTooLarge(mib_max) from None
     except BaseException:
@@ -143,7 +143,7 @@ async def _create(service: Service, call: Call, order: ListOrder) -> None:
     except contract.ListLimitReached as reached:
         kind = TooManyLists if reached.active else TooManyKeptLists
         raise kind(reached.lists_max) from None
-    except contract.ListsTooFast as early:
+    except contract.ListRateExceeded as early:
         limit = BOUNDS.per_minute_max
         raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from mailprobe.api.cli.errors import telling_open_files
 from mailprobe.api.cli.listfile.opening import ReadOptions, open_file
 from mailprobe.api.reader import client
 from mailprobe.api.reader.bounds import own_file_bounds
@@ -81,7 +82,8 @@ def open_own_list(
     with open_file(path) as opened:
         descriptor = opened.file.fileno()
         bounds = own_file_bounds(os.fstat(descriptor).st_size)
-        spawned = client.spawn(bounds, [descriptor])
+        with telling_open_files():
+            spawned = client.spawn(bounds, [descriptor])
         try:
             with spawned.connection:
                 named = None if output is None else str(output)

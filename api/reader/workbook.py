@@ -26,7 +26,7 @@ def make_workbook(channel: Channel, order: MakeWorkbook) -> None:
     """Make the workbook in the file that was handed over."""
     types: list[CellType] = ["blank"] * order.own
     written = 0
-    with temporary_file() as spool, os.fdopen(order.descriptor, "wb", closefd=False) as file:
+    with temporary_file() as spool, os.fdopen(order.descriptor, "w+b", closefd=False) as file:
         counts = _received(channel, spool, types)
         if counts is None:
             return  # the starter is gone

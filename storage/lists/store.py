@@ -39,7 +39,7 @@ class ListStore(ConnectionLeases):
         self._cipher = cipher
 
     async def create_list(self, caller: Caller, order: ListOrder, bounds: ListBounds) -> StoredList:
-        """Store a list that is loading. Raises ListLimitReached, ListsTooFast.
+        """Store a list that is loading. Raises ListLimitReached, ListRateExceeded.
 
         What is refused does not count for the rate; a list that cannot be read does.
         """
@@ -53,7 +53,7 @@ class ListStore(ConnectionLeases):
     ) -> bool:
         """Store chunks of a list that is loading; False if it is not, for instance deleted.
 
-        Raises ListsTooLarge, and stores nothing, if the account's lists, whatever their state,
+        Raises ListRoomExceeded, and stores nothing, if the account's lists, whatever their state,
         would have more than `octets_max`: rows, names of columns and results together.
         """
         return await self._execute(commands.AddChunks(list_id, chunks, octets_max))

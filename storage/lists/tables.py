@@ -16,8 +16,8 @@ from mailprobe.storage.contract import (
     WINDOW,
     IdempotencyInProgress,
     ListLimitReached,
-    ListsTooFast,
-    ListsTooLarge,
+    ListRateExceeded,
+    ListRoomExceeded,
 )
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
@@ -79,7 +79,7 @@ class ListDatabase(Protocol):
 
 
 def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
-    """Insert a list without rows. Raises ListLimitReached, ListsTooFast."""
+    """Insert a list without rows. Raises ListLimitReached, ListRateExceeded."""
     order, caller = command.order, command.caller
     values = {"account": caller.account.id, "key": caller.key.id}
     ((account, paced),) = db.all(
@@ -116,7 +116,7 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
 def _check_bounds(
     db: ListDatabase, now: datetime, account: int, paced: datetime | None, bounds: ListBounds
 ) -> None:
-    """Raise ListLimitReached or ListsTooFast; else count one more list. The account is locked."""
+    """Raise ListLimitReached or ListRateExceeded; else count one more list. The account is locked."""
     ((kept, active),) = db.all(
         "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account",
         {"account": account},
@@ -127,7 +127,7 @@ def _check_bounds(
         raise ListLimitReached(bounds.kept_max, active=False)
     until = paced_until(paced, now, bounds.per_minute_max)
     if until > now + WINDOW:
-        raise ListsTooFast(now, until - WINDOW)
+        raise ListRateExceeded(now, until - WINDOW)
     db.change(
         "UPDATE accounts SET lists_paced_until = :until WHERE number = :account",
         {"account": account, "until": micros(until)},
@@ -135,7 +135,7 @@ def _check_bounds(
 
 
 def add_chunks(db: ListDatabase, now: datetime, command: AddChunks) -> bool:
-    """Add chunks to a list that is loading; False if it is not. Raises ListsTooLarge.
+    """Add chunks to a list that is loading; False if it is not. Raises ListRoomExceeded.
 
     They are due at once, so that no transaction has to change all of a list; they are
     claimed when the list runs. The account is locked before the list, as by all that lock both.
@@ -155,7 +155,7 @@ def add_chunks(db: ListDatabase, now: datetime, command: AddChunks) -> bool:
         "SELECT sum(octets) FROM lists WHERE account = :account", {"account": account}
     )
     if kept + octets > command.octets_max:
-        raise ListsTooLarge
+        raise ListRoomExceeded
     for chunk in command.chunks:
         db.change(
             "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"

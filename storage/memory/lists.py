@@ -12,8 +12,8 @@ from mailprobe.storage.contract import (
     WINDOW,
     IdempotencyInProgress,
     ListLimitReached,
-    ListsTooFast,
-    ListsTooLarge,
+    ListRateExceeded,
+    ListRoomExceeded,
 )
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.lists.commands import (
@@ -103,7 +103,7 @@ class MemoryLists(MemoryJobs):
             raise ListLimitReached(bounds.kept_max, active=False)
         until = paced_until(self._paced_until.get(account.id), now, bounds.per_minute_max)
         if until > now + WINDOW:
-            raise ListsTooFast(now, until - WINDOW)
+            raise ListRateExceeded(now, until - WINDOW)
         self._paced_until[account.id] = until
         made = StoredList(
             order.id, account.id, order.name, "loading", None, 0, 0, 0, {}, now, None,
@@ -120,7 +120,7 @@ class MemoryLists(MemoryJobs):
         octets = sum(len(chunk.rows.encode()) for chunk in command.chunks)
         kept = sum(each.octets for each in self._of_account(entry.list.account_id))
         if kept + octets > command.octets_max:
-            raise ListsTooLarge
+            raise ListRoomExceeded
         entry.octets += octets
         now = self._now()
         for chunk in command.chunks:

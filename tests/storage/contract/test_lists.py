@@ -10,8 +10,8 @@ import pytest
 from mailprobe.storage.contract import (
     IdempotencyInProgress,
     ListLimitReached,
-    ListsTooFast,
-    ListsTooLarge,
+    ListRateExceeded,
+    ListRoomExceeded,
 )
 from mailprobe.storage.lists.commands import (
     LoadedList,
@@ -136,7 +136,7 @@ async def test_lists_are_sent_at_a_rate_even_if_none_is_kept(store: Store, clock
         await store.create_list(caller, order(f"{number}"), at_rate)
         await store.delete_list(f"{number}")
     for _ in range(2):  # a refused one does not count
-        with pytest.raises(ListsTooFast) as early:
+        with pytest.raises(ListRateExceeded) as early:
             await store.create_list(caller, order("4"), at_rate)
         assert early.value.reset_at == clock() + timedelta(seconds=20)
     clock.pass_(20)
@@ -154,13 +154,13 @@ async def test_octets_of_all_lists_are_bounded(store: Store) -> None:
     kept = len('["rows 0"]\n["deliverable"]\n["name", "email"]')
     await store.create_list(caller, order(), BOUNDS)
     row = ListChunk(0, 1, '["é"]\n')
-    with pytest.raises(ListsTooLarge):
+    with pytest.raises(ListRoomExceeded):
         await store.add_chunks("list-1", [row], octets_max=kept + 6)
     assert await store.chunks("list-1", first=0, limit=1) == []
     assert await store.add_chunks("list-1", [row], octets_max=kept + 7)
     await store.delete_list(done.id)
     more = [ListChunk(1, 0, "[]\n")]
-    with pytest.raises(ListsTooLarge):
+    with pytest.raises(ListRoomExceeded):
         await store.add_chunks("list-1", more, octets_max=9)
     assert await store.add_chunks("list-1", more, octets_max=10)
 
