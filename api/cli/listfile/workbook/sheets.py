@@ -226,7 +226,7 @@ class _SheetParser:
         self._around.tail = bytes(held)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        local = local_name(name)
+        local = name[name.rfind(":") + 1 :]
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise ValueError("elements nest too deep")
@@ -270,7 +270,7 @@ class _SheetParser:
         self._text.clear()
 
     def _end(self, name: str) -> None:
-        local = local_name(name)
+        local = name[name.rfind(":") + 1 :]
         self._depth -= 1
         if local in ("v", "t"):
             self._parser.CharacterDataHandler = None

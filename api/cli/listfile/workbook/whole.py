@@ -28,21 +28,27 @@ def check_whole(file: BinaryIO) -> None:
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as package:
-            check_parts(package)
+            _check_parts(package, is_ours=True)
     except zipfile.BadZipFile:
         raise NotAWorkbook("would be no ZIP archive") from None
 
 
-def check_parts(package: zipfile.ZipFile, *, without: str | None = None) -> None:
+def check_parts(package: zipfile.ZipFile, *, without: str) -> None:
     """Raise NotAWorkbook if a part is ill-formed, a relationship leads nowhere, or rows do not rise.
 
-    `without`: a part that is not checked.
+    The part `without`, which is read as a sheet, is not checked.
     """
+    _check_parts(package, without=without)
+
+
+def _check_parts(
+    package: zipfile.ZipFile, *, without: str | None = None, is_ours: bool = False
+) -> None:
     names = {name.lower() for name in package.namelist()}
     for info in package.infolist():
         if info.filename == without or not info.filename.lower().endswith(XML_ENDINGS):
             continue
-        part = _Part(info.filename, names)
+        part = _Part(info.filename, names, is_ours)
         try:
             with package.open(info) as stream:
                 part.check(stream)
@@ -57,7 +63,7 @@ def check_parts(package: zipfile.ZipFile, *, without: str | None = None) -> None
 class _Part:
     """One part, read as a stream. Its methods raise ValueError with what it is or does wrong."""
 
-    def __init__(self, name: str, names: set[str]) -> None:
+    def __init__(self, name: str, names: set[str], is_ours: bool) -> None:
         self._names = names
         self._folder = posixpath.dirname(posixpath.dirname(name))
         self._is_relations = name.lower().endswith(RELATIONS)
@@ -65,17 +71,21 @@ class _Part:
         self._is_in_rows = False
         self._row = 0
         self._parser = open_parser(encoding=None)  # parts that are copied may have any
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
+        self._parser.StartElementHandler = self._start if is_ours else self._start_foreign
+        if not is_ours:  # how deep it nests was checked when it was read, and costs a third more
+            self._parser.EndElementHandler = self._end
 
     def check(self, stream: IO[bytes]) -> None:
         for _ in fed_pieces(self._parser, stream):
             pass
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
+    def _start_foreign(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise ValueError("nests too deep")
+        self._start(name, attributes)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
         if self._is_in_rows:
             if name.endswith("row") and local_name(name) == "row":
                 self._add_row(attributes)
@@ -87,8 +97,6 @@ class _Part:
 
     def _end(self, name: str) -> None:
         self._depth -= 1
-        if self._is_in_rows and name.endswith("sheetData"):
-            self._is_in_rows = False
 
     def _add_row(self, attributes: dict[str, str]) -> None:
         number = int(attributes.get("r", self._row + 1))
