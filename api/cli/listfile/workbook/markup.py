@@ -7,6 +7,7 @@ alone, as every spreadsheet writes it: what is added to it is UTF-8.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, Any
 from xml.parsers import expat
 
@@ -89,7 +90,9 @@ class Element:
         return self.name[: -len(self.local)]
 
 
+@lru_cache(maxsize=256)  # a sheet has two dozen names, and a million elements
 def local_name(name: str) -> str:
+    """An element's name without its prefix."""
     return name.rpartition(":")[2]
 
 

@@ -38,6 +38,8 @@ CELL_OCTETS = 90  # per added cell, an upper bound of the average
 UNWRITABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)"
 )
+TAG_NAME = re.compile(rb"<([^\s/>]+)")
+ROW_NUMBER = re.compile(rb"\sr\s*=")
 SPANS = re.compile(rb'\sspans\s*=\s*(?:"[^"]*"|\'[^\']*\')')
 DIMENSION = re.compile(
     rb'(<(?:\w+:)?dimension\s[^>]*?ref\s*=\s*["\'](?:[A-Z]+[0-9]+:)?)([A-Z]+)([0-9]+)'
@@ -206,9 +208,11 @@ def _row_with(raw: RawRow, cells: bytes, moved: int) -> bytes:
     """Return a row's octets with cells appended, and its row numbers increased by `moved`."""
     octets = raw.octets
     tag = SPANS.sub(b"", octets[raw.begin : raw.content])
+    if ROW_NUMBER.search(tag) is None:  # implied, which is wrong once a row before it is left out
+        tag = TAG_NAME.sub(rb'\g<0> r="%d"' % raw.number, tag, count=1)
     body, closing = octets[raw.content : raw.insert], octets[raw.insert :]
     if raw.is_closed and cells:
-        name = re.match(rb"<([^\s/>]+)", tag)
+        name = TAG_NAME.match(tag)
         assert name is not None
         tag, closing = tag[:-2].rstrip() + b">", b"</" + name[1] + b">" + closing
     if moved:

@@ -14,7 +14,12 @@ from itertools import islice
 from typing import IO, BinaryIO
 from xml.parsers import expat
 
-from mailprobe.api.cli.listfile.bounds import COLUMNS_MAX, ROW_CHARACTERS_MAX, excess_of
+from mailprobe.api.cli.listfile.bounds import (
+    COLUMNS_MAX,
+    ROW_CHARACTERS_MAX,
+    SHORT_CHARACTERS,
+    excess_of,
+)
 from mailprobe.api.cli.listfile.dialect import RawRecord
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import Records, Unvalued
@@ -127,10 +132,6 @@ class Sheet:
                     for missing in range(number + 1, raw.number):
                         yield [], RawRow(missing)
                     number = raw.number
-                    if (excess := excess_of(cells)) is not None:
-                        raise BadList(
-                            f"{self.name}, row {number:,}: {excess}; put that right first"
-                        )
                     yield cells, raw
         except TooLarge as large:
             raise BadList(f"{self.name}, {large}; put that right first") from None
@@ -279,6 +280,9 @@ class _SheetParser:
             if text or type(text) is Unvalued:  # cells that only have a format are not stored
                 self._keep(text)
         elif local == "row":
+            excess = excess_of(self._row) if self._characters >= SHORT_CHARACTERS else None
+            if excess is not None:
+                raise TooLarge(f"row {self._number:,}: {excess}")
             self._around.rows += 1
             self._around.last_row = self._number
             close = self._parser.CurrentByteIndex

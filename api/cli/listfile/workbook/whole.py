@@ -5,6 +5,7 @@ back also before anything is verified.
 """
 
 import posixpath
+import re
 import zipfile
 from typing import IO, BinaryIO
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from xml.parsers import expat
 
 from mailprobe.api.cli.listfile.workbook.markup import (
     DEPTH_MAX,
+    TOKEN_OCTETS_MAX,
     fed_pieces,
     local_name,
     open_parser,
@@ -21,6 +23,8 @@ from mailprobe.api.cli.output.terminal import plain
 
 RELATIONS = ".rels"
 XML_ENDINGS = (".xml", RELATIONS)
+# A row with its number. Drawings have an element of that name too, without attributes.
+ROW = re.compile(rb"""<(?:\w+:)?row\s(?:[^>]*?\s)?r\s*=\s*["']([0-9]{1,9})["']""")
 
 
 def check_whole(file: BinaryIO) -> None:
@@ -28,21 +32,27 @@ def check_whole(file: BinaryIO) -> None:
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as package:
-            check_parts(package)
+            _check_parts(package, is_ours=True)
     except zipfile.BadZipFile:
         raise NotAWorkbook("would be no ZIP archive") from None
 
 
-def check_parts(package: zipfile.ZipFile, *, without: str | None = None) -> None:
+def check_parts(package: zipfile.ZipFile, *, without: str) -> None:
     """Raise NotAWorkbook if a part is ill-formed, a relationship leads nowhere, or rows do not rise.
 
-    `without`: a part that is not checked.
+    The part `without`, which is read as a sheet, is not checked.
     """
+    _check_parts(package, without=without)
+
+
+def _check_parts(
+    package: zipfile.ZipFile, *, without: str | None = None, is_ours: bool = False
+) -> None:
     names = {name.lower() for name in package.namelist()}
     for info in package.infolist():
         if info.filename == without or not info.filename.lower().endswith(XML_ENDINGS):
             continue
-        part = _Part(info.filename, names)
+        part = _Part(info.filename, names, is_ours)
         try:
             with package.open(info) as stream:
                 part.check(stream)
@@ -57,41 +67,37 @@ def check_parts(package: zipfile.ZipFile, *, without: str | None = None) -> None
 class _Part:
     """One part, read as a stream. Its methods raise ValueError with what it is or does wrong."""
 
-    def __init__(self, name: str, names: set[str]) -> None:
+    def __init__(self, name: str, names: set[str], is_ours: bool) -> None:
         self._names = names
         self._folder = posixpath.dirname(posixpath.dirname(name))
         self._is_relations = name.lower().endswith(RELATIONS)
         self._depth = 0
-        self._is_in_rows = False
         self._row = 0
         self._parser = open_parser(encoding=None)  # parts that are copied may have any
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
+        # How deep a part nests was checked when it was read; handlers cost most of the time.
+        if self._is_relations or not is_ours:
+            self._parser.StartElementHandler = self._start
+            self._parser.EndElementHandler = self._end
 
     def check(self, stream: IO[bytes]) -> None:
-        for _ in fed_pieces(self._parser, stream):
-            pass
+        tag = b""  # that the end of the piece has cut off
+        for piece in fed_pieces(self._parser, stream):
+            text = tag + piece
+            tag = text[max(text.rfind(b"<"), len(text) - TOKEN_OCTETS_MAX, 0) :]
+            for found in ROW.finditer(text, 0, len(text) - len(tag)):
+                self._add_row(int(found[1]))
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise ValueError("nests too deep")
-        if self._is_in_rows:
-            if name.endswith("row") and local_name(name) == "row":
-                self._add_row(attributes)
-        elif self._is_relations:
-            if local_name(name) == "Relationship":
-                self._check_target(attributes)
-        elif name.endswith("sheetData"):
-            self._is_in_rows = True
+        if self._is_relations and local_name(name) == "Relationship":
+            self._check_target(attributes)
 
     def _end(self, name: str) -> None:
         self._depth -= 1
-        if self._is_in_rows and name.endswith("sheetData"):
-            self._is_in_rows = False
 
-    def _add_row(self, attributes: dict[str, str]) -> None:
-        number = int(attributes.get("r", self._row + 1))
+    def _add_row(self, number: int) -> None:
         if number <= self._row:
             raise ValueError("has rows out of order")
         self._row = number

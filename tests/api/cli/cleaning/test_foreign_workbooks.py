@@ -28,7 +28,10 @@ addresses = st.sampled_from(["ann@shop.test", "nobody@shop.test", "full@shop.tes
 notes = (
     st.none() | st.booleans() | st.integers(0, 99) | st.sampled_from(["a&b", "<x>", "Ü 1", "=1"])
 )
-FIRST: list[tuple[str, Cell, int] | None] = [("ann@shop.test", None, 1), None, None, None]
+FIRST: list[tuple[str, Cell, int] | None] = [
+    *[("ann@shop.test", None, 1), None, None, None],
+    *[("nobody@shop.test", None, 2), ("ann@shop.test", None, 3)],
+]
 some_rows = st.lists(st.none() | st.tuples(addresses, notes, st.integers(0, 99)), max_size=6).map(
     FIRST.__add__
 )
