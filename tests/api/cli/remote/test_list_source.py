@@ -129,7 +129,7 @@ async def test_an_interrupted_run_deletes_its_list(
             found = []
             with trio.CancelScope() as scope:
                 async with source.open_answers(knowns(1_000)) as answers:
-                    scope.deadline = trio.current_time() + 200
+                    scope.deadline = trio.current_time() + 400
                     async for answer in answers:
                         found.append(answer.position)
         assert 180 <= len(found) < 1_000
@@ -160,7 +160,7 @@ async def test_a_list_of_an_interrupted_run_waits_and_costs_nothing_twice(
             source.keep_record(record)
             with trio.CancelScope() as scope:
                 async with source.open_answers(texts) as answers:
-                    scope.deadline = trio.current_time() + 200
+                    scope.deadline = trio.current_time() + 400
                     async for answer in answers:
                         found.add(texts[answer.position])
         assert 180 <= len(found) < 1_000
