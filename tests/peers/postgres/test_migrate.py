@@ -140,6 +140,7 @@ async def fill(path: Path, clock: Clock) -> None:
             await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
         (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
         await store.message_attempted(message, sent=True, due_at=None)
+        await store.end_session("signed out", clock() + timedelta(days=7))
 
 
 async def everything_in(store: Store) -> list[Any]:
@@ -153,6 +154,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [jobs, *[await store.attempts(job.id) for job in jobs]]
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
+    found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
     return found
 
 
