@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -112,9 +113,10 @@ async def _store_list(
         async with opened() as reader:
             while chunks := await reader.next_chunks():
                 await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
+        now = service.now()  # the answer is made in the thread of the transaction
         made = await store.change_list(
             order.id, state, before=["loading"], loaded=reader.loaded,
-            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, service)),
+            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now)),
         )  # fmt: skip
         if made is None:
             raise ListNotFound
@@ -125,11 +127,11 @@ async def _store_list(
         _delete_later(service, order.id)
         raise
     call.mark_kept()
-    return _accepted(made, service)
+    return _accepted(made, now)
 
 
-def _accepted(made: StoredList, service: Service) -> OperationReply:
-    return reply(202, response_of(made, service))
+def _accepted(made: StoredList, now: datetime) -> OperationReply:
+    return reply(202, response_of(made, now))
 
 
 def _delete_later(service: Service, list_id: str) -> None:
@@ -153,12 +155,13 @@ async def list_lists(service: Service, call: Call) -> OperationReply:
     caller = call.caller
     kind = None if caller.key.kind == "provisioning" else caller.key.is_test
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
-    return reply(200, ListsResponse([response_of(each, service) for each in found]))
+    now = service.now()
+    return reply(200, ListsResponse([response_of(each, now) for each in found]))
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
     """A list: how far it is, and what was found."""
-    return reply(200, response_of(await _found(service, call), service))
+    return reply(200, response_of(await _found(service, call), service.now()))
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -219,7 +222,7 @@ async def _changed(
     if found.is_test != call.caller.key.is_test:
         key_id = None
     changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
-    return reply(200, response_of(changed or await _found(service, call), service))
+    return reply(200, response_of(changed or await _found(service, call), service.now()))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -277,9 +280,9 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
-def response_of(found: StoredList, service: Service) -> ListResponse:
+def response_of(found: StoredList, now: datetime) -> ListResponse:
     """How far a list is."""
-    took_s = ((found.ended_at or service.now()) - found.created_at).total_seconds()
+    took_s = ((found.ended_at or now) - found.created_at).total_seconds()
     per_s = found.answered / took_s if took_s > 0 else 0.0
     left = found.addresses - found.answered
     return ListResponse(
