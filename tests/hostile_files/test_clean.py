@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.hostile_files.corpus import files
+from mailprobe.bench.lab.hostile_files import files
 
 ROOT = Path(__file__).parents[2]
 TOOK_S_MAX = 10  # of processor time; the slowest takes half a second

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.api.cli.cleaning.workbooks import (
+from mailprobe.bench.lab.workbooks import (
     MAIN,
     number,
     packed,
