@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from mailprobe.api.cli.listfile.bounds import ROW_OCTETS_MAX
 from mailprobe.api.cli.listfile.opening import List, ListFile, ListRow, read_list
+from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.lists.stored_row import StoredRow, encode_row
 from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
 
@@ -16,15 +17,27 @@ CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
 CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
 LINE_OCTETS_MAX = 2 * ROW_OCTETS_MAX + 100  # a row's cells, its address again, and its place
 SEEN_CACHE_KIB = 16 * 1024
+# What a list takes in the store, of the octets that were received: a short compressed file must
+# not fill the disk. No plain text takes more; the worst is a blank line, of 20 octets.
+STORED_TIMES_MAX = 20
+STORED_OCTETS_MIN = 1 << 20  # a short list may take so much all the same
 
 
 def send_chunks(channel: Channel, order: ReadUpload) -> None:
     """Send the chunks of a list, and what it has in all. Raises BadList, TooManyRows."""
+    received = os.fstat(order.descriptor).st_size
+    octets_left = max(STORED_TIMES_MAX * received, STORED_OCTETS_MIN)
     with os.fdopen(order.descriptor, "rb", closefd=False) as file:
         opened = ListFile(file, order.name, order.ending)
         with read_list(opened, order.reading) as source, _seen_addresses() as seen:
             rows = addresses = 0
             for chunk in _chunks(source, seen, order.rows_max):
+                octets_left -= len(chunk.rows.encode())
+                if octets_left < 0:
+                    raise BadList(
+                        f"{order.name} takes more than {STORED_TIMES_MAX} times its own size to "
+                        "store; send it as CSV that is not compressed"
+                    )
                 rows += chunk.rows.count("\n")
                 addresses += chunk.units
                 channel.send(chunk)

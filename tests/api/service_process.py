@@ -80,12 +80,18 @@ class Place:
 
     def make_account(self, tier: str) -> Credentials:
         """Do what `mailprobe account create` does, in a thread: it takes a tenth of the time."""
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(trio.run, self._make_account, tier).result()
+        return self.make_accounts(tier, 1)[0]
 
-    async def _make_account(self, tier: Any) -> Credentials:
+    def make_accounts(self, tier: str, count: int) -> list[Credentials]:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(trio.run, self._make_accounts, tier, count).result()
+
+    async def _make_accounts(self, tier: Any, count: int) -> list[Credentials]:
         async with open_store(self.database, secret_key=self.secret_key) as store:
-            return Credentials(**await new_account(store, "ann@example.org", tier))
+            return [
+                Credentials(**await new_account(store, f"ann{number or ''}@example.org", tier))
+                for number in range(count)
+            ]
 
 
 def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:

@@ -15,8 +15,8 @@ from unittest.mock import patch
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.bench.lab.hostile_files import HostileFile, files
 from tests.api.cli.test_clean import clean
-from tests.hostile_files.corpus import HostileFile, files
 
 MEMORY_OCTETS_MAX = 512 << 20
 UNPACKED_OCTETS_MAX = 16 << 20  # in the place of 1 GiB, which takes long to write

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from tests.api.cli.cleaning.workbooks import BOOK_TYPE, MAIN, PACKAGE, REL, SHEET_TYPE, packed
+from mailprobe.bench.lab.workbooks import BOOK_TYPE, MAIN, PACKAGE, REL, SHEET_TYPE, packed
 
 Cell = str | int | bool | None
 DECLARATION = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'

@@ -15,9 +15,9 @@ from mailprobe.api.cli.cleaning.selection import Selection
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.cli.listfile.workbook import sheet_writer
+from mailprobe.bench.lab.workbooks import parts_of, row, sheet, text, workbook
 from tests.api.cli.cleaning.foreign_workbooks import PROGRAMS, Cell, Contents, Program, workbook_of
 from tests.api.cli.cleaning.test_workbooks import cells_of
-from tests.api.cli.cleaning.workbooks import parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 
 GREEN = Selection(frozenset({"GREEN_LIGHT"}))

@@ -20,7 +20,7 @@ from mailprobe.api.cli.listfile.results import LIGHT
 from mailprobe.api.cli.listfile.workbook.new_workbook import column_types
 from mailprobe.api.cli.listfile.workbook.styles import COLOURS
 from mailprobe.api.cli.listfile.workbook.summary import TITLE
-from tests.api.cli.cleaning.workbooks import parts_of
+from mailprobe.bench.lab.workbooks import parts_of
 from tests.api.fake_source import result_of
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"

@@ -18,7 +18,7 @@ from mailprobe.api.cli.listfile import BadList, OutputFormat, open_list, open_wr
 from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.listfile.workbook.numbers import number_text
 from mailprobe.api.cli.listfile.workbook.sheets import column_letters, column_of
-from tests.api.cli.cleaning.workbooks import number, packed, parts_of, row, sheet, text, workbook
+from mailprobe.bench.lab.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 from tests.api.fake_source import result_of
 

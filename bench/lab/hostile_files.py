@@ -2,7 +2,8 @@
 
 `files()` yields each with its name, its octets on demand, and whether it is a list. What
 is expected holds for the service and for `mailprobe clean`: "accepted" files are harmless
-however they look, "refused" ones get one line.
+however they look, "refused" ones get one line. Files that are "too large to store" are cleaned,
+but the service refuses them.
 """
 
 import gzip
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.api.cli.cleaning.workbooks import (
+from mailprobe.bench.lab.workbooks import (
     MAIN,
     number,
     packed,
@@ -25,7 +26,7 @@ from tests.api.cli.cleaning.workbooks import (
     workbook,
 )
 
-Expected = Literal["accepted", "refused"]
+Expected = Literal["accepted", "refused", "too large to store"]
 Make = Callable[[], bytes]
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -322,12 +323,42 @@ OBJECTS_ACCEPTED: dict[str, Make] = {
     "the character zero": objects_of('{"email": "a\\u0000@shop.test"}'),
 }
 
+# Each takes more than twenty times its octets, and more than a mebibyte.
+WORKBOOKS_TOO_LARGE: dict[str, Make] = {
+    "a long shared string in 50 rows": lambda: workbook(
+        {
+            "list": sheet(
+                HEAD,
+                *(
+                    row(n, text(f"A{n}", ANN), f'<c r="B{n}" t="s"><v>0</v></c>')
+                    for n in range(2, 52)
+                ),
+            )
+        },
+        strings=f"<si><t>{'x' * 32_000}</t></si>",
+    ),
+    "500 rows with a cell in the last column": book_of(
+        *(row(n, text(f"A{n}", ANN), text(f"ALL{n}", "x")) for n in range(3, 503))
+    ),
+}
+COMPRESSED_TOO_LARGE: dict[str, Make] = {
+    "gzip of one row again and again": lambda: twice(csv_of(*[f"{ANN},{'x' * 90}"] * 20_000)(), 1),
+}
+OBJECTS_TOO_LARGE: dict[str, Make] = {
+    "the last of 1,000 fields in 500 lines": objects_of(
+        json.dumps({f"n{n}": 1 for n in range(999)}), *['{"n998": 1}'] * 500
+    ),
+}
+
 TABLES: tuple[tuple[str, Expected, dict[str, Make]], ...] = (
     (".xlsx", "refused", WORKBOOKS_REFUSED),
     (".xlsx", "accepted", WORKBOOKS_ACCEPTED),
+    (".xlsx", "too large to store", WORKBOOKS_TOO_LARGE),
     (".csv", "refused", TEXTS_REFUSED),
     (".csv", "accepted", TEXTS_ACCEPTED),
     (".csv.gz", "refused", COMPRESSED_REFUSED),
+    (".csv.gz", "too large to store", COMPRESSED_TOO_LARGE),
     (".ndjson", "refused", OBJECTS_REFUSED),
     (".ndjson", "accepted", OBJECTS_ACCEPTED),
+    (".ndjson", "too large to store", OBJECTS_TOO_LARGE),
 )

@@ -1,0 +1,152 @@
+"""Sends hostile files to a service, and watches what becomes of it and of a neighbour.
+
+The neighbour is another account, which verifies a malformed address every 20 ms: its waits are
+those of the service alone.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mailprobe.bench.lab.hostile_files import HostileFile
+
+AT_ONCE = 2  # as many as a service reads
+LISTS_OF_AN_ACCOUNT = 10  # those that have not ended are limited to so many
+EVERY_S = 0.02
+WATCHED_EVERY_S = 0.1
+ANSWER_S = 130.0  # without an answer: longer than a reader may take
+MALFORMED = json.dumps({"email": "not an address"})
+TYPES = {
+    ".csv": "text/csv",
+    ".ndjson": "application/x-ndjson",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    ".gz": "application/octet-stream",
+}
+
+At = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file and its answer."""
+
+    hostile: HostileFile
+    octets: int
+    status: int
+    body: dict[str, Any]
+    took_s: float
+
+
+@dataclass(slots=True)
+class Watched:
+    """What was seen meanwhile."""
+
+    waits_ms: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # of the neighbour and of /health
+    rss_mib_before: float = 0.0
+    rss_mib_most: float = 0.0
+
+    @property
+    def wait_ms(self) -> float:
+        """The median."""
+        return median(self.waits_ms)
+
+    @property
+    def wait_ms_max(self) -> float:
+        return max(self.waits_ms)
+
+    @property
+    def grown_mib(self) -> float:
+        return self.rss_mib_most - self.rss_mib_before
+
+
+def accounts_for(files: Sequence[HostileFile]) -> int:
+    """How many accounts send these files: each within the limits of lists."""
+    return -(-len(files) // LISTS_OF_AN_ACCOUNT)
+
+
+def send_files(at: At, keys: Sequence[str], files: Sequence[HostileFile]) -> list[SentFile]:
+    """Send each file as a list, some at a time; the accounts of the keys by turns."""
+    made = [(each, each.make(), keys[place % len(keys)]) for place, each in enumerate(files)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(lambda one: send_file(at, one[2], one[0], one[1]), made))
+
+
+def send_file(at: At, key: str, hostile: HostileFile, octets: bytes) -> SentFile:
+    began = time.perf_counter()
+    headers = {"Content-Type": TYPES[Path(hostile.file).suffix]}
+    with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
+        status, body = _ask(connection, "POST", "/v1/lists", key, octets, headers)
+    return SentFile(hostile, len(octets), status, body, time.perf_counter() - began)
+
+
+@contextmanager
+def watching(at: At, key: str, pid: int) -> Iterator[Watched]:
+    """Watch the service of this process, as the neighbour with this key, for the block."""
+    watched, ended = Watched(rss_mib_before=_rss_mib(pid)), threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        watches = [
+            threads.submit(_verify, at, key, watched, ended),
+            threads.submit(_watch, at, pid, watched, ended),
+        ]
+        try:
+            yield watched
+        finally:
+            ended.set()
+    for each in watches:
+        each.result()
+
+
+def database_octets(path: Path) -> int:
+    """What an SQLite database takes on the disk, with its log."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _verify(at: At, key: str, watched: Watched, ended: threading.Event) -> None:
+    with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
+        while not ended.is_set():
+            began = time.perf_counter()
+            status, body = _ask(connection, "POST", "/v1/email/verify", key, MALFORMED.encode())
+            took_s = time.perf_counter() - began
+            if status != 200:
+                watched.failures.append(f"{status} {body}")
+            watched.waits_ms.append(took_s * 1000)
+            ended.wait(max(0.0, EVERY_S - took_s))
+
+
+def _watch(at: At, pid: int, watched: Watched, ended: threading.Event) -> None:
+    with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
+        while not ended.wait(WATCHED_EVERY_S):
+            watched.rss_mib_most = max(watched.rss_mib_most, _rss_mib(pid))
+            status, body = _ask(connection, "GET", "/health")
+            if status != 200:
+                watched.failures.append(f"/health: {status} {body}")
+
+
+def _ask(
+    connection: HTTPConnection,
+    method: str,
+    path: str,
+    key: str = "",
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, dict[str, Any]]:
+    said = {"Authorization": f"Bearer {key}"} if key else {}
+    connection.request(method, path, body, said | (headers or {}))
+    answer = connection.getresponse()
+    read: dict[str, Any] = json.loads(answer.read())
+    return answer.status, read
+
+
+def _rss_mib(pid: int) -> float:
+    """The resident memory of a process, without its children: readers have a limit of their own."""
+    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * 4096 / 2**20
