@@ -179,7 +179,13 @@ async def open_service(
                 service.store, service.quota, now=utc_now, rng=rng, wake_jobs=jobs.wake
             ) as lists,
         ):
-            yield replace(service, jobs=jobs, lists=lists, reputation=reputation)
+            yield replace(
+                service,
+                jobs=jobs,
+                lists=lists,
+                reputation=reputation,
+                about_probes=settings.about_probes,
+            )
 
 
 def _open_leases(

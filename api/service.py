@@ -81,6 +81,7 @@ class Service:
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
     operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
+    about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.api.settings_files import Unreadable, check_authorities
+from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
 from mailprobe.engine.settings import EngineSettings
 
 HOSTS_FILE = Path("/etc/hosts")
 
 HOST_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 REVERSE_PATH_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3, less the angle brackets
+PAGE_CHARACTERS_MAX = 50_000  # as HTML it is made in 50 ms, for which requests wait once
 RETRIES_MAX = 50
 RETRY_S_MAX = 30 * 86400
 SECRET_KEY_OCTETS = 32  # AES-256
@@ -86,6 +87,19 @@ def read_authority_file(text: str) -> str | None:
     except Unreadable as error:
         raise ValueError(f"the file {error}; it takes the path of a PEM file") from None
     return text
+
+
+def read_page_file(text: str) -> str | None:
+    """Return the Markdown of the file that is named; None without one, or without a word in it."""
+    if not text:
+        return None
+    try:
+        markdown = read_text(Path(text))
+    except Unreadable as error:
+        raise ValueError(f"the file {error}; it takes the path of a Markdown file") from None
+    if len(markdown) > PAGE_CHARACTERS_MAX:
+        raise ValueError(f"the file has more than {PAGE_CHARACTERS_MAX:,} characters")
+    return markdown if markdown.strip() else None
 
 
 def _fits_smtp_line(text: str) -> bool:

@@ -28,6 +28,7 @@ from mailprobe.api.setting_values import (
     read_mail_from,
     read_mail_url,
     read_one_of,
+    read_page_file,
     read_proxy_url,
     read_public_url,
     read_retry_waits,
@@ -138,6 +139,7 @@ TABLE: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting("PLANS_FILE", lambda: None, lambda text: Path(text) if text else None, "a path"),
+    Setting("ABOUT_PROBES_FILE", lambda: None, read_page_file, "the path of a Markdown file"),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
     Setting(
@@ -185,6 +187,7 @@ class Settings:
     dashboard_url: str | None
     secret_key: bytes | None = field(repr=False)  # None: the file beside the database
     plans_file: Path | None  # None: the built-in plans
+    about_probes: str | None = field(repr=False)  # Markdown; None: the built-in text
     metrics_bind: Bind | None
     webhook_ca_file: str | None  # None: the system's
     webhook_retry_s: tuple[int, ...]  # seconds before each retry of a callback
@@ -229,6 +232,7 @@ class Settings:
             dashboard_url=value["DASHBOARD_URL"],
             secret_key=value["SECRET_KEY"],
             plans_file=value["PLANS_FILE"],
+            about_probes=value["ABOUT_PROBES_FILE"],
             metrics_bind=value["METRICS_BIND"],
             webhook_ca_file=value["WEBHOOK_CA_FILE"],
             webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],

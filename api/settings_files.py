@@ -47,14 +47,20 @@ def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def read_text(path: Path) -> str:
+    """The content of a file in UTF-8."""
+    try:
+        return read_octets(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Unreadable("cannot be read: it is not in UTF-8") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file."""
     import tomllib  # most runs have no file
 
     try:
-        return tomllib.loads(read_octets(path).decode("utf-8"))
-    except UnicodeDecodeError:
-        raise Unreadable("cannot be read: it is not in UTF-8") from None
+        return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise Unreadable(f"is no TOML: {error}") from None
     except RecursionError:

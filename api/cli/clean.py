@@ -4,19 +4,20 @@ import os
 import re
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.output.lights import Light
-    from mailprobe.api.cli.source import OpenSource
+    from mailprobe.api.cli.source import AnswerSource, OpenSource
+    from mailprobe.engine.settings import EngineSettings
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 RECHECK_AFTER_S_MAX = 24 * 3600.0
@@ -213,9 +214,7 @@ def _source(
         if server is None and live:
             raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
         if server is None and key is None:
-            from mailprobe.api.cli.source import open_own_engine
-
-            return (lambda: open_own_engine(settings.engine)), True
+            return (lambda: _open_own_engine(settings.engine)), True
         key = settings.key if key is None else key
     if server is None:
         raise Misuse(
@@ -232,6 +231,16 @@ def _source(
 
         return (lambda: open_live_source(server, key)), False
     return (lambda: open_http_source(server, key)), False
+
+
+def _open_own_engine(settings: "EngineSettings") -> "AbstractAsyncContextManager[AnswerSource]":
+    """An engine of this command, once the list has been read and something is to be asked."""
+    from mailprobe.api.cli.sender.named_sender import missing_sender
+    from mailprobe.api.cli.source import open_own_engine
+
+    if (notice := missing_sender(settings)) is not None:
+        print_error(notice)
+    return open_own_engine(settings)
 
 
 def resume_command() -> str:

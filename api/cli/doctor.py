@@ -26,6 +26,7 @@ import trio.socket
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.sender.checks import Check, check_blocklists, check_spf
 from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
+from mailprobe.api.cli.sender.named_sender import missing_sender
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -423,6 +424,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
+    if (notice := missing_sender(settings.engine)) is not None:
+        print_error(notice)
     checks = run(lambda: examine(settings.engine, settings.database, settings.secret_key))
     failed = sum(check.status == "failed" for check in checks)
     if as_json:

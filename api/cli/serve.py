@@ -241,10 +241,13 @@ def first_commands(url: str) -> tuple[str, str]:
 
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
+    from mailprobe.api.cli.sender.named_sender import missing_sender
     from mailprobe.api.observability.logs import release
     from mailprobe.api.serve import tools_url_of, url_of
     from mailprobe.storage import shown
 
+    if (notice := missing_sender(settings.engine)) is not None:
+        log.warning(notice)
     if listeners.metrics:
         print_error(f"metrics on {url_of(listeners.metrics)}/metrics")
     if listeners.tools:

@@ -1,4 +1,4 @@
-"""The routes of the documentation: `/docs`, its search, each page as Markdown, and `/llms.txt`.
+"""The routes of the documentation: `/docs`, its search, each page as Markdown, `/llms.txt`, `/about-probes`.
 
 They need no key, and ask nothing of the store. A browser may load nothing from elsewhere, run no
 script and send no form to another host (Content-Security-Policy). Each page is rendered once, and
@@ -14,8 +14,8 @@ from markupsafe import Markup
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.pages import documents
-from mailprobe.api.pages.markdown import PageLink, PageSection, render_inline
+from mailprobe.api.pages import about_probes, documents
+from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
 from mailprobe.api.pages.reference import operations_in
 from mailprobe.api.pages.search import (
     QUERY_CHARACTERS_MAX,
@@ -39,8 +39,10 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECTION_LEVELS = (2, 3)  # shown beside a page
 
 
-def pages_blueprint(describe: Callable[[], bytes]) -> Blueprint:
-    """Make the routes. `describe` returns the OpenAPI description in JSON."""
+def pages_blueprint(describe: Callable[[], bytes], about: Callable[[], str]) -> Blueprint:
+    """Make the routes. `describe` returns the OpenAPI description in JSON, `about` the Markdown
+    of the page about our probes.
+    """
     pages = Blueprint("pages", __name__, template_folder="templates")
 
     rendered: dict[str, str] = {}  # by path
@@ -100,6 +102,14 @@ def pages_blueprint(describe: Callable[[], bytes]) -> Blueprint:
             await _html("search.html", title="Search", query=query, results=results), "text/html"
         )
 
+    @pages.get(about_probes.URL)
+    async def for_administrators() -> Response:
+        return await once("document.html", lambda: _values_of_about(about()))
+
+    @pages.get(f"{about_probes.URL}.md")
+    async def for_administrators_as_markdown() -> Response:
+        return _text(about(), "text/markdown")
+
     @pages.get("/docs/static/style.css")
     async def style() -> Response:
         return _text(_style(), "text/css")
@@ -146,6 +156,16 @@ def _values_of(name: str) -> Mapping[str, object]:
     }
 
 
+def _values_of_about(markdown: str) -> Mapping[str, object]:
+    page = render(markdown, documents.link)
+    return {
+        "title": page.title or about_probes.TITLE,
+        "html": page.html,
+        "sections": [each for each in page.sections if each.level in SECTION_LEVELS],
+        "markdown_url": f"{about_probes.URL}.md",
+    }
+
+
 def _markdown(name: str) -> Response:
     found = documents.document(name)
     if found is None:
@@ -160,6 +180,7 @@ async def _html(template: str, /, **values: object) -> str:
         for group, names in documents.GROUPS.items()
     }
     groups["Use"].insert(1, PageLink(REFERENCE, "API reference"))
+    groups["Run"].append(PageLink(about_probes.URL, about_probes.TITLE))
     values.setdefault("query", "")
     return await render_template(
         template, groups=groups, current=request.path, inline=_inline, **values

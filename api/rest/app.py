@@ -41,6 +41,7 @@ from mailprobe.api.http.exchange import (
 )
 from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.frame import Frame
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
@@ -85,7 +86,12 @@ def create_app(service: Service) -> "ApiApp":
         )
     sessions = Sessions(service.store)
     app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
-    app.register_blueprint(pages_blueprint(lambda: description(service.links)))
+    app.register_blueprint(
+        pages_blueprint(
+            lambda: description(service.links),
+            lambda: service.about_probes or about_probes(service.quota.engine.settings),
+        )
+    )
     return app
 
 

@@ -84,6 +84,7 @@ def test_the_environment_is_taken(
         ("SMTP_MAIL_FROM", "nobody"),
         ("SMTP_MAIL_FROM", "a@b> SIZE=1"),
         ("SMTP_PROXIES", "http://192.0.2.1:80"),
+        ("ABOUT_PROBES_FILE", "/nowhere/about.md"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_on_one_line(
@@ -124,6 +125,18 @@ def test_the_authority_file_must_hold_a_certificate(tmp_path: Path) -> None:
         read(tmp_path, DOH_CA_FILE=str(pem))
     trustme.CA().cert_pem.write_to_path(pem)
     assert read(tmp_path, DOH_CA_FILE=str(pem)).engine.doh_ca_file == str(pem)
+
+
+def test_the_page_about_probes_is_read_at_the_start(tmp_path: Path) -> None:
+    page = tmp_path / "about.md"
+    page.write_text("# Ours\n")
+    assert read(tmp_path, ABOUT_PROBES_FILE=str(page)).about_probes == "# Ours\n"
+    page.write_text("\n")
+    assert read(tmp_path, ABOUT_PROBES_FILE=str(page)).about_probes is None
+    for octets, said in ((b"\xff", "not in UTF-8"), (b"x" * 50_001, "more than 50,000")):
+        page.write_bytes(octets)
+        with pytest.raises(WrongSetting, match=said):
+            read(tmp_path, ABOUT_PROBES_FILE=str(page))
 
 
 @pytest.mark.parametrize("said", ["No such file", "no regular file", "Is a directory", "more than"])

@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+from mailprobe.api.pages.about_probes import HEADER, rows
+from mailprobe.engine.settings import EngineSettings
 from tests.docs.pages import bare, table_of
 
 
@@ -9,3 +11,9 @@ def test_limits_are_the_codes() -> None:
     for name, value, _ in table_of("docs/engine.md", "constant", "value", "why"):
         module, _, constant = bare(name).rpartition(".")
         assert getattr(import_module(module), constant) == float(value), name
+
+
+def test_what_is_asked_of_a_mail_host_is_as_the_engine_has_it() -> None:
+    """The page made for administrators has the engine's constants in it."""
+    written = table_of("docs/operating.md", *HEADER)
+    assert [tuple(row) for row in written] == list(rows(EngineSettings()))

@@ -1,7 +1,8 @@
 """Is our address on one of the blocklists that mail hosts use? (RFC 5782)
 
-A list that does not answer our resolver says "not listed" for every address, so each list's
-test entry (127.0.0.2, RFC 5782 5) is asked for as well: without it the list is left out.
+A list that does not answer our resolver says "not listed" for every address, and one that has
+ended may list every address. So each list's test entries are asked for first (RFC 5782 5): one
+that is always listed, and one that never is. A list that fails either says nothing of ours.
 """
 
 from collections.abc import Sequence
@@ -18,47 +19,59 @@ LISTS = {
     "Barracuda": "b.barracudacentral.org",
     "PSBL": "psbl.surriel.com",
 }
-TEST_ENTRY = "127.0.0.2"
+# Lists of hosts that send bounces or verify senders, which both have the null sender.
+BACKSCATTER_LISTS = {
+    "Backscatterer": "ips.backscatterer.org",
+    "SEM-Backscatter": "backscatter.spameatingmonkey.net",
+}
+# By address family: the entry that each list has, and the one that none has.
+TEST_ENTRIES = {4: ("127.0.0.2", "127.0.0.1"), 6: ("::ffff:7f00:2", "::ffff:7f00:1")}
 ANSWERS = "127.0.0."  # other networks of 127/8 stand for errors, such as Spamhaus' 127.255.255
 
 
 @dataclass(slots=True)
 class Listings:
-    """What the lists say of an address; those that do not answer us are `silent`."""
+    """What the lists say of an address; those whose test entries are wrong are `silent`."""
 
     listed: list[str] = field(default_factory=list)
     clean: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
 
 
-async def listings_of(
-    address: str, questions: DnsQuestions, lists: Sequence[tuple[str, str]] = tuple(LISTS.items())
-) -> Listings:
-    """Ask all lists at once."""
-    found: dict[str, bool | None] = {}
+async def listings_of(address: str, questions: DnsQuestions, list_s: float) -> Listings:
+    """Ask all lists at once; one that takes longer than `list_s` does not answer us."""
+    lists = LISTS | BACKSCATTER_LISTS
+    found: dict[str, bool | None] = dict.fromkeys(lists)
 
     async def query(name: str, zone: str) -> None:
-        found[name] = await _is_listed(address, zone, questions)
+        with trio.move_on_after(list_s):
+            found[name] = await _is_listed(address, zone, questions)
 
     async with trio.open_nursery() as nursery:
-        for name, zone in lists:
+        for name, zone in lists.items():
             nursery.start_soon(query, name, zone)
     listings = Listings()
-    for name, _ in lists:
+    for name in lists:
         group = {True: listings.listed, False: listings.clean, None: listings.silent}
         group[found[name]].append(name)
     return listings
 
 
 async def _is_listed(address: str, zone: str, questions: DnsQuestions) -> bool | None:
-    """None if the list does not answer us."""
+    """None if the list does not answer us, or answers anything."""
+    always, never = TEST_ENTRIES[ip_address(address).version]
     try:
-        if _is_entry(await questions.records(entry_of(address, zone), "A")):
-            return True
-        test = await questions.records(entry_of(TEST_ENTRY, zone), "A")
+        if not _is_entry(await questions.records(entry_of(always, zone), "A")):
+            return None
+        if await questions.records(entry_of(never, zone), "A"):
+            return None
+        records = await questions.records(entry_of(address, zone), "A")
     except DnsFailed:
         return None
-    return False if _is_entry(test) else None
+    if not records:
+        return False
+    # Another answer is an error, such as a limit of queries that is used up by now.
+    return True if _is_entry(records) else None
 
 
 def _is_entry(records: Sequence[str]) -> bool:

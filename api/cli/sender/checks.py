@@ -5,7 +5,7 @@ from typing import Literal
 
 import trio
 
-from mailprobe.api.cli.sender.blocklists import Listings, listings_of
+from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, listings_of
 from mailprobe.api.cli.sender.dns_questions import DnsQuestions
 from mailprobe.api.cli.sender.spf import check_host
 from mailprobe.engine.settings import EngineSettings
@@ -28,22 +28,19 @@ async def check_blocklists(ours: str | None, questions: DnsQuestions) -> Check:
     name = "blocklists"
     if ours is None:
         return Check(name, "skipped", "our public address is not known: no mail host named it")
-    listings = Listings()
-    with trio.move_on_after(SENDER_S) as waiting:
-        listings = await listings_of(ours, questions)
-    if waiting.cancelled_caught:
-        return Check(name, "skipped", f"no answer within {SENDER_S:g} s")
+    listings = await listings_of(ours, questions, SENDER_S)
     if listings.listed:
         advice = (
             f"Look {ours} up at the list's own site and ask for removal, or use another address."
         )
+        if any(name in BACKSCATTER_LISTS for name in listings.listed):
+            advice += " Backscatter lists look for the sender <>: set MAILPROBE_SMTP_MAIL_FROM."
         return Check(name, "failed", f"{ours} is on {', '.join(listings.listed)}", advice)
-    silent = (
-        f"; no answer to this resolver: {', '.join(listings.silent)}" if listings.silent else ""
-    )
+    unknown = f"unknown, no right answer to this resolver: {', '.join(listings.silent)}"
     if not listings.clean:
-        return Check(name, "skipped", silent.removeprefix("; "))
-    return Check(name, "ok", f"{ours} is not on {', '.join(listings.clean)}{silent}")
+        return Check(name, "skipped", unknown)
+    clean = f"{ours} is not on {', '.join(listings.clean)}"
+    return Check(name, "ok", f"{clean}; {unknown}" if listings.silent else clean)
 
 
 async def check_spf(settings: EngineSettings, ours: str | None, questions: DnsQuestions) -> Check:

@@ -310,7 +310,12 @@ def mailprobe(
         subprocess.Popen(
             [sys.executable, "-m", "tests.api.fake_source", *knobs, "--", *map(str, words)],
             cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SOURCE_FD": str(write)},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "FAKE_SOURCE_FD": str(write),
+                "MAILPROBE_SMTP_MAIL_FROM": "probe@shop.test",  # no notice
+            },
             pass_fds=[write],
             stdin=stdin_file,
             stdout=stdout_file,

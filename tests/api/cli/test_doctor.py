@@ -29,8 +29,9 @@ from mailprobe.api.cli.doctor import (
     check_store,
     examine_with,
 )
-from mailprobe.api.cli.sender.blocklists import LISTS
+from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
 from mailprobe.api.cli.sender.checks import Check
+from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER, missing_sender
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
@@ -39,6 +40,8 @@ from mailprobe.engine.settings import EngineSettings
 NOW = 1_750_000_000.0
 FIRST, SECOND = "https://11.0.0.1/q", "https://11.0.0.2/q"
 OURS, HELO = "11.0.9.9", "probe.shop.test"
+
+ZONES = (*LISTS.values(), *BACKSCATTER_LISTS.values())
 
 RECORDS = {
     ("gmail.com", "MX"): ["5 mx.gmail.com."],
@@ -49,7 +52,7 @@ RECORDS = {
     ("mx.gmx.net", "A"): ["11.0.1.3"],
     (HELO, "A"): [OURS],
     ("9.9.0.11.in-addr.arpa", "PTR"): [f"{HELO.upper()}."],
-    **{(f"2.0.0.127.{zone}", "A"): ["127.0.0.2"] for zone in LISTS.values()},
+    **{(f"2.0.0.127.{zone}", "A"): ["127.0.0.2"] for zone in ZONES},
 }
 
 
@@ -60,6 +63,7 @@ class Internet:
     records: dict[tuple[str, str], list[str]] = field(default_factory=lambda: dict(RECORDS))
     failing: dict[str, str] = field(default_factory=dict)  # URL -> error text
     silent: bool = False
+    unanswered: set[str] = field(default_factory=set)  # names
     date: str | None = field(default_factory=lambda: formatdate(NOW, usegmt=True))
     refused: str | None = None  # why every connection fails
     banner: bytes = b"220 mx ready\r\n"
@@ -82,6 +86,8 @@ class Internet:
         question = asked.question[0]
         name = question.name.to_text(omit_final_dot=True)
         kind = dns.rdatatype.to_text(question.rdtype)
+        if name in self.unanswered:
+            await trio.sleep_forever()
         message = dns.message.make_response(asked)
         if records := self.records.get((name, kind)):
             rrset = dns.rrset.from_text_list(question.name, 300, "IN", kind, records)
@@ -222,17 +228,62 @@ async def test_an_address_on_a_blocklist_is_told_with_the_lists(autojump_clock, 
     assert (check.status, check.found) == ("failed", f"{OURS} is on Spamhaus ZEN, SpamCop")
 
 
-async def test_a_list_that_does_not_answer_this_resolver_proves_nothing(autojump_clock, tmp_path):
+async def test_a_backscatter_list_asks_for_a_named_sender(autojump_clock, tmp_path):
     internet = Internet()
-    internet.records["9.9.0.11.zen.spamhaus.org", "A"] = ["127.255.255.254"]
-    internet.records["2.0.0.127.zen.spamhaus.org", "A"] = ["127.255.255.254"]
+    internet.records["9.9.0.11.ips.backscatterer.org", "A"] = ["127.0.0.2"]
+    check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
+    assert (check.status, check.found) == ("failed", f"{OURS} is on Backscatterer")
+    assert "MAILPROBE_SMTP_MAIL_FROM" in str(check.advice)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"127.0.0.2": None},  # its answer for any address
+        {"127.0.0.2": "127.255.255.254", OURS: "127.255.255.254"},  # this resolver is refused
+        {"127.0.0.1": "127.0.0.2", OURS: "127.0.0.2"},  # it has ended, and lists all addresses
+        {OURS: "127.255.255.255"},  # refused between two questions
+        {"127.0.0.2": "never"},
+    ],
+)
+async def test_a_list_that_fails_its_test_entries_proves_nothing(autojump_clock, tmp_path, answers):
+    internet, zone = Internet(), LISTS["Spamhaus ZEN"]
+    for address, answer in answers.items():
+        name = entry_of(address, zone)
+        if answer == "never":
+            internet.unanswered.add(name)
+        elif answer is None:
+            internet.records.pop((name, "A"))
+        else:
+            internet.records[name, "A"] = [answer]
     check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
     assert check.status == "ok"
-    assert check.found.endswith("no answer to this resolver: Spamhaus ZEN")
-    for zone in LISTS.values():
-        internet.records.pop((f"2.0.0.127.{zone}", "A"))
+    assert check.found.endswith(
+        "SEM-Backscatter; unknown, no right answer to this resolver: Spamhaus ZEN"
+    )
+
+
+async def test_without_any_list_nothing_is_said_of_our_address(autojump_clock, tmp_path):
+    internet = Internet(unanswered={entry_of("127.0.0.2", zone) for zone in ZONES})
     check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
     assert check.status == "skipped"
+
+
+def test_an_ipv6_address_has_test_entries_of_its_family():
+    assert entry_of("::ffff:7f00:2", "x.test") == f"2.0.0.0.0.0.f.7.f.f.f.f.{'0.' * 20}x.test"
+
+
+@pytest.mark.parametrize(
+    ("settings", "notice"),
+    [
+        (EngineSettings(), WITHOUT_A_SENDER),
+        (EngineSettings(mail_from="probe@shop.test"), None),
+        (EngineSettings(allow_private=True), None),
+    ],
+)
+def test_a_missing_sender_is_told_on_one_line_but_not_in_a_lab(settings, notice):
+    assert missing_sender(settings) == notice
+    assert "\n" not in WITHOUT_A_SENDER
 
 
 SPF = {
@@ -367,9 +418,12 @@ def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True)
 
 
+SAID = f"mailprobe: {WITHOUT_A_SENDER}\nmailprobe: 3 of 7 checks failed\n"
+
+
 def test_json_is_one_object_and_a_failure_exits_1(tmp_path):
     done = run_doctor("--json", directory=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "mailprobe: 3 of 7 checks failed\n")
+    assert (done.returncode, done.stderr) == (1, SAID)
     reported = json.loads(done.stdout)
     assert reported["ok"] is False
     assert [list(check) for check in reported["checks"]] == [
@@ -382,7 +436,7 @@ def test_a_person_gets_a_table_with_advice(tmp_path):
     done = run_doctor(directory=tmp_path)
     assert done.returncode == 1
     assert "MAILPROBE_SMTP_HELO" in done.stdout
-    assert done.stderr == "mailprobe: 3 of 7 checks failed\n"
+    assert done.stderr == SAID
 
 
 def test_what_hosts_say_cannot_drive_a_terminal(monkeypatch):

@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from mailprobe.api.serve import links_of
+from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
+from mailprobe.api.cli.serve import _announce
+from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.cli.test_clean import ROOT, rows_of
@@ -220,3 +222,13 @@ def test_the_public_addresses_are_the_operators_or_made_from_the_bind(tmp_path: 
     places = links_of(Settings.read(said, tmp_path))
     assert (places.base_url, places.docs_url) == ("https://api.test", "https://docs.test")
     assert places.dashboard_url == "https://dash.test"
+
+
+@pytest.mark.parametrize("environ", [{}, {"MAILPROBE_SMTP_MAIL_FROM": "probe@shop.test"}])
+def test_the_log_begins_with_what_a_named_sender_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, environ: dict[str, str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        _announce(Settings.read(environ, tmp_path), Listeners([bound]), 1)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ([] if environ else [WITHOUT_A_SENDER])

@@ -80,7 +80,8 @@ async def test_a_browser_is_sent_to_the_documentation_and_a_client_is_not(autoju
 
 
 @pytest.mark.parametrize(
-    "path", ["/docs", "/docs/", "/docs/reference", "/docs/api.md", "/llms.txt"]
+    "path",
+    ["/docs", "/docs/", "/docs/reference", "/docs/api.md", "/llms.txt", "/about-probes"],
 )
 async def test_pages_need_no_key_and_no_store(autojump_clock, shop: Shop, path):
     shop.store.away = True

@@ -2,16 +2,22 @@
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from quart import Response
 from quart_trio import QuartTrio
 
+from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.rest.errors import Links
 from mailprobe.api.rest.operations import description
+from mailprobe.engine.settings import EngineSettings
 
 LINKS = Links("http://api.test", "http://api.test/docs", "http://api.test/dashboard")
+SETTINGS = EngineSettings(
+    helo_name="probe.shop.test", mail_from="check@shop.test", host_connections=7
+)
 
 Get = Callable[..., Awaitable[Response]]
 
@@ -19,7 +25,9 @@ Get = Callable[..., Awaitable[Response]]
 @pytest.fixture
 def get() -> Get:
     app = QuartTrio("pages", static_folder=None)
-    app.register_blueprint(pages_blueprint(lambda: description(LINKS)))
+    app.register_blueprint(
+        pages_blueprint(lambda: description(LINKS), lambda: about_probes(SETTINGS))
+    )
     return app.test_client().get
 
 
@@ -49,7 +57,16 @@ async def test_every_link_of_every_page_opens_and_leads_outside_only_by_a_click(
 
 
 @pytest.mark.parametrize(
-    "url", ["/docs", "/docs/reference", "/docs/search?q=x", "/docs/verdicts.md", "/docs/nothing"]
+    "url",
+    [
+        "/docs",
+        "/docs/reference",
+        "/docs/search?q=x",
+        "/docs/verdicts.md",
+        "/docs/nothing",
+        "/about-probes",
+        "/about-probes.md",
+    ],
 )
 async def test_a_browser_may_load_nothing_from_elsewhere(get: Get, url: str) -> None:
     policy = (await get(url)).headers["Content-Security-Policy"]
@@ -87,3 +104,24 @@ async def test_an_unchanged_page_is_not_sent_again(get: Get) -> None:
 
 async def test_the_reference_opens_at_an_operation(get: Get) -> None:
     assert 'id="verify_stream"' in await text_of(await get("/docs/reference"))
+
+
+async def test_an_administrator_reads_what_we_ask_and_whom_to_write_to(get: Get) -> None:
+    text = await text_of(await get("/about-probes"))
+    assert "EHLO probe.shop.test" in text
+    assert '<a href="mailto:check@shop.test"' in text
+    assert "at most 7;" in text  # connections, as they are set
+    assert "postmaster@probe.shop.test" in about_probes(replace(SETTINGS, mail_from=""))
+
+
+async def test_the_operators_text_takes_the_place_of_ours() -> None:
+    """Its HTML is text, like that of every page."""
+    app = QuartTrio("pages", static_folder=None)
+    own = "# Ours\n\nAsk *us*. <script>x</script> [verdicts](verdicts.md)\n"
+    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own))
+    text = await text_of(await app.test_client().get("/about-probes"))
+    assert "<title>Ours – mailprobe</title>" in text
+    assert "Ask <em>us</em>." in text
+    assert "<script" not in text
+    assert 'href="/docs/verdicts"' in text
+    assert await text_of(await app.test_client().get("/about-probes.md")) == own

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from mailprobe.api.cli import main
+from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
 from tests.storage.child_processes import ROOT
 
 
@@ -77,7 +78,9 @@ def test_all_unknown_because_of_this_machine_is_written_and_ends_with_1(tmp_path
     with start(tmp_path, "list.csv", "--recheck", "0") as process:
         _, said = process.communicate()
     assert process.returncode == 1
-    assert "no name could be looked up; run mailprobe doctor" in said.splitlines()[-1]
+    first, *_, last = said.splitlines()
+    assert first == f"mailprobe: {WITHOUT_A_SENDER}"
+    assert "no name could be looked up; run mailprobe doctor" in last
     assert len(rows_of(tmp_path / "list.verified.csv")) == 2
 
 

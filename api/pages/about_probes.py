@@ -1,0 +1,149 @@
+"""The page for administrators who find our probes in their logs: `/about-probes`.
+
+What the engine asks of a mail host is a table made from the engine's own constants; a test
+holds the table in docs/operating.md against it. Pure.
+"""
+
+from collections.abc import Sequence
+
+from mailprobe.api.jobs.worker import RECHECK_S
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
+from mailprobe.engine.smtp.pool.refusals import COLD_MAX
+from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
+from mailprobe.engine.smtp.session.session import IDLE_S
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX, RESETS_MAX
+from mailprobe.engine.smtp.throttle import (
+    BACKOFF_AFTER,
+    HOST_LIMIT_S,
+    LIMIT_AT_FIRST,
+    REFUSAL_BACKOFF_S,
+    REFUSAL_BACKOFF_S_MAX,
+    UNREACHABLE_BACKOFF_S,
+    UNREACHABLE_BACKOFF_S_MAX,
+)
+
+URL = "/about-probes"
+TITLE = "About our probes"
+HEADER = ("what", "how much, how often", "why")
+
+
+def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
+    """What is asked of a mail host, how much and how often, and why."""
+    return (
+        (
+            "connections at a time",
+            f"at most {settings.host_connections}; {LIMIT_AT_FIRST} at first, more are earned by "
+            "successes",
+            "one address at a time would keep the host busy for longer",
+        ),
+        (
+            "a connection that the host refuses while others are open",
+            f"their number is the limit; no more are tried for {_time(HOST_LIMIT_S)}",
+            "the host has a limit of its own",
+        ),
+        (
+            "recipients (`RCPT TO`) in a session",
+            f"at most {RECIPIENTS_MAX}, fewer where the host says so (RFC 9422)",
+            "the host's answer to a recipient says whether the mailbox exists",
+        ),
+        (
+            "refused recipients in a session",
+            f"at most {REFUSALS_MAX}, then `QUIT`",
+            "some are no longer in use: that is what our clients want to know",
+        ),
+        (
+            "a random recipient",
+            f"1 for a domain in {_time(settings.cache_s)}, after one was accepted; the same one again "
+            "after a 4xx, and one of another shape where the host refuses it in unusual words; none "
+            "where a recipient was refused as unknown",
+            "does the domain accept every address? Then an acceptance proves nothing",
+        ),
+        (
+            "a control: a recipient that was asked before",
+            f"only within {_time(WATCHED_S)} of {REFUSALS_TRUSTED} refused recipients",
+            "does the host still judge each recipient, or refuse or accept all?",
+        ),
+        (
+            "`RSET` and `NOOP` in a session",
+            f"at most {RESETS_MAX}",
+            "a new sender or transaction; proof that no reply was lost",
+        ),
+        (
+            "waiting for the host",
+            f"{_time(settings.read_s)} for the connection, the greeting and each reply; "
+            f"{_time(settings.probe_s)} for a recipient in all; {CONVERSATIONS_MAX} exchanges",
+            "a client waits for the answer",
+        ),
+        (
+            "an idle connection",
+            f"{_time(IDLE_S)}, then `QUIT`",
+            "the next recipient needs no new connection",
+        ),
+        (
+            "a recipient without a clear answer (4xx, no reply), of a list",
+            f"again, up to {len(RECHECK_S)} times, {_time(RECHECK_S[0])} apart or more",
+            "greylisting accepts it then",
+        ),
+        (
+            f"after {BACKOFF_AFTER} failures in a row to reach the host",
+            f"nothing for {_time(UNREACHABLE_BACKOFF_S)}, then twice as long each time, up to "
+            f"{_time(UNREACHABLE_BACKOFF_S_MAX)}",
+            "the host may be down or busy",
+        ),
+        (
+            f"after {BACKOFF_AFTER} refusals in a row of our address, name or sender",
+            f"nothing for {_time(REFUSAL_BACKOFF_S)}, then twice as long each time, up to "
+            f"{_time(REFUSAL_BACKOFF_S_MAX)}",
+            "we are not welcome",
+        ),
+        (
+            f"after {COLD_MAX} recipients of a domain in a row were refused because of us",
+            f"nothing for that domain for {_time(REFUSAL_BACKOFF_S)}",
+            "we are not welcome there",
+        ),
+        ("`DATA`, `VRFY`, `EXPN`, `AUTH`", "never", "no message is sent, and no password is tried"),
+    )
+
+
+def about_probes(settings: EngineSettings) -> str:
+    """The default text, as Markdown."""
+    sender = settings.mail_from
+    contact = sender or f"postmaster@{settings.helo_name}"
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (HEADER, ("---",) * 3, *rows(settings)))
+    return f"""# {TITLE}
+
+You have found `{settings.helo_name}` or its IP address in the log of your mail server. It checks whether e-mail
+addresses can receive mail, for clients to whom these addresses were given. No message is sent.
+
+## What your log shows
+
+A connection that asks for recipients and ends before any message:
+
+```text
+EHLO {settings.helo_name}
+MAIL FROM:<{sender}>
+RCPT TO:<an address that a client asks about>
+QUIT
+```
+
+Your server's answer to `RCPT TO` says whether the mailbox exists. Many servers demand TLS: then `STARTTLS`
+comes first.{" A server that refuses the sender is asked once more with `<>`." if sender else ""}
+
+## What is asked of a mail host
+
+{table}
+
+## How to reach us
+
+Write to <{contact}>, with the time and the IP address from your log. If you ask us to stop, we stop. A server
+that refuses our connection, our name or our sender is left alone as the table says.
+"""
+
+
+def _time(seconds: float) -> str:
+    for length, unit in ((3600, "hour"), (60, "minute")):
+        number, rest = divmod(seconds, length)
+        if number and not rest:
+            return f"{number:g} {unit}{'s' if number > 1 else ''}"
+    return f"{seconds:g} s"
