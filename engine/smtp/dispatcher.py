@@ -39,6 +39,7 @@ from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.left_connections import LeftConnections
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
@@ -83,6 +84,7 @@ class ProbeDispatcher:
         "domains",
         "hedges",
         "host_memory",
+        "left_connections",
         "observer",
         "permits",
         "pools",
@@ -134,6 +136,7 @@ class ProbeDispatcher:
             self._begin_clocks,
             settings.probe_s,
         )
+        self.left_connections = LeftConnections(self.permits, self.start)
         self.hedges = Hedges(routes, self.pools, self._usable, self.start)
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
@@ -485,6 +488,7 @@ class ProbeDispatcher:
     def stop(self) -> None:
         self.closing = True
         self.permits.close()
+        self.left_connections.close()
 
     async def close(self) -> None:
         """Send QUIT on every connection, within `CLOSING_S`."""

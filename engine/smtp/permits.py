@@ -155,8 +155,8 @@ class Permits:
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         pool: Pool | None = probe.pool
-        if pool is None:
-            return False
+        if pool is None or (pool.left and pool.pipelines is None):
+            return False  # it has never greeted us: the connections that we left hold the permits
         waited_s = self.waits.lacked_s(pool, probe.deadline - settings.probe_s)
         return waited_s > settings.probe_s - settings.read_s
 

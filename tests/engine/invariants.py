@@ -14,6 +14,7 @@ def assert_whole(engine: Engine) -> None:
     assert dispatcher._tasks == 0
     for pool in dispatcher.pools.values():
         assert pool.connections == 0
+        assert not pool.left
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)
     for domain in dispatcher.domains._domains.values():

@@ -134,10 +134,14 @@ class Greeter:
 
     async def _close(self, connection: SmtpConnection, address: str) -> None:
         """Send QUIT in the background; the probes do not wait for it."""
+        is_done = True
         try:
             with self._dispatcher.permits.holding(address):
-                await connection.quit()
+                is_done = await connection.quit()
         finally:
-            with trio.CancelScope(shield=True):
-                await connection.close()
-            self._dispatcher.permits.release(address)
+            if not is_done:
+                self._dispatcher.left_connections.add(self._pool, connection, address)
+            else:
+                with trio.CancelScope(shield=True):
+                    await connection.close()
+                self._dispatcher.permits.release(address)

@@ -168,6 +168,9 @@ class ConnectionOpener:
             ):
                 self._host_at_limit()
             return None  # else only this address fails
+        if greeted.temporary and self._pool.left:
+            self._host_at_limit()  # it still counts those that we left
+            return None
         if greeted.temporary and (others or self._pool.connections > 1):
             await self._idle_down()
             return None
@@ -195,8 +198,8 @@ class ConnectionOpener:
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
         self.proven_parallelism = 0
-        now = self._now()
-        self._pool.reduce_limit(self._pool.throttle.after_crowding(len(self._pool.sessions), now))
+        now, others = self._now(), len(self._pool.sessions) + self._pool.left
+        self._pool.reduce_limit(self._pool.throttle.after_crowding(others, now))
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.

@@ -76,6 +76,7 @@ class Pool:
         "host",
         "late_s",
         "lateness",
+        "left",
         "name",
         "names",
         "names_backoff_until",
@@ -130,6 +131,7 @@ class Pool:
         self.slow_to_answer = False  # a reply was late not long ago
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
+        self.left = 0  # connections that we left while the host still had to answer
         self.throttle = Throttle(dispatcher.settings.host_connections)
         self.allowed = dispatcher.settings.host_connections  # fewer if other processes want permits
         self.backoff = HostBackoff()
@@ -204,9 +206,9 @@ class Pool:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
         capacity, present = self.throttle.limit, self.present - self.backlog
-        if self.lateness.sessions:
+        if self.lateness.sessions or self.left:
             late = len(self.lateness.sessions)
-            capacity = min(connections_max(self), self.allowed) - late
+            capacity = min(connections_max(self), self.allowed) - late - self.left
             present -= late
         elif self.allowed < capacity:
             capacity = self.allowed
@@ -281,7 +283,8 @@ class Pool:
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions) - len(self.lateness.sessions)
-        if prompt > 0 or not self.any_waiting() or self.connections >= connections_max(self):
+        full = self.connections + self.left >= connections_max(self)
+        if prompt > 0 or full or not self.any_waiting():
             return False
         self.connections += 1
         self.dispatcher.start(run_connection, self, address)
