@@ -51,10 +51,10 @@ class Greeter:
         began = trio.current_time()
         try:
             with self._dispatcher.permits.holding(address):
-                with trio.fail_after(self._settings.read_s):
+                with trio.fail_after(self._pool.read_s):
                     stream = await self._dispatcher.dial(address, self._settings.smtp_port)
                 connection = SmtpConnection(
-                    self._dispatcher.open_channel(stream), self._settings.read_s
+                    self._dispatcher.open_channel(stream), self._pool.read_s
                 )
                 lines.append((began, True, "(connect)"))
                 greeted = await self._introduce(connection, address, lines)
