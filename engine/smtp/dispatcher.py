@@ -173,6 +173,12 @@ class ProbeDispatcher:
         """How many more probes may be admitted."""
         return self._probes_max - len(self._admitted) + self._awaiting_proof
 
+    def room_for(self, *, patient: bool) -> int:
+        """How many more probes a list may begin: patient ones leave half of the places to others."""
+        if not patient:
+            return self.room
+        return min(self.room, max(1, self._probes_max // 2) - len(self._clocks[patient]))
+
     def hosts_backing_off(self) -> list[tuple[str, Cause]]:
         """The mail hosts that are left alone now, and why."""
         now = self._now()

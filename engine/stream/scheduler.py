@@ -392,7 +392,7 @@ class _Scheduler:
             return
         dispatcher = self._engine.dispatcher
         self._releasing.add(pool)
-        while backlog and (room := min(room, dispatcher.room)) > 0:
+        while backlog and (room := min(room, dispatcher.room_for(patient=self._patient))) > 0:
             now, present = self._now(), pool.present
             released: list[Probe] = []
             for _ in range(min(room, len(backlog))):

@@ -79,6 +79,23 @@ async def test_a_request_is_answered_beside_a_patient_pass(autojump_clock, limit
         assert host.record.connections_peak <= limit
 
 
+async def test_silent_hosts_of_a_patient_pass_leave_places_to_others(autojump_clock):
+    async with open_fake_network() as network:
+        for number in range(30):
+            network.add(f"dead{number}.test", MailHost(address=HostAddress.SILENT))
+        network.add("shop.test", MailHost(reply_s=0.02))
+        async with (
+            open_checked_engine(network, probes_max=10) as engine,
+            trio.open_nursery() as nursery,
+        ):
+            pass_over = partial(verify, engine, deferred_start=True, patient=True, account="list")
+            nursery.start_soon(pass_over, *[f"known@dead{n}.test" for n in range(30)])
+            for number in range(4):
+                await trio.sleep(3)
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert verdict.status == "deliverable"
+
+
 async def test_a_host_that_was_quick_is_asked_as_before(autojump_clock):
     """Greylisting is no slowness."""
     host = MailHost(greylist_s=60.0, reply_s=0.02)
