@@ -26,6 +26,7 @@ PURE = [
     "mailprobe.engine.verdict",
     "mailprobe.engine.smtp.replies.prefilter",
     "mailprobe.engine.smtp.pairing",
+    "mailprobe.engine.smtp.patience",
     "mailprobe.engine.smtp.probe",
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.throttle",

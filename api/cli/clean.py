@@ -95,6 +95,11 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     default="5m",
     help="Ask again after this time: 30s, 5m (the default), 1h.",
 )
+@click.option(
+    "--strict-clocks",
+    is_flag=True,
+    help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
+)
 @click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
 @click.option(
     "--split",
@@ -117,6 +122,7 @@ def clean(
     resume: bool,
     recheck: int,
     recheck_after: str,
+    strict_clocks: bool,
     only: str | None,
     split: bool,
     dedupe: bool,
@@ -159,7 +165,8 @@ def clean(
     lights = None if only is None else lights_of(only, "--only")
     raise_open_files()
     order = Order(
-        source, target, ReadOptions(**reading), resume, Recheck(recheck, _seconds(recheck_after)),
+        source, target, ReadOptions(**reading), resume,
+        Recheck(recheck, _seconds(recheck_after), is_patient=not strict_clocks),
         Selection(lights, dedupe=dedupe), split, suggest, force,
         None if report is None else Path(os.path.realpath(report)),
     )  # fmt: skip

@@ -26,11 +26,11 @@ class AnswerSource(Protocol):
     One Answer for each text, in completion order: `position` counts the texts from 0
     and `verdict.email` is the text as given. Texts are submitted in the order given,
     as capacity allows. Leaving the block cancels what is unanswered. A source that
-    fails raises CommandError.
+    fails raises CommandError. `patient` gives slow hosts more time; a service ignores it.
     """
 
     def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]: ...
 
 
@@ -61,12 +61,17 @@ class OwnEngine:
         self._engine = engine
 
     def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]:
         from mailprobe.engine.stream.scheduler import open_answers
 
         return open_answers(
-            self._engine, texts, account=ACCOUNT, deferred_start=True, explain=explain
+            self._engine,
+            texts,
+            account=ACCOUNT,
+            deferred_start=True,
+            explain=explain,
+            patient=patient,
         )
 
 

@@ -31,6 +31,7 @@ EVENTS_MAX = 64  # read from the kernel in one call
 POLLS_MAX = 16  # before channels are served: 1,024 receives take 3 ms
 UNSERVED_OCTETS_MAX = 32 * 1024  # twice the longest reply allowed; the rest stays in the kernel
 LATE_GRACE_S = 0.01  # after the deadline, when we are late ourselves: time for one read
+FAREWELL_OCTETS_MAX = 64 * 1024  # read after our end: more than the replies that may be owed
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -72,8 +73,11 @@ class ByteChannel(Protocol):
     def interrupt(self) -> None:
         """End the current wait, if there is one."""
 
-    async def hang_up(self, within_s: float) -> None:
-        """End our half; return when the server ends its own, or after `within_s` seconds."""
+    async def hang_up(self, within_s: float) -> bool:
+        """End our half, and wait for the server to end its own; False after `within_s` seconds.
+
+        True as well if it sends more than FAREWELL_OCTETS_MAX. May be called again.
+        """
 
     async def close(self) -> None:
         """Close at once. Never blocks."""
@@ -123,8 +127,20 @@ class StreamChannel:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    async def hang_up(self, within_s: float) -> None:
-        await self.close()  # a stream in memory: the server sees it at once
+    async def hang_up(self, within_s: float) -> bool:
+        if not isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self.close()
+            return True
+        left = FAREWELL_OCTETS_MAX
+        with trio.move_on_after(within_s):
+            try:
+                await self._stream.send_eof()
+                while left > 0 and (octets := await self._stream.receive_some(RECEIVE_OCTETS)):
+                    left -= len(octets)
+            except GONE:
+                pass
+            return True
+        return False
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -264,14 +280,18 @@ class SocketChannel:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
-    async def hang_up(self, within_s: float) -> None:
-        until = trio.current_time() + within_s
+    async def hang_up(self, within_s: float) -> bool:
+        until, left = trio.current_time() + within_s, FAREWELL_OCTETS_MAX
         try:
             self._socket.shutdown(socket.SHUT_WR)
-            while trio.current_time() < until and self.receive() != b"":
+            while left > 0 and (octets := self.receive()) != b"":
+                left -= len(octets or b"")
+                if trio.current_time() >= until:
+                    return False
                 await self.wait(until)
         except GONE:
-            return
+            pass
+        return True
 
     async def close(self) -> None:
         self._reactor.forget(self)

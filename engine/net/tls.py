@@ -148,8 +148,8 @@ class TlsChannel:
     def interrupt(self) -> None:
         self._channel.interrupt()
 
-    async def hang_up(self, within_s: float) -> None:
-        await self._channel.hang_up(within_s)
+    async def hang_up(self, within_s: float) -> bool:
+        return await self._channel.hang_up(within_s)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -19,6 +19,7 @@ from mailprobe.engine.smtp.wire import (
     Command,
     CommandReply,
     Conversation,
+    LocalProtocolError,
     RemoteProtocolError,
     Stage,
     rcpt,
@@ -53,6 +54,7 @@ class SmtpConnection:
         self.sent_at = self.received_at = self._now()  # of the last write and of the last reply
         self._arrived_at = self.received_at  # of the last octets read
         self._failed = False
+        self._mute = False  # no more may be written: a write was cut short, or a reply was no SMTP
 
     @property
     def usable(self) -> bool:
@@ -90,12 +92,16 @@ class SmtpConnection:
             sent = self._channel.send_now(octets)
         except GONE:
             return octets  # flush() meets the error again
-        return b"" if sent == len(octets) else octets[sent:]
+        if sent == len(octets):
+            return b""
+        self._mute = True
+        return octets[sent:]
 
     async def flush(self, octets: bytes) -> None:
         """Write what the system did not take at once. Raises ReadTimedOut, ConnectionLost."""
         try:
             await self._channel.send(octets, self._read_s)
+            self._mute = False
         except trio.TooSlowError:
             self._failed = True
             raise ReadTimedOut from None
@@ -120,7 +126,7 @@ class SmtpConnection:
         try:
             turn = self.conversation.next_exchange()
         except RemoteProtocolError:
-            self._failed = True
+            self._failed = self._mute = True
             raise
         if turn is not None:
             self.received_at = self._arrived_at
@@ -183,7 +189,7 @@ class SmtpConnection:
         except GONE as error:
             raise self._lost("reset by the server") from error
         except RemoteProtocolError:
-            self._failed = True
+            self._failed = self._mute = True
             raise
         self._arrived_at = self._channel.arrived_at
         if turn is not None:
@@ -301,22 +307,54 @@ class SmtpConnection:
         ]
         return [(self.sent_at, True, line) for line in dict.fromkeys(lines)]
 
-    async def quit(self) -> None:
-        """Send QUIT if the connection is usable, wait at most QUIT_S for the reply, close.
+    async def quit(self) -> bool:
+        """Send QUIT and close; False if the server still owes a reply, and nothing is closed.
 
-        Otherwise wait at most HANG_UP_S for the server to see the end, so that it does
-        not count this connection and the next one at the same time.
+        If nothing is unanswered, wait at most QUIT_S for the reply to QUIT. Otherwise send
+        QUIT where it may stand behind the rest, end our half, and wait at most HANG_UP_S for
+        the server to do the same. If it does not, it may count the connection as open until
+        its reply is sent: see ended().
         """
+        is_done = True
+        try:
+            is_done = await self._quit()
+        finally:
+            self._failed = True
+            if is_done:
+                await self.close()
+        return is_done
+
+    async def _quit(self) -> bool:
         try:
             if self.usable:
                 await self.send(QUIT)
                 await self.receive_reply(until=self._now() + QUIT_S)
-            else:
+                return True
+            if not self.conversation.unanswered:
                 await self._channel.hang_up(HANG_UP_S)
-        except (ReadTimedOut, ConnectionLost, RemoteProtocolError):
-            pass
-        finally:
-            await self.close()
+                return True
+            await self._send_last_quit()
+            return await self.ended(HANG_UP_S)
+        except ReadTimedOut:
+            return False
+        except (ConnectionLost, RemoteProtocolError):
+            return True
+
+    async def _send_last_quit(self) -> None:
+        """Send QUIT behind unanswered commands, if it may stand there (RFC 2920 3.1)."""
+        if self._mute:
+            return
+        try:
+            await self._channel.send(self.conversation.send(QUIT), HANG_UP_S)
+        except (LocalProtocolError, trio.TooSlowError, *GONE):
+            return
+
+    async def ended(self, within_s: float) -> bool:
+        """End our half if that is not done, and wait for the server to end its own; False in vain.
+
+        What it still sends is dropped.
+        """
+        return await self._channel.hang_up(within_s)
 
     async def close(self) -> None:
         """Close at once, whatever is unanswered. Never blocks."""

@@ -5,8 +5,10 @@ fails over to the next exchange, and counts the probes under way. A probe is set
 its deadline at the latest, even if its connection still waits; a later reply is dropped.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import trio
@@ -39,7 +41,9 @@ from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.deadlines import Deadlines
 from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.left_connections import LeftConnections
 from mailprobe.engine.smtp.operators import MailOperators
+from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
 from mailprobe.engine.smtp.pool.pool import Pool
@@ -51,7 +55,8 @@ from mailprobe.engine.verdict import LADDER, Outcome
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
-_UNDELIVERABLE = Outcome.UNDELIVERABLE  # to look it up takes 0.12 µs in Python 3.11
+_TIMED_OUT = Outcome.TIMED_OUT  # to look each up takes 0.12 µs in Python 3.11
+_UNDELIVERABLE = Outcome.UNDELIVERABLE
 CHANGED = (Outcome.HOST_CHANGED, CHANGED_RULE)
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
@@ -66,7 +71,7 @@ class ProbeDispatcher:
         "_all_done",
         "_answering",
         "_awaiting_proof",
-        "_clocked",
+        "_clocks",
         "_looking_up",
         "_now",
         "_nursery",
@@ -83,7 +88,9 @@ class ProbeDispatcher:
         "domains",
         "hedges",
         "host_memory",
+        "left_connections",
         "observer",
+        "patient_pools",
         "permits",
         "pools",
         "rules",
@@ -115,7 +122,8 @@ class ProbeDispatcher:
         self._reactor = reactor
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked = Deadlines(settings.probe_s)
+        # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
+        self._clocks = tuple(Deadlines(overall_s(settings, patient)) for patient in (False, True))
         self._admitted: set[Probe] = set()
         self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self._waiting: FairQueue[Probe] = FairQueue()
@@ -125,6 +133,9 @@ class ProbeDispatcher:
         self._room_at: dict[Pool | None, None] = {}  # capacity freed meanwhile
         self.host_memory = HostMemory(self._now)
         self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
+        self.patient_pools = Pools(
+            operators, self.host_memory, self._new_patient_pool, self._now, self.pools.at_address
+        )
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
@@ -134,6 +145,7 @@ class ProbeDispatcher:
             self._begin_clocks,
             settings.probe_s,
         )
+        self.left_connections = LeftConnections(self.permits, self.start)
         self.hedges = Hedges(routes, self.pools, self._usable, self.start)
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
@@ -161,31 +173,37 @@ class ProbeDispatcher:
         """How many more probes may be admitted."""
         return self._probes_max - len(self._admitted) + self._awaiting_proof
 
+    def room_for(self, *, patient: bool) -> int:
+        """How many more probes a list may begin: patient ones leave half of the places to others."""
+        if not patient:
+            return self.room
+        return min(self.room, max(1, self._probes_max // 2) - len(self._clocks[patient]))
+
     def hosts_backing_off(self) -> list[tuple[str, Cause]]:
         """The mail hosts that are left alone now, and why."""
         now = self._now()
         return [
             (pool.name, pool.backoff_cause)
-            for pool in self.pools.values()
+            for pool in self._all_pools()
             if pool.backoff.active(now) and pool.backoff_cause is not None
         ]
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
-        now, pools = trio.current_time(), self.pools.values()
+        now, pools = trio.current_time(), list(self._all_pools())
         return EngineStatistics(
             probes=self.under_way,
             probes_in_flight=len(self._waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self.permits.in_use,
-            hosts=len(pools),
+            hosts=len(self.pools),
             hosts_backing_off=sum(pool.backoff.active(now) for pool in pools),
             hosts_waiting=self.permits.demand,
         )
 
     def submit(self, probe: Probe) -> None:
         """Start the probe's deadline and queue it; `on_settled` is called once."""
-        self._clocked.begin((probe,))
+        self._clocks[probe.patient].begin((probe,))
         self._waiting.join(probe.asker, probe)
         self._admit()
 
@@ -196,7 +214,8 @@ class ProbeDispatcher:
                 self.submit(probe)
             return
         now = self._now()
-        self._clocked.begin(probes)
+        if probes:
+            self._clocks[probes[0].patient].begin(probes)  # they are of one stream
         for probe in probes:
             self._admitted.add(probe)
             if self._watched or probe.notes is not None:
@@ -215,7 +234,7 @@ class ProbeDispatcher:
         """These wait for a permit, however long: they do not count as under way meanwhile."""
         full = self.full
         for probe in probes:
-            self._clocked.stop(probe)
+            self._clocks[probe.patient].stop(probe)
             self._admitted.discard(probe)
         if self._waiting.count:
             self._admit()
@@ -223,15 +242,27 @@ class ProbeDispatcher:
             self.capacity_freed(None)
 
     def _begin_clocks(self, probes: Sequence[Probe]) -> None:
-        self._clocked.begin(probes)
+        for patient, clocks in enumerate(self._clocks):
+            if of_kind := [probe for probe in probes if probe.patient == patient]:
+                clocks.begin(of_kind)
         self._admitted.update(probes)
 
-    def pool_of(self, exchange: MailExchange) -> Pool | None:
-        """The exchange's pool; None if its addresses are unknown or not public."""
+    def pool_of(self, exchange: MailExchange, *, patient: bool = False) -> Pool | None:
+        """The exchange's pool for such probes; None if its addresses are unknown or not public."""
         known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
-        return self.pools.find(usable, exchange.name)
+        return self._pool_at(usable, exchange.name, patient=patient)
+
+    def _pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
+        """The host's pool; a patient probe has another one unless the host is known to be quick."""
+        pool = self.pools.find(addresses, name)
+        if patient and not pool.is_quick:
+            return self.patient_pools.find(addresses, name)
+        return pool
+
+    def _all_pools(self) -> Iterator[Pool]:
+        return chain(self.pools.values(), self.patient_pools.values())
 
     def _recall_addresses(self, probe: Probe) -> None:
         self.observer.recalled("addresses")
@@ -242,6 +273,8 @@ class ProbeDispatcher:
         """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
+        if outcome is _TIMED_OUT and probe.pool is not None:
+            probe.pool.slow = True
         if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
@@ -274,12 +307,12 @@ class ProbeDispatcher:
     def suspend_clock(self, probe: Probe) -> None:
         """A list's probe is answered, and waits for what confirms the answer: however long."""
         if probe.stopped_at is None:
-            self._clocked.stop(probe)
+            self._clocks[probe.patient].stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
         """It is sent again, so its deadline begins anew."""
         if probe.stopped_at is not None:
-            self._clocked.begin([probe])
+            self._clocks[probe.patient].begin([probe])
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
@@ -293,7 +326,7 @@ class ProbeDispatcher:
     def _remove(self, probe: Probe) -> None:
         admitted = self._admitted
         full = len(admitted) - self._awaiting_proof >= self._probes_max
-        self._clocked.end(probe)
+        self._clocks[probe.patient].end(probe)
         admitted.discard(probe)
         if self._looking_up.pending:
             self._looking_up.drop(probe)
@@ -385,6 +418,8 @@ class ProbeDispatcher:
         if probe.stopped_at is not None:  # it does not wait for a permit any more
             self._begin_clocks([probe])
         probe.cause = cause
+        if cause.outcome is _TIMED_OUT and probe.pool is not None:
+            probe.pool.slow = True
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         if final or probe.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
@@ -424,7 +459,7 @@ class ProbeDispatcher:
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
-                pool = self.pools.find(usable, name)
+                pool = self._pool_at(usable, name, patient=probe.patient)
                 pool.join((probe,), self._now())
                 self.permits.waits.joined(pool, (probe,))
                 return True
@@ -463,9 +498,9 @@ class ProbeDispatcher:
             if not self._tasks:
                 self._all_done.set()
 
-    async def keep_time(self) -> None:
-        """Settle every probe at its deadline. Runs until cancelled."""
-        await self._clocked.keep(self._expire, self._time_out)
+    async def keep_time(self, *, patient: bool) -> None:
+        """Settle every probe of this kind at its deadline. Runs until cancelled."""
+        await self._clocks[patient].keep(self._expire, self._time_out)
 
     def _expire(self, probe: Probe) -> None:
         if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
@@ -482,14 +517,21 @@ class ProbeDispatcher:
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         return Pool(addresses, name, host, self)
 
+    def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+        twin = self.pools[addresses]  # see _pool_at()
+        pool = Pool(addresses, name, twin.host, self, patient=True)
+        pool.share(twin)
+        return pool
+
     def stop(self) -> None:
         self.closing = True
         self.permits.close()
+        self.left_connections.close()
 
     async def close(self) -> None:
         """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
-        for pool in self.pools.values():
+        for pool in self._all_pools():
             for session in pool.sessions:
                 session.withdraw()
         with trio.move_on_after(CLOSING_S):
@@ -520,7 +562,8 @@ async def open_dispatcher(
         dispatcher = ProbeDispatcher(
             settings, routes, dial, rules, operators, nursery, mint, observer, reactor, permits
         )
-        nursery.start_soon(supervised, dispatcher.keep_time)
+        for patient in (False, True):
+            nursery.start_soon(supervised, partial(dispatcher.keep_time, patient=patient))
         try:
             yield dispatcher
             await dispatcher.close()

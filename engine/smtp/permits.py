@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe
@@ -155,10 +156,11 @@ class Permits:
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         pool: Pool | None = probe.pool
-        if pool is None:
-            return False
-        waited_s = self.waits.lacked_s(pool, probe.deadline - settings.probe_s)
-        return waited_s > settings.probe_s - settings.read_s
+        if pool is None or (pool.left and pool.pipelines is None):
+            return False  # it has never greeted us: the connections that we left hold the permits
+        overall_s = patience.overall_s(settings, probe.patient)
+        waited_s = self.waits.lacked_s(pool, probe.deadline - overall_s)
+        return waited_s > overall_s - pool.read_s
 
     def batches_beside(self, pool: Pool) -> int | None:
         """Batches that were answered to other pools at its addresses; None if these have no connections."""

@@ -40,15 +40,20 @@ class Pools:
         memory: HostMemory,
         new_pool: Callable[[tuple[str, ...], str, str], Pool],
         now: Callable[[], float],
+        at_address: defaultdict[str, set[Pool]] | None = None,
     ) -> None:
-        """`new_pool` makes a pool of addresses, exchange name and domain key (see `Pool.host`)."""
+        """`new_pool` makes a pool of addresses, exchange name and domain key (see `Pool.host`).
+
+        `at_address` is that of other pools of the same hosts.
+        """
         self._operators = operators
         self._memory = memory
         self._new_pool = new_pool
         self._now = now
         self._by_addresses: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._by_name: OrderedDict[str, Pool] = OrderedDict()
-        self.at_address: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
+        # By IP address.
+        self.at_address = defaultdict(set) if at_address is None else at_address
 
     def __len__(self) -> int:
         return len(self._by_addresses)

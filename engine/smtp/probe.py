@@ -98,6 +98,9 @@ class Probe(msgspec.Struct, eq=False):
     # Of a list: it is not hedged, and waits without a clock for a permit of its host and, once
     # accepted, for its domain's test.
     deferred_start: bool = False
+    patient: bool = (
+        False  # it waits longer, and at a host that was slow for each reply: see patience
+    )
 
     deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
     stopped_at: float | None = None  # since then the clock is stopped

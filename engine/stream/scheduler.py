@@ -18,6 +18,7 @@ from mailprobe.engine.background import sole_exception
 from mailprobe.engine.dns.messages import MailExchange, Route, RouteAnswer
 from mailprobe.engine.observer import NO_OBSERVER
 from mailprobe.engine.pipeline import Verification, read_route, read_text
+from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
@@ -60,6 +61,7 @@ class _Scheduler:
         *,
         deferred_start: bool,
         explain: bool,
+        patient: bool,
     ) -> None:
         self.answers = Answers(self._check_capacity)
         self._engine = engine
@@ -69,6 +71,7 @@ class _Scheduler:
         self._nursery = nursery
         self._deferred = deferred_start
         self._explain = explain
+        self._patient = patient
         self._now = trio.lowlevel.current_clock().current_time
         self._open: dict[str, Verification] = {}  # by mailbox, which is probed once
         self._by_domain: dict[str, list[Verification]] = {}  # those that wait for a route
@@ -249,7 +252,8 @@ class _Scheduler:
     def _snapshot(self, answer: RouteAnswer) -> _DomainSnapshot:
         exchanges = self._order(answer) if isinstance(answer, Route) else []
         firsts = exchanges[: FIRST_EXCHANGES if self._deferred else 1]
-        pools = [self._engine.dispatcher.pool_of(exchange) for exchange in firsts]
+        find = self._engine.dispatcher.pool_of
+        pools = [find(exchange, patient=self._patient) for exchange in firsts]
         return _DomainSnapshot(answer, self._now() + SNAPSHOT_S, exchanges, pools)
 
     def _has_exchanges(self, answer: RouteAnswer) -> bool:
@@ -326,6 +330,7 @@ class _Scheduler:
             verification.notes,
             behind,
             self._deferred,
+            self._patient,
         )
         return probe
 
@@ -335,7 +340,8 @@ class _Scheduler:
             verification: Verification = probe.owner
             verification.probe = None  # breaks the reference cycle
             if self._observed:
-                self._observer.probe_settled(probe.deadline - self._engine.settings.probe_s)
+                layer_s = overall_s(self._engine.settings, probe.patient)
+                self._observer.probe_settled(probe.deadline - layer_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
             verification.began += probe.stopped_s
             self._finish(verification)
@@ -386,7 +392,7 @@ class _Scheduler:
             return
         dispatcher = self._engine.dispatcher
         self._releasing.add(pool)
-        while backlog and (room := min(room, dispatcher.room)) > 0:
+        while backlog and (room := min(room, dispatcher.room_for(patient=self._patient))) > 0:
             now, present = self._now(), pool.present
             released: list[Probe] = []
             for _ in range(min(room, len(backlog))):
@@ -471,18 +477,25 @@ async def open_answers(
     account: str,
     deferred_start: bool = False,
     explain: bool = False,
+    patient: bool = False,
 ) -> AsyncIterator[Answers]:
     """Verify each text; the block's value is a stream with one Answer for each.
 
     The mail hosts and resolvers are shared fairly by `account`. `texts` is read as
     capacity allows; what it raises is raised here. With `deferred_start`, the 3000 ms
     of an address begin when its host has capacity for it, not when the text is read.
-    `explain` adds evidence. Leaving the block cancels what is unfinished.
+    `explain` adds evidence. `patient` is for a later pass: a host that is not known to be
+    quick has 10 s for each reply and 60 s in all, on few connections. Leaving the block cancels what is unfinished.
     """
     try:
         async with trio.open_nursery() as nursery:
             scheduler = _Scheduler(
-                engine, account, nursery, deferred_start=deferred_start, explain=explain
+                engine,
+                account,
+                nursery,
+                deferred_start=deferred_start,
+                explain=explain,
+                patient=patient,
             )
             nursery.start_soon(scheduler.submit_all, texts)
             try:

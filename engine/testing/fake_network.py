@@ -40,10 +40,10 @@ class _Wire:
     broken: bool = False
 
 
-class Cable(trio.abc.Stream):
+class Cable(trio.abc.HalfCloseableStream):
     """One end of a connection in memory that can break as well as end."""
 
-    def __init__(self, stream: trio.abc.Stream, wire: _Wire) -> None:
+    def __init__(self, stream: trio.abc.HalfCloseableStream, wire: _Wire) -> None:
         self._stream = stream
         self._wire = wire
 
@@ -60,6 +60,9 @@ class Cable(trio.abc.Stream):
         if not octets and self._wire.broken:
             raise trio.BrokenResourceError("connection reset")
         return octets
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
 
     async def aclose(self) -> None:
         await self._stream.aclose()

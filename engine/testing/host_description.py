@@ -86,6 +86,7 @@ class HostDescription:
     latency_s: float = 0.0  # from a command to its reply: the round trip
     reply_s: float = 0.0  # work for each reply, one after the other
     unknown_delay_s: float = 0.0  # a tarpit: before each refusal of an unknown mailbox
+    sleeps_on: bool = False  # it notices only after its delays that the client hung up
     slow_s: Mapping[str, float] = field(default_factory=dict)
     # ^ beginning of a local part -> delay of its reply; infinite: no reply
 

@@ -91,7 +91,10 @@ class _HostSession:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             closed_by = "reset"
         self._session.closed = self._session.closed or closed_by
-        gone.cancel()
+        if self._host.sleeps_on:
+            self._commands.close()  # what was read before is answered
+        else:
+            gone.cancel()
 
     async def _process(self, octets: bytes, *, together: bool) -> None:
         session, now = self._session, trio.current_time()
@@ -137,10 +140,13 @@ class _HostSession:
 
     async def _next_pending(self) -> _PendingCommand | None:
         """The next command; None after `idle_s` without one, when 421 is sent."""
-        if self._host.idle_s is None:
-            return await self._next.receive()
-        with trio.move_on_after(self._host.idle_s):
-            return await self._next.receive()
+        try:
+            if self._host.idle_s is None:
+                return await self._next.receive()
+            with trio.move_on_after(self._host.idle_s):
+                return await self._next.receive()
+        except trio.EndOfChannel:  # the client has gone
+            return None
         self._session.closed = "host"
         await self._writer.send(as_octets("421 4.4.2 Error: timeout exceeded"))
         return None

@@ -86,7 +86,7 @@ class FakeSource:
 
     @asynccontextmanager
     async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AsyncIterator[Any]:
         send, receive = trio.open_memory_channel[Answer](0)
         async with receive, trio.open_nursery() as nursery:

@@ -74,11 +74,15 @@ async def open_checked_engine(network: FakeNetwork, **settings: Any) -> AsyncIte
 
 
 async def verify(
-    engine: Engine, *texts: str, account: str = "me", deferred_start: bool = False
+    engine: Engine,
+    *texts: str,
+    account: str = "me",
+    deferred_start: bool = False,
+    patient: bool = False,
 ) -> list[Verdict]:
     """Verify these texts as one stream. Returns the verdicts in the order of the texts."""
     async with open_answers(
-        engine, texts, account=account, deferred_start=deferred_start
+        engine, texts, account=account, deferred_start=deferred_start, patient=patient
     ) as answers:
         return await in_order(answers, len(texts))
 

@@ -7,13 +7,14 @@ def assert_whole(engine: Engine) -> None:
     """No seat taken, no question clocked or waiting, no test pending, no connection open."""
     dispatcher = engine.dispatcher
     assert dispatcher.under_way == 0
-    assert not dispatcher._clocked
+    assert not any(map(len, dispatcher._clocks))
     assert not len(dispatcher._waiting)
     assert not dispatcher.permits.in_use
     assert not dispatcher._looking_up.pending
     assert dispatcher._tasks == 0
-    for pool in dispatcher.pools.values():
+    for pool in dispatcher._all_pools():
         assert pool.connections == 0
+        assert not pool.left
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)
     for domain in dispatcher.domains._domains.values():

@@ -49,7 +49,11 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
                     computed_s=lambda: 0.0,
                 ) as engine,
                 open_answers(
-                    engine, texts, account="me", deferred_start=rng.random() < 0.5
+                    engine,
+                    texts,
+                    account="me",
+                    deferred_start=rng.random() < 0.5,
+                    patient=seed % 2 == 1,
                 ) as answers,
             ):
                 async for answer in answers:

@@ -52,6 +52,7 @@ class Recheck:
 
     passes: int = 2
     after_s: float = 300.0
+    is_patient: bool = True  # slow hosts have more time then
 
     def due_at(self, result: RowResult) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
@@ -117,7 +118,7 @@ class Passes:
             await self._wait_until_due(len(again))
             known = ResultCounts()
             async with self.show(known, len(again)):
-                await self._verify(source, again, known)
+                await self._verify(source, again, known, patient=self.recheck.is_patient)
             cured = known.done - known.statuses["unknown"]
             print_error(f"asked again: {cured:,} of {len(again):,} are known now")
 
@@ -132,10 +133,12 @@ class Passes:
             reasons = Counter(result.reason for result in failed)
             self._stop(0, f"none of the list's first {len(first)} domains could be asked", reasons)
 
-    async def _verify(self, source: AnswerSource, texts: list[str], shown: ResultCounts) -> None:
+    async def _verify(
+        self, source: AnswerSource, texts: list[str], shown: ResultCounts, *, patient: bool = False
+    ) -> None:
         if not texts:
             return
-        async with source.open_answers(in_request_order(texts)) as answers:
+        async with source.open_answers(in_request_order(texts), patient=patient) as answers:
             async for answer in answers:
                 email = answer.verdict.email
                 if (

@@ -119,7 +119,7 @@ class HttpSource:
 
     @asynccontextmanager
     async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)

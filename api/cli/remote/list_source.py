@@ -101,7 +101,7 @@ class RemoteLists:
 
     @asynccontextmanager
     async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         list_id = await self._kept_list()

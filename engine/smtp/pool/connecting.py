@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
-    session = None
+    session, is_done = None, True
     try:
         session = await pool.opener.open(permit_at)
         if session is not None:
@@ -28,14 +28,17 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
                 await session.serve()
                 session_over(pool, session)
                 pool.staff()
-                await session.quit()
+                is_done = await session.quit()
     finally:
         if session is not None:
             session_over(pool, session)
-            with trio.CancelScope(shield=True):
-                await session.close()
             pool.opener.closed_at = pool.now()
-            pool.dispatcher.permits.release(session.address)
+            if not is_done:
+                pool.dispatcher.left_connections.add(pool, session.connection, session.address)
+            else:
+                with trio.CancelScope(shield=True):
+                    await session.close()
+                pool.dispatcher.permits.release(session.address)
         pool.connections -= 1
         if not pool.connections:
             pool.dispatcher.hedges.gave_up(pool)

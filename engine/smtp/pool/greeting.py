@@ -51,10 +51,10 @@ class Greeter:
         began = trio.current_time()
         try:
             with self._dispatcher.permits.holding(address):
-                with trio.fail_after(self._settings.read_s):
+                with trio.fail_after(self._pool.read_s):
                     stream = await self._dispatcher.dial(address, self._settings.smtp_port)
                 connection = SmtpConnection(
-                    self._dispatcher.open_channel(stream), self._settings.read_s
+                    self._dispatcher.open_channel(stream), self._pool.read_s
                 )
                 lines.append((began, True, "(connect)"))
                 greeted = await self._introduce(connection, address, lines)
@@ -134,10 +134,14 @@ class Greeter:
 
     async def _close(self, connection: SmtpConnection, address: str) -> None:
         """Send QUIT in the background; the probes do not wait for it."""
+        is_done = True
         try:
             with self._dispatcher.permits.holding(address):
-                await connection.quit()
+                is_done = await connection.quit()
         finally:
-            with trio.CancelScope(shield=True):
-                await connection.close()
-            self._dispatcher.permits.release(address)
+            if not is_done:
+                self._dispatcher.left_connections.add(self._pool, connection, address)
+            else:
+                with trio.CancelScope(shield=True):
+                    await connection.close()
+                self._dispatcher.permits.release(address)

@@ -17,6 +17,7 @@ from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.hedges import Hedges
+    from mailprobe.engine.smtp.left_connections import LeftConnections
     from mailprobe.engine.smtp.permits import Permits
     from mailprobe.engine.smtp.pool.pool import Pool
 
@@ -31,6 +32,7 @@ class PoolHost(Protocol):
     observer: Observer
     permits: "Permits"
     hedges: "Hedges"
+    left_connections: "LeftConnections"
     host_memory: HostMemory
     closing: bool
 

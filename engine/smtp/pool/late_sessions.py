@@ -29,7 +29,7 @@ def record_late(pool: "Pool", session: SmtpSession, *, accepted: int) -> None:
     pool.lateness.session_late(session, pool.now() - pool.late_s, accepted)
     gap_s = pool.pace.gap_s if pool.accepted_several else 0.0
     pool.depth, pool.prompt = pool.lateness.tarpit_depth(pool.pace, gap_s), 0
-    pool.slow_to_answer = True
+    pool.slow_to_answer = pool.slow = True
     pool.staff()
     if pool.lateness.late_reply_s is None:
         learn_lateness(pool, pool.late_s)

@@ -35,6 +35,7 @@ class Lateness:
         "rerouted_at",
         "sessions",
         "share",
+        "sleeps_on",
     )
 
     def __init__(self) -> None:
@@ -44,6 +45,8 @@ class Lateness:
         self.accepted = 0  # recipients,
         self._accepted_late = 0  # those of them with a late reply,
         self._accepting_s = 0.0  # and the longest of these replies
+        # The host did not notice that we left a connection: leaving another frees no place there.
+        self.sleeps_on = False
         self.share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
 
     def session_late(self, session: SmtpSession, since: float, accepted: int) -> None:

@@ -13,7 +13,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S
-from mailprobe.engine.smtp.pool.resting import record_failure, send_on
+from mailprobe.engine.smtp.pool.resting import is_outwaited, record_failure, send_on
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER
@@ -73,7 +73,9 @@ class ConnectionOpener:
         greeted = trio.CancelScope()
         self._attempts += 1
         # Within proven parallelism other connections are opened without waiting anyhow.
-        if self._pool.connections > self.proven_parallelism or not self._pool.sessions:
+        if self._pool.patient:
+            pass  # few connections, and none because the greeting is slow
+        elif self._pool.connections > self.proven_parallelism or not self._pool.sessions:
             self._dispatcher.start(self._hurry, greeted)
         try:
             return await self._try_addresses(permit_at)
@@ -117,7 +119,8 @@ class ConnectionOpener:
                 if cause is not None:
                     self._fail_over_in_time(cause)
             if address != permit_at:
-                if (known := self._dispatcher.host_memory.address_backoff(address)) is not None:
+                known = self._dispatcher.host_memory.address_backoff(address)
+                if known is not None and not is_outwaited(self._pool, known):
                     backoff_cause = known
                     continue
                 if not (self._pool.any_waiting() or self._dispatcher.hedges.is_wanted(self._pool)):
@@ -168,6 +171,9 @@ class ConnectionOpener:
             ):
                 self._host_at_limit()
             return None  # else only this address fails
+        if greeted.temporary and self._pool.left:
+            self._host_at_limit()  # it still counts those that we left
+            return None
         if greeted.temporary and (others or self._pool.connections > 1):
             await self._idle_down()
             return None
@@ -184,8 +190,7 @@ class ConnectionOpener:
     def _must_fail_over(self, probe: Probe) -> bool:
         if self._pool.session_ended(probe) or probe.next_exchange is None:
             return False
-        read_s = self._dispatcher.settings.read_s
-        return probe.deadline < self._now() + read_s + NEXT_EXCHANGE_S
+        return probe.deadline < self._now() + self._pool.read_s + NEXT_EXCHANGE_S
 
     def _fail_over_in_time(self, cause: Cause) -> None:
         for probe in list(self._pool.waiting):
@@ -195,8 +200,8 @@ class ConnectionOpener:
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
         self.proven_parallelism = 0
-        now = self._now()
-        self._pool.reduce_limit(self._pool.throttle.after_crowding(len(self._pool.sessions), now))
+        now, others = self._now(), len(self._pool.sessions) + self._pool.left
+        self._pool.reduce_limit(self._pool.throttle.after_crowding(others, now))
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import trio
 
 from mailprobe.engine.fair_queue import FairQueue
+from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
@@ -76,6 +77,7 @@ class Pool:
         "host",
         "late_s",
         "lateness",
+        "left",
         "name",
         "names",
         "names_backoff_until",
@@ -83,9 +85,11 @@ class Pool:
         "opener",
         "operator",
         "pace",
+        "patient",
         "pipelines",
         "present",
         "prompt",
+        "read_s",
         "recipient_read",
         "renamings",
         "restart_clock",
@@ -93,6 +97,7 @@ class Pool:
         "session_barren",
         "sessions",
         "settle",
+        "slow",
         "slow_to_answer",
         "suspend_clock",
         "terms",
@@ -103,10 +108,21 @@ class Pool:
     )
 
     def __init__(
-        self, addresses: tuple[str, ...], name: str, host: str, dispatcher: PoolHost
+        self,
+        addresses: tuple[str, ...],
+        name: str,
+        host: str,
+        dispatcher: PoolHost,
+        *,
+        patient: bool = False,
     ) -> None:
-        """`host` is the key under which the domains at this host are remembered."""
+        """`host` is the key under which the domains at this host are remembered.
+
+        `patient`: it waits longer for each reply, on few connections.
+        """
         self.addresses = addresses
+        self.patient = patient
+        self.read_s = patience.read_s(dispatcher.settings, patient)
         self.name = name
         self.host = host
         self.names: set[str] = set()  # of exchanges that have these addresses
@@ -118,19 +134,23 @@ class Pool:
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[SmtpSession] = set()
         self._idle: dict[SmtpSession, None] = {}  # of the sessions
-        self.depth = REFUSALS_MAX  # recipients in one batch, fewer after a late reply
+        # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
+        # can only be told from an owed one if nothing else is unanswered.
+        self.depth = 1 if patient else REFUSALS_MAX
         self.prompt = 0  # batches without a late reply since then
         self.backlog = 0  # verdicts that are not proven yet
         self.room_at = MANY  # with more probes under way, room() is 0
         self.usual_s = 0.0
         self.late_s = LATE_S
-        self.wary = False
+        self.wary = patient
         self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
+        self.slow = False  # a reply was ever late, or did not come in time
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
-        self.throttle = Throttle(dispatcher.settings.host_connections)
+        self.left = 0  # connections that we left while the host still had to answer
+        self.throttle = Throttle(patience.connections_max(dispatcher.settings, patient))
         self.allowed = dispatcher.settings.host_connections  # fewer if other processes want permits
         self.backoff = HostBackoff()
         self.backoff_cause: Cause | None = None
@@ -160,6 +180,15 @@ class Pool:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
+
+    @property
+    def is_quick(self) -> bool:
+        """It answers, and has never been late: patience is of no use."""
+        return self.pace.batches > 0 and not self.slow
+
+    def share(self, twin: "Pool") -> None:
+        """Use what the other pool of this host knows of it, and let it know what is learned."""
+        self.terms, self.renamings, self.controls = twin.terms, twin.renamings, twin.controls
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
@@ -204,9 +233,9 @@ class Pool:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
         capacity, present = self.throttle.limit, self.present - self.backlog
-        if self.lateness.sessions:
+        if self.lateness.sessions or self.left:
             late = len(self.lateness.sessions)
-            capacity = min(connections_max(self), self.allowed) - late
+            capacity = min(connections_max(self), self.allowed) - late - self.left
             present -= late
         elif self.allowed < capacity:
             capacity = self.allowed
@@ -281,7 +310,8 @@ class Pool:
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions) - len(self.lateness.sessions)
-        if prompt > 0 or not self.any_waiting() or self.connections >= connections_max(self):
+        full = self.connections + self.left >= connections_max(self)
+        if prompt > 0 or full or not self.any_waiting():
             return False
         self.connections += 1
         self.dispatcher.start(run_connection, self, address)

@@ -10,6 +10,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
+from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
@@ -22,13 +23,18 @@ def cause_of_backoff(pool: "Pool", probe: Probe, now: float) -> Cause | None:
     domain: DomainAcceptance = probe.domain_here
     if now < pool.backoff.until:
         return pool.backoff_cause
+    cause = None
     if now < domain.backoff_until:
-        return domain.backoff_cause
-    if now < pool.names_backoff_until:
-        return pool.dispatcher.host_memory.name_backoff(
-            probe.exchanges[probe.exchange_index].name, now
-        )
-    return None
+        cause = domain.backoff_cause
+    elif now < pool.names_backoff_until:
+        name = probe.exchanges[probe.exchange_index].name
+        cause = pool.dispatcher.host_memory.name_backoff(name, now)
+    return None if cause is None or is_outwaited(pool, cause) else cause
+
+
+def is_outwaited(pool: "Pool", cause: Cause) -> bool:
+    """Does this pool wait longer than the one that failed by silence?"""
+    return pool.patient and cause.outcome is Outcome.TIMED_OUT
 
 
 def reject_waiting(pool: "Pool", probe: Probe, cause: Cause) -> None:

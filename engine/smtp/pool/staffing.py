@@ -1,5 +1,6 @@
 """How many connections one mail host is worth, and whether a late session gives up its place."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.pool.lateness import LATE_REPLIES
@@ -18,7 +19,9 @@ LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is wort
 
 
 def needs_connection(pool: "Pool", hurried: bool) -> bool:
-    if pool.connections >= connections_max(pool):
+    if pool.connections + pool.left >= connections_max(pool):
+        if pool.left and not pool.connections:
+            request_permits(pool)
         return False
     if len(pool.sessions) < pool.connections:  # one is opening or closing
         if pool.opener.has_enough:
@@ -35,10 +38,9 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
 
 
 def connections_max(pool: "Pool") -> int:
-    """How many connections may be open at the moment."""
-    if not pool.lateness.sessions:
-        return pool.throttle.limit
-    return pool.throttle.with_late(len(pool.lateness.sessions), pool.now())
+    """How many connections may be open at the moment, with those that we left."""
+    late = len(pool.lateness.sessions) + pool.left
+    return pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
 
 
 def backlog_s(pool: "Pool") -> float:
@@ -65,18 +67,27 @@ def width_of(pool: "Pool") -> int:
 
 def free_address(pool: "Pool") -> bool:
     """Is a permit free at an address? If not, queue for one at each of them."""
+    if any(map(pool.dispatcher.permits.available, _good_addresses(pool))):
+        return True
+    request_permits(pool)
+    return False
+
+
+def request_permits(pool: "Pool") -> None:
+    """Queue for a permit of each address."""
+    for address in _good_addresses(pool):
+        pool.dispatcher.permits.set_demand(address, pool)
+
+
+def _good_addresses(pool: "Pool") -> Sequence[str]:
+    """Those that have not just failed, or all of them."""
     now = pool.now()
     good = [
         address
         for address in pool.addresses
         if now - pool.opener.failed_at.get(address, NEVER) >= AVOID_S
     ]
-    free = [pool.dispatcher.permits.available(address) for address in good or pool.addresses]
-    if any(free):
-        return True
-    for address in good or pool.addresses:
-        pool.dispatcher.permits.set_demand(address, pool)
-    return False
+    return good or pool.addresses
 
 
 def gives_way(pool: "Pool", session: SmtpSession) -> bool:
@@ -84,9 +95,9 @@ def gives_way(pool: "Pool", session: SmtpSession) -> bool:
 
     Probes whose own reply was late before do not count.
     """
-    if not pool.any_waiting():
+    if pool.lateness.sleeps_on or not pool.any_waiting():
         return False
-    if pool.connections < connections_max(pool) and any(
+    if pool.connections + pool.left < connections_max(pool) and any(
         map(pool.dispatcher.permits.available, pool.addresses)
     ):
         return False  # one more can be opened beside it

@@ -19,6 +19,7 @@ class SessionHost(Protocol):
     """What a session needs of its mail host; implemented by pool.Pool."""
 
     name: str
+    patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
     wary: bool  # its replies did not match commands before: prove each verdict by itself

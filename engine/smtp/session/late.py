@@ -18,6 +18,8 @@ def reroutes_at(session: "SmtpSession") -> float:
 
 def may_reroute(session: "SmtpSession") -> bool:
     """Once for each probe; a test is not sent again."""
+    if session.host.patient:
+        return False
     answered = len(session.received.exchanges)
     if answered >= len(session.unanswered):
         return False
@@ -33,6 +35,8 @@ def become_late(session: "SmtpSession") -> None:
     whose verdicts are held.
     """
     session.late = session.pairing_suspect = session.received.late = True
+    if session.host.patient:
+        return
     requeue_unproven(session)
     answered = len(session.received.exchanges)
     for place, asked in reversed(list(enumerate(session.unanswered))):

@@ -260,9 +260,9 @@ class SmtpSession:
                 requeue_unanswered(self.host, self.unanswered, self.elsewhere)
             abandon_tests(self)
 
-    async def quit(self) -> None:
-        """Send QUIT if the stage allows it, and close."""
-        await self.connection.quit()
+    async def quit(self) -> bool:
+        """Send QUIT if the stage allows it; False if the host still owes a reply."""
+        return await self.connection.quit()
 
     async def close(self) -> None:
         """Close at once. Never blocks."""

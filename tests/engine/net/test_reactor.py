@@ -10,6 +10,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mailprobe.engine.net.reactor import (
+    FAREWELL_OCTETS_MAX,
     GONE,
     RECEIVE_OCTETS,
     SERVED_MAX,
@@ -286,6 +287,26 @@ async def listening(lines: Reactor) -> AsyncIterator[tuple[Listener, trio.Socket
         nursery.start_soon(listener.wait)
         await wait_all_tasks_blocked()
         yield listener, theirs
+        nursery.cancel_scope.cancel()
+    await line.close()
+    await theirs.aclose()
+
+
+async def test_a_server_that_is_left_is_waited_for_unless_it_goes_on_sending(mock_clock, lines):
+    line, theirs = await connect(lines)
+    assert not await line.hang_up(0)
+    assert await theirs.receive_some() == b""
+    assert not await line.hang_up(0)
+    await theirs.send_all(b"550 No\r\n")
+    await theirs.aclose()
+    with trio.fail_after(LONG_S):
+        assert await line.hang_up(LONG_S)
+    await line.close()
+    line, theirs = await connect(lines)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.send_all, b"2" * 2 * FAREWELL_OCTETS_MAX)
+        with trio.fail_after(LONG_S):
+            assert await line.hang_up(LONG_S)
         nursery.cancel_scope.cancel()
     await line.close()
     await theirs.aclose()

@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.connection import (
     ReadTimedOut,
     SmtpConnection,
 )
-from mailprobe.engine.smtp.wire import RemoteProtocolError, Stage
+from mailprobe.engine.smtp.wire import QUIT, RemoteProtocolError, Stage
 from mailprobe.engine.testing.fake_network import Cable, open_cable
 
 READ_S = 1.0
@@ -439,32 +439,39 @@ async def test_quit_is_said_after_a_refusal_at_the_door(autojump_clock):
     assert await read_to_the_end(server) == b"QUIT\r\n"
 
 
-@pytest.mark.parametrize(
-    "answer", [[], [(0.2, b"garbage\r\n")], [(0.2, None)], [(0.2, b"500 x\r\n")]]
-)
+@pytest.mark.parametrize("answer", [[(0.2, b"garbage\r\n")], [(0.2, None)], [(0.2, b"500 x\r\n")]])
 async def test_quit_waits_a_moment_and_no_longer(autojump_clock, answer):
     connection, server = await make_at(Stage.READY)
     async with playing(server, answer):
-        await connection.quit()
+        assert await connection.quit()
         assert trio.current_time() <= QUIT_S
     assert not connection.usable
     with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
         await server.send_all(b"late\r\n")  # either end has closed
 
 
-@pytest.mark.parametrize("commands", [(MAIL,), (MAIL, ANN)])
-async def test_quit_is_not_said_where_something_is_unanswered(autojump_clock, commands):
+@pytest.mark.parametrize("commands", [(QUIT,), (MAIL,), (MAIL, ANN), (wire.NOOP,)])
+async def test_a_server_that_owes_a_reply_has_quit_where_a_group_may_end_with_it(
+    autojump_clock, commands
+):
+    """It is not closed before the server ends its half, however late."""
     connection, server = await make_at(Stage.READY)
     await connection.send(*commands)
-    await connection.quit()
-    assert trio.current_time() == 0
-    assert b"QUIT" not in await read_to_the_end(server)
+    assert not await connection.quit()
+    assert trio.current_time() <= QUIT_S
+    assert (await read_to_the_end(server)).endswith(b"QUIT\r\n") == (commands != (wire.NOOP,))
+    async with playing(server, [(5, b"550 No such user\r\n221 Bye\r\n"), (0, None)]):
+        assert not await connection.ended(1)
+        assert await connection.ended(30)
+    assert trio.current_time() == pytest.approx(5, abs=QUIT_S)
+    assert not connection.usable
 
 
 async def test_quit_is_not_said_before_the_banner(autojump_clock):
     connection, server = make()
-    await connection.quit()
+    assert not await connection.quit()
     assert await read_to_the_end(server) == b""
+    await connection.close()
 
 
 @pytest.mark.parametrize("reply", [b"421 Bye\r\n", b"250 Ok\r\n250 Twice\r\n", b"garbage\r\n"])

@@ -1,4 +1,5 @@
-"""Greylisting: the second pass learns what the first could not, on virtual time and on sockets."""
+"""Greylisting and slow hosts: the second pass learns what the first could not, on virtual time
+and on sockets."""
 
 import csv
 import os
@@ -7,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
@@ -16,7 +18,9 @@ from mailprobe.api.cli.source import OwnEngine
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.lab.scenarios import GREYLIST_S, GREYLISTING
 from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.storage.child_processes import ROOT
 
@@ -46,6 +50,22 @@ async def test_five_minutes_later_the_greylisted_are_known(
     assert trio.current_time() < 3 * MINUTES_5
     # Each twice; a third time where the second pass was the first to ask a random address.
     assert 2 * HOSTS * EACH <= passes.asked <= 2 * HOSTS * EACH + HOSTS * (EACH - 13)
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+async def test_slow_hosts_have_more_time_when_they_are_asked_again(
+    autojump_clock: trio.testing.MockClock, is_patient: bool
+) -> None:
+    addresses = DistinctAddresses()
+    addresses.add("known@slow.test")
+    async with open_fake_network() as network:
+        network.add("slow.test", MailHost(faults={"CONNECT": Late(6.0)}))  # postscreen
+        with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
+            async with open_test_engine(network) as engine:
+                recheck = Recheck(1, is_patient=is_patient)
+                passes = Passes(addresses, journal, recheck, now=trio.current_time)
+                await passes.run(OwnEngine(engine))
+    assert passes.counts.statuses["deliverable"] == is_patient
 
 
 def test_seconds_later_the_greylisted_are_known_on_sockets(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class ScriptedSource:
 
     @asynccontextmanager
     async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False
+        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AsyncIterator[AsyncIterator[Answer]]:
         async with aclosing(self._answers(texts)) as answers:
             yield answers

@@ -1,0 +1,72 @@
+"""Connections that we left while the mail host still had to answer.
+
+A host that delays a reply notices only afterwards that we have gone (Exchange sleeps 5 s
+before a refusal), and counts the connection until then. So it keeps its permit until the
+host closes it, and counts at its pool.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.permits import Permits
+from mailprobe.engine.smtp.pool.opening import RELEASE_S
+from mailprobe.engine.smtp.pool.pool import Pool
+
+LEFT_S = (
+    30.0  # hosts hardly delay a reply for longer; one that hangs must not hold permits for good
+)
+LEFT_MAX = 1_000  # each has a file descriptor: half as many as the probes under way
+
+
+class LeftConnections:
+    """The left connections of one dispatcher. Each has a task that waits for its end."""
+
+    __slots__ = ("_closed", "_permits", "_scopes", "_start")
+
+    def __init__(self, permits: Permits, start: Callable[..., None]) -> None:
+        """`start` begins a contained task."""
+        self._permits = permits
+        self._start = start
+        self._scopes: dict[trio.CancelScope, None] = {}  # the oldest first
+        self._closed = False
+
+    def add(self, pool: Pool, connection: SmtpConnection, address: str) -> None:
+        """Take over the connection and its permit, until the host closes it or LEFT_S have passed."""
+        scope = trio.CancelScope()
+        if self._closed:
+            scope.cancel()
+        if len(self._scopes) >= LEFT_MAX:
+            oldest = next(iter(self._scopes))
+            del self._scopes[oldest]
+            oldest.cancel()
+        self._scopes[scope] = None
+        pool.left += 1
+        self._start(self._wait, scope, pool, connection, address)
+
+    async def _wait(
+        self, scope: trio.CancelScope, pool: Pool, connection: SmtpConnection, address: str
+    ) -> None:
+        try:
+            with scope, self._permits.holding(address):
+                # Opening takes several round trips: in that time a host that noticed would close.
+                soon_s = max(RELEASE_S, pool.opener.opening_s)
+                pool.lateness.sleeps_on = not await connection.ended(soon_s)
+                if pool.lateness.sleeps_on:
+                    await connection.ended(LEFT_S - soon_s)
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.close()
+            self._scopes.pop(scope, None)
+            pool.left -= 1
+            pool.opener.closed_at = pool.now()
+            self._permits.release(address)
+            pool.open_all()
+            pool.dispatcher.capacity_freed(pool)
+
+    def close(self) -> None:
+        """Close all of them, and whatever is added later."""
+        self._closed = True
+        for scope in list(self._scopes):
+            scope.cancel()
