@@ -26,6 +26,7 @@ ENDS_WITH = {
         "api/quota/background_writes.py",
         "self._run",
     ): "itself: it runs `contained` in a scope of its own",
+    ("api/jobs/worker.py", "self._wake_once_it_hangs"): "its call, whose attempt is contained",
     ("api/live/session.py", "self._until_gone"): "its socket, whose serve() catches all",
     ("api/live/session.py", "self._end_at"): "its socket, whose serve() catches all",
     ("api/live/session.py", "self._answer"): "its socket, whose serve() catches all",
@@ -33,6 +34,8 @@ ENDS_WITH = {
     # The process ends with these, and should: nothing of a request runs in them.
     ("api/serve.py", "drain_on_signals"): "it sets an event",
     ("api/serve.py", "_stop_jobs"): "it sets an event",
+    ("api/serve.py", "watchdog.watch"): "it sets a timer; without it, a process that hangs goes on",
+    ("api/serve.py", "watchdog.limit_stop"): "it sets a timer, once",
     ("api/serve.py", "serve_metrics"): "a door, which contains what comes in by it",
     ("api/serve.py", "serve_tools"): "a door, which contains what comes in by it",
     ("api/serve.py", "serve_service"): "a door, which contains what comes in by it",
