@@ -87,11 +87,16 @@ def survey(
     digest = hashlib.sha256()
     seen = Octets()
     octets, head, nul_line, lines = 0, b"", 0, 1
+    is_zipped = False
     file.seek(0)
     while piece := file.read(PIECE_OCTETS):
-        head = head or piece[:HEAD_OCTETS]
+        if not head:
+            head = piece[:HEAD_OCTETS]
+            is_zipped = head.startswith(ZIP)
         octets += len(piece)
         digest.update(piece)
+        if is_zipped:
+            continue
         seen.feed(piece)
         if not nul_line:
             if (nul := piece.find(b"\0")) >= 0:
@@ -99,9 +104,9 @@ def survey(
             lines += piece.count(b"\n")
     seen.feed(b"", final=True)
     _refuse(head, name)
-    bom = next((encoding for mark, encoding in BOMS if head.startswith(mark)), None)
-    if head.startswith(ZIP):
+    if is_zipped:
         return Survey(octets, digest.hexdigest(), head, "utf-8", bom=False)
+    bom = next((encoding for mark, encoding in BOMS if head.startswith(mark)), None)
     wide = _wide(head) if encoding is None else None
     if not (bom or wide or encoding or "").startswith(("utf-16", "utf-32")):
         _refuse_binary(head, nul_line, name)

@@ -132,6 +132,11 @@ def elements_of(octets: bytes, *wanted: str) -> list[Element]:
     return found
 
 
+def escaped(text: str) -> str:
+    """The text as an element's content. The standard library's function imports its HTTP client."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def with_children(octets: bytes, parent: Element, made: str, count: int | None = None) -> bytes:
     """A part with children added at the end of an element, and its attribute `count` set."""
     tag, content = octets[parent.begin : parent.content], made.encode()

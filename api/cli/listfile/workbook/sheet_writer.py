@@ -1,16 +1,17 @@
 """Writes a workbook back: adds cells to each row of one sheet and copies everything else."""
 
+import io
 import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, BinaryIO
-from xml.sax.saxutils import escape
+from functools import lru_cache
+from typing import IO, Any, BinaryIO
 
 from mailprobe.api.cli.listfile.text import changed
-from mailprobe.api.cli.listfile.workbook.markup import elements_of
+from mailprobe.api.cli.listfile.workbook.markup import elements_of, escaped
 from mailprobe.api.cli.listfile.workbook.package import MACRO_TYPE, PLAIN_TYPE, TYPES_PART
 from mailprobe.api.cli.listfile.workbook.sheets import (
     BROKEN,
@@ -32,6 +33,8 @@ from mailprobe.api.cli.output.counts import ResultCounts
 COMPRESSION = 4  # zlib's level: a third of the default's time for 5 % more octets
 ZIP64_OCTETS = 1 << 30  # a part that may exceed 2 GiB needs ZIP64 fields; half of that for safety
 FROZEN_MAX = 20  # rows above the list that are frozen with its header
+WRITE_OCTETS = 1 << 16
+CONTENTS_KEPT = 1_000  # cells made once: most results differ in nothing but the address
 CELL_OCTETS = 90  # per added cell, an upper bound of the average
 
 # Characters that XML cannot hold, and text that looks like the escape of one.
@@ -80,6 +83,7 @@ def open_sheet_writer(
     start = place.start
     stop = start + len(names) if header is not None else len(names)
     letters = [column_letters(position) for position in range(max(stop, around.columns))]
+    heads = [f'<{around.prefix}c r="{letter}' for letter in letters]
     moved = 0 if header is not None else 1
     infos = package.zip.infolist()
     position = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
@@ -95,12 +99,17 @@ def open_sheet_writer(
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
 
+        @lru_cache(maxsize=CONTENTS_KEPT, typed=True)
+        def content(value: Value) -> str:
+            return _content(around.prefix, value, colours)
+
         def cells_of(number: int, values: Sequence[Value], first: int) -> bytes:
-            return "".join(
-                _cell(around.prefix, f"{letter}{number}", value, colours)
-                for letter, value in zip(letters[first:], values, strict=False)
+            cells = [
+                f"{head}{number}{content(value)}"
+                for head, value in zip(heads[first:], values, strict=False)
                 if value is not None and value != ""
-            ).encode()
+            ]
+            return "".join(cells).encode()
 
         def add(raw: RawRow, values: Sequence[Value]) -> None:
             if raw.octets:
@@ -135,16 +144,18 @@ def open_sheet_writer(
     check_whole(file)
 
 
-def _cell(prefix: str, reference: str, value: Value, colours: dict[str, int]) -> str:
-    """A cell's XML. Text is always text, whatever it looks like."""
+def _content(prefix: str, value: Value, colours: dict[str, int]) -> str:
+    """A cell's XML after the reference. Text is always text, whatever it looks like."""
     if isinstance(value, bool):
-        return f'<{prefix}c r="{reference}" t="b"><{prefix}v>{value:d}</{prefix}v></{prefix}c>'
+        return f'" t="b"><{prefix}v>{value:d}</{prefix}v></{prefix}c>'
     if isinstance(value, int | float):
-        return f'<{prefix}c r="{reference}"><{prefix}v>{value!r}</{prefix}v></{prefix}c>'
-    style = f' s="{colours[value]}"' if value in colours else ""
+        return f'"><{prefix}v>{value!r}</{prefix}v></{prefix}c>'
+    text = value or ""
+    style = f' s="{colours[text]}"' if text in colours else ""
+    space = ' xml:space="preserve"' if text != text.strip() else ""
     return (
-        f'<{prefix}c r="{reference}"{style} t="inlineStr"><{prefix}is>'
-        f'<{prefix}t xml:space="preserve">{_escaped(value or "")}</{prefix}t></{prefix}is></{prefix}c>'
+        f'"{style} t="inlineStr"><{prefix}is><{prefix}t{space}>{_escaped(text)}</{prefix}t></{prefix}is>'
+        f"</{prefix}c>"
     )
 
 
@@ -162,8 +173,10 @@ def _changed_if_broken(sheet: Sheet) -> Iterator[None]:
 @contextmanager
 def _opened(out: zipfile.ZipFile, info: zipfile.ZipInfo, cells: int) -> Iterator[IO[bytes]]:
     large = info.file_size + cells * CELL_OCTETS > ZIP64_OCTETS
-    with out.open(_fresh(info), "w", force_zip64=large) as stream:
-        yield stream
+    with out.open(_fresh(info), "w", force_zip64=large) as entry:
+        raw: Any = entry
+        with io.BufferedWriter(raw, WRITE_OCTETS) as stream:  # compressing each row costs more
+            yield stream
 
 
 def _fresh(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
@@ -207,7 +220,9 @@ def _without_macros(octets: bytes) -> bytes:
 def _row_with(raw: RawRow, cells: bytes, moved: int) -> bytes:
     """Return a row's octets with cells appended, and its row numbers increased by `moved`."""
     octets = raw.octets
-    tag = SPANS.sub(b"", octets[raw.begin : raw.content])
+    tag = octets[raw.begin : raw.content]
+    if b"spans" in tag:
+        tag = SPANS.sub(b"", tag)
     if ROW_NUMBER.search(tag) is None:  # implied, which is wrong once a row before it is left out
         tag = TAG_NAME.sub(rb'\g<0> r="%d"' % raw.number, tag, count=1)
     body, closing = octets[raw.content : raw.insert], octets[raw.insert :]
@@ -237,4 +252,4 @@ def _with_width(head: bytes, width: int, moved: int) -> bytes:
 def _escaped(text: str) -> str:
     if UNWRITABLE.search(text):
         text = UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
-    return escape(text)
+    return escaped(text)

@@ -150,9 +150,9 @@ class Sheet:
     def _broken(self) -> BadList:
         return BadList(f"{self.name} {UNREADABLE}")
 
-    def _value(self, kind: str, style: int, text: str, has_formula: bool) -> str:
-        """Return a cell's text."""
-        match kind:
+    def _value(self, cell: dict[str, str], text: str, has_formula: bool) -> str:
+        """The text of a cell with these attributes."""
+        match cell.get("t"):
             case "s":
                 return self._strings[int(text)] if text else ""
             case "inlineStr" | "str":
@@ -162,6 +162,7 @@ class Sheet:
             case "e" | "d":
                 return text
         if text:
+            style = int(cell.get("s", 0))
             return number_text(text, self._styles[style] if style < len(self._styles) else "")
         return Unvalued() if has_formula else ""
 
@@ -172,7 +173,7 @@ BROKEN = (
     *(UnicodeError, NotImplementedError, RuntimeError, ValueError, OSError),
 )
 
-Value = Callable[[str, int, str, bool], str]
+Value = Callable[[dict[str, str], str, bool], str]
 
 
 class TooLarge(Exception):
@@ -197,7 +198,8 @@ class _SheetParser:
         self._place = -1
         self._depth = 0
         self._characters = 0  # of the row
-        self._kind, self._style, self._formula = "", 0, False
+        self._cell: dict[str, str] = {}  # its attributes
+        self._formula = False
         self._text: list[str] = []
         self._hidden = 0  # depth within phonetic text, which is not part of a value
 
@@ -206,34 +208,39 @@ class _SheetParser:
         first = True
         for piece in fed_pieces(self._parser, stream):
             held += piece
-            for cells, number, begin, insert, close in self._done:
-                content = tag_end(held, begin - base)
-                # At the end of `<row/>` the parser stands behind it.
-                is_closed = held[content - 2 : content] == b"/>"
-                end = content if is_closed else held.index(b">", close - base) + 1
-                raw = bytes(held[:end])
-                if first:
-                    self._around.head = raw[: begin - base]
-                    raw = raw[begin - base :]
-                    content -= begin - base
-                    base, first = begin, False
-                    del held[: len(self._around.head)]
-                yield cells, RawRow(number, raw, begin - base, content, insert - base)
-                del held[: len(raw)]
-                base += len(raw)
-            self._done.clear()
+            if self._done:
+                octets, after = bytes(held), 0  # the end of the last row
+                for cells, number, begin, insert, close in self._done:
+                    begin, insert, close = begin - base, insert - base, close - base
+                    content = tag_end(octets, begin)
+                    # At the end of `<row/>` the parser stands behind it.
+                    is_closed = octets.startswith(b"/>", content - 2)
+                    end = content if is_closed else octets.index(b">", close) + 1
+                    if first:
+                        self._around.head = octets[:begin]
+                        after, first = begin, False
+                    raw = octets[after:end]
+                    yield cells, RawRow(number, raw, begin - after, content - after, insert - after)
+                    after = end
+                del held[:after]
+                base += after
+                self._done.clear()
             if len(held) > AROUND_OCTETS_MAX:
                 raise ValueError("a row without end, or too much around the rows")
         self._around.tail = bytes(held)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        local = local_name(name)
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise ValueError("elements nest too deep")
+        local = local_name(name)
         match local:
             case "c":
-                self._start_cell(attributes)
+                reference = attributes.get("r")
+                self._place = self._place + 1 if reference is None else column_of(reference)
+                self._cell = attributes
+                self._formula = False
+                self._text.clear()
             case "v" | "t":
                 if not self._hidden:
                     self._parser.CharacterDataHandler = self._text.append
@@ -258,27 +265,13 @@ class _SheetParser:
                     last = attributes["ref"].rpartition(":")[2]
                     self._around.columns = max(self._around.columns, column_of(last) + 1)
 
-    def _start_cell(self, attributes: dict[str, str]) -> None:
-        position = attributes.get("r")
-        self._place = self._place + 1 if position is None else column_of(position)
-        if self._place >= self._around.columns:
-            if self._place >= SHEET_COLUMNS_MAX:
-                raise ValueError("a cell beyond the last column")
-            self._around.columns = self._place + 1
-        self._kind = attributes.get("t", "n")
-        self._style = int(attributes.get("s", 0))
-        self._formula = False
-        self._text.clear()
-
     def _end(self, name: str) -> None:
-        local = local_name(name)
         self._depth -= 1
-        if local in ("v", "t"):
+        local = local_name(name)
+        if local == "v" or local == "t":
             self._parser.CharacterDataHandler = None
         elif local == "c":
-            text = self._value(self._kind, self._style, "".join(self._text), self._formula)
-            if text or type(text) is Unvalued:  # cells that only have a format are not stored
-                self._keep(text)
+            self._end_cell()
         elif local == "row":
             excess = excess_of(self._row) if self._characters >= SHORT_CHARACTERS else None
             if excess is not None:
@@ -291,14 +284,24 @@ class _SheetParser:
         elif local == "rPh":
             self._hidden -= 1
 
-    def _keep(self, text: str) -> None:
-        row, place = self._row, self._place
+    def _end_cell(self) -> None:
+        place, row = self._place, self._row
+        if place >= self._around.columns:
+            if place >= SHEET_COLUMNS_MAX:
+                raise ValueError("a cell beyond the last column")
+            self._around.columns = place + 1
+        text = self._value(self._cell, "".join(self._text), self._formula)
+        if not text and type(text) is not Unvalued:
+            return  # cells that only have a format are not stored
         if place >= COLUMNS_MAX:
             raise TooLarge(f"row {self._number:,}: has more than {COLUMNS_MAX:,} columns")
         self._characters += len(text)
         if self._characters > ROW_CHARACTERS_MAX:
             raise TooLarge(f"row {self._number:,}: has more than {ROW_CHARACTERS_MAX:,} characters")
-        if place >= len(row):
+        if place == len(row):
+            row.append(text)
+            return
+        if place > len(row):
             row += [""] * (place + 1 - len(row))
         elif row[place]:
             raise ValueError("two cells in one place")

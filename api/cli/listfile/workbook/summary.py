@@ -7,9 +7,8 @@ own, and the workbook's list of sheets gets one entry more.
 import io
 import zipfile
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
-from mailprobe.api.cli.listfile.workbook.markup import elements_of, with_children
+from mailprobe.api.cli.listfile.workbook.markup import elements_of, escaped, with_children
 from mailprobe.api.cli.listfile.workbook.package import TYPES_PART
 from mailprobe.api.cli.listfile.workbook.styles import COLOURS
 from mailprobe.api.cli.output.counts import ResultCounts
@@ -132,10 +131,11 @@ class SummaryParts:
         sheets = elements_of(octets, "sheet")
         numbers = [int(sheet.attributes.get("sheetId", "0")) for sheet in sheets]
         # The prefix is declared here: each other sheet may declare its own.
+        title = escaped(self._title).replace('"', "&quot;")
         return _appended(
             octets,
             "sheets",
-            f'sheet name={quoteattr(self._title)} sheetId="{max(numbers, default=0) + 1}" '
+            f'sheet name="{title}" sheetId="{max(numbers, default=0) + 1}" '
             f'xmlns:r="{RELATIONSHIPS}" r:id="{self._relation}"',
         )
 

@@ -8,7 +8,6 @@ import posixpath
 import re
 import zipfile
 from typing import IO, BinaryIO
-from urllib.parse import unquote
 from xml.parsers import expat
 
 from mailprobe.api.cli.listfile.workbook.markup import (
@@ -24,7 +23,10 @@ from mailprobe.api.cli.output.terminal import plain
 RELATIONS = ".rels"
 XML_ENDINGS = (".xml", RELATIONS)
 # A row with its number. Drawings have an element of that name too, without attributes.
-ROW = re.compile(rb"""<(?:\w+:)?row\s(?:[^>]*?\s)?r\s*=\s*["']([0-9]{1,9})["']""")
+# The name comes first, which is found five times as fast as any tag; PREFIX is before it.
+ROW = re.compile(rb"""row(?<=[<:]row)\s(?:[^>]*?\s)?r\s*=\s*["']([0-9]{1,9})["']""")
+PREFIX_OCTETS_MAX = 1_000
+PREFIX = re.compile(rb"<\w+:\Z")
 
 
 def check_whole(file: BinaryIO) -> None:
@@ -85,7 +87,8 @@ class _Part:
             text = tag + piece
             tag = text[max(text.rfind(b"<"), len(text) - TOKEN_OCTETS_MAX, 0) :]
             for found in ROW.finditer(text, 0, len(text) - len(tag)):
-                self._add_row(int(found[1]))
+                if _begins_tag(text, found.start()):
+                    self._add_row(int(found[1]))
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -107,5 +110,16 @@ class _Part:
         if not target or attributes.get("TargetMode") == "External":
             return
         part = target_part(self._folder, target).lower()
-        if part not in self._names and unquote(part) not in self._names:
+        if part in self._names:
+            return
+        from urllib.parse import unquote  # hardly ever needed
+
+        if unquote(part) not in self._names:
             raise ValueError("names a part that is not there")
+
+
+def _begins_tag(text: bytes, place: int) -> bool:
+    """Whether the name there is an element's, with a prefix or without."""
+    if text[place - 1 : place] == b"<":
+        return True
+    return PREFIX.search(text, max(place - PREFIX_OCTETS_MAX, 0), place) is not None

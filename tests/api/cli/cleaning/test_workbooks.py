@@ -93,7 +93,7 @@ def test_every_cell_and_part_comes_back_as_it_was(tmp_path: Path) -> None:
     assert changed_parts(before, after) == {"xl/worksheets/s1.xml"}
     result = after["xl/worksheets/s1.xml"].decode()
     added = re.compile(
-        r'<c r="([G-X])([0-9]+)"(?: t="inlineStr"><is><t xml:space="preserve">[^<]*</t></is>|'
+        r'<c r="([G-X])([0-9]+)"(?: t="inlineStr"><is><t>[^<]*</t></is>|'
         r'(?: t="b")?><v>[^<]*</v>)</c>'
     )
     assert {int(found[2]) for found in added.finditer(result)} == {1, 2, 5, 9}
