@@ -15,12 +15,14 @@ from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_a
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
+    from mailprobe.api.cli.cleaning.passes import Recheck
     from mailprobe.api.cli.output.lights import Light
     from mailprobe.api.cli.source import AnswerSource, OpenSource
     from mailprobe.engine.settings import EngineSettings
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 RECHECK_AFTER_S_MAX = 24 * 3600.0
+PASSES_MAX = 10  # a host that has not answered so often will not; each pass may wait for a day
 
 FILE_NAME = click.Path(readable=False)  # for completion only: the command checks the file
 
@@ -84,16 +86,15 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option(
     "--recheck",
-    type=click.IntRange(0, 2),
+    type=click.IntRange(0, PASSES_MAX),
     metavar="N",
-    default=2,
-    help="Ask again up to N times what time may cure: 0, 1 or 2 (the default).",
+    help="Ask again up to N times what time may cure. Default: 2, or one for each time.",
 )
 @click.option(
     "--recheck-after",
-    metavar="TIME",
+    metavar="TIMES",
     default="5m",
-    help="Ask again after this time: 30s, 5m (the default), 1h.",
+    help="Wait before each time, such as 30s or 5m,30m,4h; the last one repeats. Default: 5m.",
 )
 @click.option(
     "--strict-clocks",
@@ -120,7 +121,7 @@ def clean(
     key: str | None,
     live: bool,
     resume: bool,
-    recheck: int,
+    recheck: int | None,
     recheck_after: str,
     strict_clocks: bool,
     only: str | None,
@@ -141,7 +142,6 @@ def clean(
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
         from mailprobe.api.cli.cleaning.outputs import Order, output_path
-        from mailprobe.api.cli.cleaning.passes import Recheck
         from mailprobe.api.cli.cleaning.run import clean_list
         from mailprobe.api.cli.cleaning.selection import Selection
         from mailprobe.api.cli.listfile import ReadOptions, known_encoding
@@ -165,8 +165,7 @@ def clean(
     lights = None if only is None else lights_of(only, "--only")
     raise_open_files()
     order = Order(
-        source, target, ReadOptions(**reading), resume,
-        Recheck(recheck, _seconds(recheck_after), is_patient=not strict_clocks),
+        source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, is_patient=not strict_clocks),
         Selection(lights, dedupe=dedupe), split, suggest, force,
         None if report is None else Path(os.path.realpath(report)),
     )  # fmt: skip
@@ -182,6 +181,22 @@ def clean(
             print_summary(summary, sys.stderr)
     if (failure := failure_of(summary.counts, is_local=is_local)) is not None:
         raise CommandError(failure)
+
+
+def _schedule(passes: int | None, times: str, *, is_patient: bool) -> "Recheck":
+    """The passes, with their waits. Raises Misuse."""
+    from mailprobe.api.cli.cleaning.passes import Recheck
+
+    waits = tuple(_seconds(time.strip()) for time in times.split(","))
+    passes_max = PASSES_MAX if passes is None else passes
+    if len(waits) > max(passes_max, 1):
+        raise Misuse(
+            f"--recheck-after has {len(waits)} times for {passes_max} passes; give one for each "
+            "pass, or fewer"
+        )
+    if passes is None:
+        passes = max(Recheck().passes, len(waits))
+    return Recheck(passes, waits, is_patient)
 
 
 def _seconds(time: str) -> float:

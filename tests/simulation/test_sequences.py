@@ -38,7 +38,7 @@ from tests.seeds import seeds
 
 SEEDS_TRUE_MIN = seeds(9)
 SEEDS_KNOWN = range(9, 11)
-RECHECK = Recheck(passes=2, after_s=300.0)
+RECHECK = Recheck(passes=2, after_s=(300.0,))
 SETTLED_S = 30.0  # after which nothing of an engine is under way
 BATCH = 50
 BATCHES_EVERY_S, SINGLES_EVERY_S = 0.3, 0.05

@@ -10,6 +10,7 @@ NOT_VERIFIED = -1
 FINAL = 0.0  # in the place of a due time
 NO_ADDRESS = -1  # in the place of the number, or of the offset, of a row's address
 ROWS_AT_ONCE = 8_192
+ATTEMPTS_COUNTED_MAX = 255  # an octet each; there are fewer passes
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class DistinctAddresses:
     numbers: dict[str, int] = field(default_factory=dict)
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     due_at: "array[float]" = field(default_factory=lambda: array("d"))  # Unix time, or FINAL
+    attempts: "array[int]" = field(default_factory=lambda: array("B"))  # 0: not asked about
     answered: int = 0
 
     def add(self, address: str) -> None:
@@ -32,6 +34,7 @@ class DistinctAddresses:
             number = self.numbers[address] = len(self.offsets)
             self.offsets.append(NOT_VERIFIED)
             self.due_at.append(FINAL)
+            self.attempts.append(0)
         self.row_numbers.append(number)
 
     @property
@@ -59,12 +62,13 @@ class DistinctAddresses:
         offset = self.offsets[self.numbers[address]]
         return None if offset == NOT_VERIFIED else offset
 
-    def record(self, address: str, offset: int, due_at: float) -> None:
-        """Record an answer; the last one counts."""
+    def record(self, address: str, offset: int, due_at: float, attempts: int = 1) -> None:
+        """Record an answer, the result of so many attempts; the last one counts."""
         number = self.numbers[address]
         self.answered += self.offsets[number] == NOT_VERIFIED
         self.offsets[number] = offset
         self.due_at[number] = due_at
+        self.attempts[number] = min(attempts, ATTEMPTS_COUNTED_MAX)
 
     def forget(self, end: int) -> None:
         """Take the answers from this offset on as not given."""
@@ -85,9 +89,18 @@ class DistinctAddresses:
         """The addresses that are to be asked about again."""
         return [address for address, number in self.numbers.items() if self.due_at[number]]
 
-    def last_due_at(self) -> float:
-        """When the last of them is due, in Unix time."""
-        return max(self.due_at, default=FINAL)
+    def next_pass(self) -> list[str]:
+        """Those of them that were asked about least often.
+
+        A run that was continued within a pass has others, whose turn comes after a longer wait.
+        """
+        passing = self.passing()
+        fewest = min((self.attempts[self.numbers[address]] for address in passing), default=0)
+        return [address for address in passing if self.attempts[self.numbers[address]] == fewest]
+
+    def last_due_at(self, addresses: Iterable[str]) -> float:
+        """When the last of these is due, in Unix time."""
+        return max((self.due_at[self.numbers[address]] for address in addresses), default=FINAL)
 
 
 def first_of_domains(addresses: Iterable[str], domains_max: int) -> list[str]:

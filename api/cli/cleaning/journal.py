@@ -15,6 +15,11 @@ a later run gets the same answers again and pays for none twice:
     {"key":"9b1c…","emails":["ann@shop.test",…],"crc":…}
     {"list":"2f0e…","crc":…}
 
+So has each output file that is written between two passes or at the end, before it has its
+name: a later write replaces it only if it is still the same file.
+
+    {"written":[2049,131,5120,1750000000000000000],"crc":…}
+
 The file is locked while a run uses it.
 """
 
@@ -68,6 +73,16 @@ class SentList(msgspec.Struct, frozen=True):
     done: bool = False
 
 
+# Device, inode, size and time of change (ns): no other file has the same, nor this one once changed.
+Stamp = tuple[int, int, int, int]
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """An output file as it was written."""
+
+    written: Stamp
+
+
 class Journal:
     """An open journal: answers are appended, and read by their offset in bytes."""
 
@@ -81,6 +96,7 @@ class Journal:
         # What an earlier run sent to a service that may still have answers to it, in order.
         self.sent: list[SentRequest | SentList] = []
         self.has_sent = False
+        self.written: set[Stamp] = set()  # the output files, of this run and earlier ones
         self._decoder = msgspec.json.Decoder(RowResult)
 
     def append(self, result: RowResult) -> int:
@@ -94,7 +110,12 @@ class Journal:
         self._write_checked(sent)
         self.has_sent = True
 
-    def _write_checked(self, record: RowResult | SentRequest | SentList) -> None:
+    def record_written(self, stamp: Stamp) -> None:
+        """Record an output file that is about to get its name."""
+        self._write_checked(WrittenFile(stamp))
+        self.written.add(stamp)
+
+    def _write_checked(self, record: RowResult | SentRequest | SentList | WrittenFile) -> None:
         line = msgspec.json.encode(record)[:-1]
         self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
 
@@ -117,7 +138,7 @@ class Journal:
         self._end += len(line)
 
     def answers(self) -> Iterator[tuple[int, RowResult]]:
-        """Every stored answer with its offset; reads `damaged`, `early_ends` and `sent` anew."""
+        """Every stored answer with its offset; reads all else that is recorded anew."""
         self.damaged = self.early_ends = 0
         open_sent = _OpenSent()
         with open(self.descriptor, "rb", closefd=False) as file:
@@ -129,10 +150,12 @@ class Journal:
                 elif (result := self._read(line)) is not None:
                     open_sent.answered(result.email)
                     yield offset, result
-                elif (sent := _sent_of(line)) is not None:
-                    open_sent.add(sent)
-                else:
+                elif (other := _record_of(line)) is None:
                     self.damaged += 1
+                elif isinstance(other, WrittenFile):
+                    self.written.add(other.written)
+                else:
+                    open_sent.add(other)
                 offset += len(line)
         self.sent = open_sent.left()
         self.has_sent = self.has_sent or bool(self.sent)
@@ -211,14 +234,16 @@ class _OpenSent:
         return list(self._sent.values())
 
 
-def _sent_of(line: bytes) -> SentRequest | SentList | None:
-    """What a line says was sent; None if it says something else, or is damaged."""
+def _record_of(line: bytes) -> SentRequest | SentList | WrittenFile | None:
+    """What a line says was sent or written; None if it says something else, or is damaged."""
     content, _, checksum = line.rpartition(CHECKSUM)
     try:
         if not content or int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
             return None
         if content.startswith(b'{"list":'):
             return msgspec.json.decode(line, type=SentList)
+        if content.startswith(b'{"written":'):
+            return msgspec.json.decode(line, type=WrittenFile)
         return msgspec.json.decode(line, type=SentRequest)
     except (msgspec.DecodeError, ValueError):
         return None

@@ -12,12 +12,12 @@ from typing import IO, Any, BinaryIO
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.journal import Journal
+from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
 from mailprobe.api.cli.cleaning.selection import ALL_ROWS, Selection
 from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.listfile import (
     ReadOptions,
-    replacing,
     temporary_file,
     unpacked_name,
     writing_to,
@@ -153,6 +153,7 @@ def _regular(status: os.stat_result) -> Identity | None:
 class Written:
     """What was written: `counts` has the list's rows, `rows` those of the outputs."""
 
+    paths: list[Path] = field(default_factory=list)  # none for standard output
     rows: int = 0
     counts: ResultCounts = field(default_factory=ResultCounts)
     report: ReportCounts | None = None
@@ -164,19 +165,29 @@ def write_list(
     journal: Journal,
     addresses: DistinctAddresses,
     standard_output: BinaryIO,
+    *,
+    may_replace: bool,
 ) -> Written:
-    """Write every output. Raises CommandError if the list was changed meanwhile."""
+    """Write every output. Raises CommandError if the list was changed meanwhile.
+
+    `may_replace`: also a file that no run of this journal has written.
+    """
     if addresses.rows >= ROWS_LONG:
         print_error(f"writing {addresses.rows:,} rows")
-    may_replace = order.may_replace
     made: Written | None = None
+    paths: list[Path] = []
     rows = 0
     with writing_to("a temporary file"), temporary_file() as offsets:
         for octets in addresses.row_offsets():
             offsets.write(octets)
         offsets.flush()
         for path, selection in order.outputs().items():
-            with _opened_output(path, standard_output, may_replace=may_replace) as file:
+            with _opened_output(path, journal, standard_output, may_replace=may_replace) as (
+                file,
+                named,
+            ):
+                if named is not None:
+                    paths.append(named)
                 command = WriteRows(
                     journal.name,
                     addresses.rows,
@@ -189,21 +200,21 @@ def write_list(
                 made = made or _counted(order, journal, addresses)  # meanwhile
                 rows += source.finish_writing()
     assert made is not None
-    made.rows = rows
+    made.rows, made.paths = rows, paths
     return made
 
 
 @contextmanager
 def _opened_output(
-    path: Path | None, standard_output: BinaryIO, *, may_replace: bool
-) -> Iterator[BinaryIO]:
-    """The file of an output. Standard output is written once the list is complete."""
+    path: Path | None, journal: Journal, standard_output: BinaryIO, *, may_replace: bool
+) -> Iterator[tuple[BinaryIO, Path | None]]:
+    """The file of an output, and its path. Standard output is written once the list is complete."""
     if path is not None:
-        with replacing(path, may_replace=may_replace) as file:
-            yield file
+        with replacing_own(path, journal, may_replace=may_replace) as opened:
+            yield opened
         return
     with writing_to("standard output"), temporary_file() as file:
-        yield file
+        yield file, None
         file.seek(0)
         shutil.copyfileobj(file, standard_output)
         standard_output.flush()

@@ -48,17 +48,20 @@ async def no_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """How often, and how long after its last answer, an address is asked about again."""
+    """How often, and how long after its last answer, an address is asked about again.
+
+    Each pass has its own wait; the last of the waits is that of all further passes.
+    """
 
     passes: int = 2
-    after_s: float = 300.0
+    after_s: tuple[float, ...] = (300.0,)
     is_patient: bool = True  # slow hosts have more time then
 
     def due_at(self, result: RowResult) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
         if not result.is_passing or result.attempts > self.passes:
             return FINAL
-        return result.answered_at + self.after_s
+        return result.answered_at + self.after_s[min(result.attempts, len(self.after_s)) - 1]
 
 
 NO_RECHECK = Recheck(passes=0)
@@ -66,13 +69,17 @@ NO_RECHECK = Recheck(passes=0)
 
 @dataclass(slots=True)
 class Passes:
-    """The passes over one list. `counts` has the addresses, each by its present answer."""
+    """The passes over one list. `counts` has the addresses, each by its present answer.
+
+    `write` writes the output with what is known, in a thread: before each wait.
+    """
 
     addresses: DistinctAddresses
     journal: Journal
     recheck: Recheck = NO_RECHECK
     show: ShowProgress = no_progress
     now: Callable[[], float] = time.time
+    write: Callable[[], None] | None = None
     counts: ResultCounts = field(default_factory=ResultCounts)
     asked: int = 0  # answers in this run
     is_rechecking: bool = False  # every address has an answer
@@ -114,8 +121,10 @@ class Passes:
         if self.addresses.answered < len(self.addresses.numbers):
             raise CommandError("the answers ended early")
         self.is_rechecking = True
-        while again := self.addresses.passing():
-            await self._wait_until_due(len(again))
+        while again := self.addresses.next_pass():
+            if self.write is not None:
+                await trio.to_thread.run_sync(self.write)
+            await self._wait_until_due(again)
             known = ResultCounts()
             async with self.show(known, len(again)):
                 await self._verify(source, again, known, patient=self.recheck.is_patient)
@@ -170,7 +179,7 @@ class Passes:
             self.counts.count(before, -1)
             self._passing[before.reason] -= bool(self.recheck.due_at(before))
         due_at = self.recheck.due_at(result)
-        self.addresses.record(email, offset, due_at)
+        self.addresses.record(email, offset, due_at, result.attempts)
         self.counts.count(result)
         self._passing[result.reason] += bool(due_at)
 
@@ -190,8 +199,8 @@ class Passes:
         often = max(reasons, key=lambda key: reasons[key])
         raise CommandError(f"{what} (most often: {WORDS[often]}); run mailprobe doctor to see why")
 
-    async def _wait_until_due(self, number: int) -> None:
-        last_s = self.addresses.last_due_at()
+    async def _wait_until_due(self, again: list[str]) -> None:
+        last_s, number = self.addresses.last_due_at(again), len(again)
         wait_s = last_s - self.now()
         if wait_s <= 0:
             return
@@ -200,6 +209,6 @@ class Passes:
         parts = [f"{count:,} {WORDS[key]}" for key, count in self._passing.most_common() if count]
         print_error(
             f"waiting until {until:%H:%M:%S} to ask about {number:,} {noun} again "
-            f"({', '.join(parts)}); Ctrl-C writes what is known"
+            f"({', '.join(parts)}); Ctrl-C ends with what is known"
         )
         await trio.sleep(wait_s)

@@ -1,25 +1,28 @@
 """Cleans a list: reads it twice, verifies each address once, writes it as a whole.
 
-A process of its own does the reading and the writing. The first reading finds the distinct addresses, answers go to the journal as they
-arrive, and the second reading writes each row with its answer. Memory holds the
-addresses and the offsets of their answers, nothing else that grows.
+A process of its own does the reading and the writing. The first reading finds the distinct
+addresses, answers go to the journal as they arrive, and the second reading writes each row with
+its answer, once more after each pass. Memory holds the addresses and the offsets of their
+answers, nothing else that grows.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_journal
 from mailprobe.api.cli.cleaning.outputs import Order, check_output, write_list
+from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import Passes, ShowProgress, no_progress
 from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
-from mailprobe.api.cli.listfile import BadList, replacing
+from mailprobe.api.cli.listfile import BadList
 from mailprobe.api.cli.output.counts import ResultCounts
-from mailprobe.api.cli.output.html_report import report_page
+from mailprobe.api.cli.output.html_report import ReportCounts, report_page
+from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.runner import run
 from mailprobe.api.cli.source import OpenSource, ResumableSource
 from mailprobe.api.reader.frames import ReadAddresses
@@ -67,27 +70,92 @@ def clean_list(
         ):
             passes = Passes(addresses, journal, order.recheck, show_progress)
             passes.replay()
-            _verify(passes, open_source)
-            written = write_list(order, source, journal, addresses, standard_output)
-            if order.journal:
+            writer = Writer(order, source, passes, standard_output, started)
+            if order.output is not None:
+                passes.write = writer.write_what_is_known
+            is_interrupted = _verify(passes, open_source)
+            summary = writer.finish()
+            if is_interrupted:
+                journal.sync()
+                left = f"; ask again what time may cure with: {resume_command}"
+                print_error(f"interrupted; what is known is written{left if order.journal else ''}")
+            elif order.journal:
                 order.journal.unlink(missing_ok=True)
-    summary = Summary(
-        outputs=tuple(path for path in order.outputs() if path is not None),
-        rows=addresses.rows,
-        blank=addresses.rows - written.counts.done,
-        addresses=len(addresses.numbers),
-        verified=passes.asked,
-        took_s=time.monotonic() - started,
-        counts=written.counts,
-        written=written.rows,
-        report=order.report,
-    )
-    if order.report is not None and written.report is not None:
-        name = "standard input" if order.input is None else order.input.name
-        page = report_page(summary, written.report, name)
-        with replacing(order.report, may_replace=order.force) as file:
-            file.write(page.encode())
     return summary
+
+
+class Writer:
+    """Writes outputs and report of a run: what is known before each wait, and the last time."""
+
+    def __init__(
+        self,
+        order: Order,
+        source: OwnList,
+        passes: Passes,
+        standard_output: BinaryIO,
+        started: float,
+    ) -> None:
+        self._order = order
+        self._source = source
+        self._passes = passes
+        self._standard_output = standard_output
+        self._started = started
+        # Unless the run that is continued has written: files that it did not write are kept.
+        self._may_replace = order.force or (order.may_replace and not passes.journal.written)
+        self._written: Summary | None = None
+
+    def write_what_is_known(self) -> None:
+        if self._is_current:
+            return
+        for path in self._write().outputs:
+            print_error(f"{plain(str(path))} has what is known so far")
+
+    def finish(self) -> Summary:
+        """Write what has changed since the last time."""
+        summary = self._written
+        if summary is None or not self._is_current:
+            summary = self._write()
+        return replace(summary, took_s=time.monotonic() - self._started)
+
+    @property
+    def _is_current(self) -> bool:
+        return self._written is not None and self._written.verified == self._passes.asked
+
+    def _write(self) -> Summary:
+        order, addresses = self._order, self._passes.addresses
+        written = write_list(
+            order,
+            self._source,
+            self._passes.journal,
+            addresses,
+            self._standard_output,
+            may_replace=self._may_replace,
+        )
+        summary = Summary(
+            outputs=tuple(written.paths),
+            rows=addresses.rows,
+            blank=addresses.rows - written.counts.done,
+            addresses=len(addresses.numbers),
+            verified=self._passes.asked,
+            took_s=time.monotonic() - self._started,
+            counts=written.counts,
+            written=written.rows,
+            report=order.report,
+        )
+        if written.report is not None:
+            summary = self._with_report(summary, written.report)
+        self._written, self._may_replace = summary, False
+        return summary
+
+    def _with_report(self, summary: Summary, counts: ReportCounts) -> Summary:
+        order = self._order
+        assert order.report is not None
+        name = "standard input" if order.input is None else order.input.name
+        page = report_page(summary, counts, name)
+        journal, may_replace = self._passes.journal, self._may_replace
+        with replacing_own(order.report, journal, may_replace=may_replace) as (file, path):
+            file.write(page.encode())
+        return replace(summary, report=path)
 
 
 def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresses:
@@ -101,8 +169,8 @@ def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresse
     return addresses
 
 
-def _verify(passes: Passes, open_source: OpenSource) -> None:
-    """Ask what is to be asked. A Ctrl-C while something is asked again ends that, and no more."""
+def _verify(passes: Passes, open_source: OpenSource) -> bool:
+    """Ask what is to be asked. Returns True if a Ctrl-C has ended the asking again, and no more."""
 
     async def verify() -> None:
         async with open_source() as source:
@@ -112,13 +180,14 @@ def _verify(passes: Passes, open_source: OpenSource) -> None:
 
     addresses = passes.addresses
     if addresses.answered == len(addresses.numbers) and not addresses.passing():
-        return
+        return False
     try:
         run(verify)
     except KeyboardInterrupt:
         if not passes.is_rechecking:
             raise
-        print_error("interrupted; what is known is written")
+        return bool(addresses.passing())
+    return False
 
 
 @contextmanager

@@ -107,7 +107,7 @@ async def test_what_time_may_cure_is_asked_again_after_the_time(
     autojump_clock: trio.abc.Clock, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = ScriptedSource({"grey@a.test": [GREYLISTED, FOUND]})
-    passes = passes_over(journal, ["ann@a.test", "grey@a.test"], Recheck(2, 300))
+    passes = passes_over(journal, ["ann@a.test", "grey@a.test"], Recheck(2, (300,)))
     began = trio.current_time()
     await passes.run(source)
     assert source.asked[-1] == (began + 300, "grey@a.test")
@@ -127,11 +127,43 @@ async def test_nothing_is_asked_more_often_than_the_setting_says(
     autojump_clock: trio.abc.Clock, journal: Journal, passes_max: int
 ) -> None:
     source = ScriptedSource(otherwise=GREYLISTED)
-    passes = passes_over(journal, ["ann@a.test"], Recheck(passes_max, 10))
+    passes = passes_over(journal, ["ann@a.test"], Recheck(passes_max, (10,)))
     await passes.run(source)
     assert source.addresses == ["ann@a.test"] * (1 + passes_max)
     assert results_of(passes)["ann@a.test"] == ("unknown", "greylisted", 1 + passes_max)
     assert passes.counts.done == 1
+
+
+async def test_each_pass_has_its_wait_and_the_last_one_repeats(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    source = ScriptedSource({"b@a.test": [GREYLISTED, GREYLISTED, FOUND]}, otherwise=GREYLISTED)
+    written: list[tuple[float, int]] = []
+    passes = passes_over(journal, ["a@a.test", "b@a.test"], Recheck(3, (5, 30)))
+    began = trio.current_time()
+    passes.write = lambda: written.append((len(source.asked), passes.counts.statuses["unknown"]))
+    await passes.run(source)
+    assert [(at - began, text[0]) for at, text in source.asked] == [
+        (0, "a"), (0, "b"), (5, "a"), (5, "b"), (35, "a"), (35, "b"), (65, "a"),
+    ]  # fmt: skip
+    assert written == [(2, 2), (4, 2), (6, 1)]  # before each wait
+
+
+async def test_a_pass_that_was_interrupted_is_ended_before_the_next_wait(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    """Of two addresses one was asked twice: the other does not wait for its long time."""
+    source = ScriptedSource(otherwise=GREYLISTED)
+    passes = passes_over(journal, ["a@a.test", "b@a.test"], Recheck(2, (5, 3600)))
+    for attempts, text in ((1, "a@a.test"), (1, "b@a.test"), (2, "a@a.test")):
+        answer = Answer(0, judge(text, GREYLISTED[0], mx_found=True), known_cause=GREYLISTED[1])
+        journal.append(row_result(answer, attempts, trio.current_time()))
+    passes.replay()
+    began = trio.current_time()
+    await passes.run(source)
+    assert [(at - began, text[0]) for at, text in source.asked] == [
+        (5, "b"), (3605, "a"), (3605, "b"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -141,14 +173,14 @@ async def test_what_time_does_not_cure_is_asked_once(
     autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
     source = ScriptedSource(otherwise=answer)
-    await passes_over(journal, ["ann@a.test"], Recheck(2, 10)).run(source)
+    await passes_over(journal, ["ann@a.test"], Recheck(2, (10,))).run(source)
     assert source.addresses == ["ann@a.test"]
 
 
 async def test_due_times_are_kept_for_a_run_that_resumes(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
-    path, recheck = tmp_path / "j", Recheck(2, 300)
+    path, recheck = tmp_path / "j", Recheck(2, (300,))
     source = ScriptedSource({"grey@a.test": [GREYLISTED, FOUND]})
     began = trio.current_time()
     with open_journal(path, HEADER, resume=False) as journal:
@@ -179,7 +211,7 @@ async def test_failures_of_this_machine_in_a_row_end_the_run_and_are_forgotten(
     scripts = {} if answer is SILENT else {address: [FOUND] for address in addresses[:100]}
     scripts |= {address: [SYNTAX] for address in addresses[::7]}  # says nothing of this machine
     source = ScriptedSource(scripts, otherwise=answer)
-    passes = passes_over(journal, addresses, Recheck(2, 10))
+    passes = passes_over(journal, addresses, Recheck(2, (10,)))
     with pytest.raises(CommandError, match="200 results in a row") as failed:
         await passes.run(source)
     assert "\n" not in failed.value.message

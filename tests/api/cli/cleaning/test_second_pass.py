@@ -39,19 +39,24 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_ctrl_c_while_it_waits_writes_what_is_known(tmp_path: Path) -> None:
+def test_ctrl_c_while_it_waits_leaves_what_is_known_and_a_run_to_go_on_with(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
     with start(tmp_path, "list.csv") as process:
         said_until(process, "waiting until")
-        assert not (tmp_path / "list.verified.csv").exists()
+        at_once = (tmp_path / "list.verified.csv").read_bytes()
         process.send_signal(signal.SIGINT)
-        process.communicate()
+        _, said = process.communicate()
     assert process.returncode == 0
+    assert "ask again what time may cure with: mailprobe clean list.csv --resume" in said
+    assert (tmp_path / "list.verified.csv").read_bytes() == at_once
     assert [(row["status"], row["reason"], row["attempts"])
             for row in rows_of(tmp_path / "list.verified.csv")] == [
         ("deliverable", "accepted", "1"), ("unknown", "timeout", "1"),
     ]  # fmt: skip
-    assert not (tmp_path / "list.verified.csv.journal").exists()
+    with start(tmp_path, "list.csv", "--resume", "--recheck-after", "0s") as process:
+        process.communicate()
+    assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "3"]
+    assert {path.name for path in tmp_path.iterdir()} == {"list.csv", "list.verified.csv"}
 
 
 def test_a_run_killed_while_it_waits_goes_on(tmp_path: Path) -> None:
@@ -65,12 +70,35 @@ def test_a_run_killed_while_it_waits_goes_on(tmp_path: Path) -> None:
     assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "1"]
 
 
+def test_an_output_that_a_person_changed_is_kept(tmp_path: Path) -> None:
+    """While the command waits, in the run that goes on, and for each output by itself."""
+    (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
+    keep, drop, confirm = (tmp_path / f"o.{name}.csv" for name in ("keep", "drop", "confirm"))
+    words = ("list.csv", "-o", "o.csv", "--split", "--report", "r.html")
+    with start(tmp_path, *words) as process:
+        said_until(process, "waiting until")
+        keep.write_text("mine\n")
+        drop.unlink()
+        (tmp_path / "r.html").write_text("mine")
+        process.kill()
+    with start(tmp_path, *words, "--resume", "--recheck-after", "0s") as process:
+        _, said = process.communicate()
+    assert process.returncode == 0
+    assert "o.keep.csv was changed meanwhile and is kept" in said
+    assert (keep.read_text(), (tmp_path / "r.html").read_text()) == ("mine\n", "mine")
+    assert len(rows_of(tmp_path / "o.keep.refreshed.csv")) == 1
+    assert [row["attempts"] for row in rows_of(confirm)] == ["3"]
+    assert rows_of(drop) == []
+    assert "<html" in (tmp_path / "r.refreshed.html").read_text()
+    assert not (tmp_path / "o.csv.journal").exists()
+
+
 def test_addresses_are_asked_again(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
-    with start(tmp_path, "list.csv", "--recheck-after", "0s") as process:
+    with start(tmp_path, "list.csv", "--recheck-after", "0s,0s,0s") as process:
         process.communicate()
     assert process.returncode == 0
-    assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "3"]
+    assert [row["attempts"] for row in rows_of(tmp_path / "list.verified.csv")] == ["1", "4"]
 
 
 def test_all_unknown_because_of_this_machine_is_written_and_ends_with_1(tmp_path: Path) -> None:
@@ -89,7 +117,9 @@ def test_all_unknown_because_of_this_machine_is_written_and_ends_with_1(tmp_path
     [
         (["--recheck-after", "5"], "such as 30s, 5m or 1h"),
         (["--recheck-after", "25h"], "at most 24h"),
-        (["--recheck", "3"], "0<=x<=2"),
+        (["--recheck", "11"], "0<=x<=10"),
+        (["--recheck", "1", "--recheck-after", "5m,30m"], "2 times for 1 passes"),
+        (["--recheck-after", "5m,"], "such as 30s, 5m or 1h"),
         (["--only", "blue"], "green, yellow and red"),
         (["--only", "green", "--split"], "give one of them"),
         (["--split", "-o", "-"], "name them with -o"),
