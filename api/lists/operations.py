@@ -67,6 +67,12 @@ CREATE_PARAMETERS = (
     _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
     _parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
     _parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
+    _parameter(
+        "strict_clocks",
+        "1: give slow hosts no more time then than in the first pass.",
+        enum=["0", "1"],
+        default="0",
+    ),
     _parameter("webhook", "A public https URL, called when the list is done."),
     _parameter("Webhook-Secret", "Signs the callback.", "header"),
 )
@@ -241,9 +247,10 @@ def _order(call: Call) -> ListOrder:
             f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters."
         )
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
+    strict = _switch(call, "strict_clocks", default=False)
     list_id, webhook = str(uuid4()), _only_value(call, "webhook")
     if webhook is None:
-        return ListOrder(list_id, name, None, "", rechecks=rechecks)
+        return ListOrder(list_id, name, None, "", rechecks=rechecks, strict_clocks=strict)
     secret = call.sent.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise _malformed(
@@ -255,7 +262,7 @@ def _order(call: Call) -> ListOrder:
     except NotAWebhook as error:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
-    return ListOrder(list_id, name, target.url, receiver, secret, rechecks)
+    return ListOrder(list_id, name, target.url, receiver, secret, rechecks, strict)
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:

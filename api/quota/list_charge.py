@@ -187,9 +187,10 @@ class ListRecheck:
                 raise Overloaded
             ticket.is_used = True
         quota.capacity.enter(count, account)
+        patient = not self._claim.list.strict_clocks
         try:
             async with open_answers(
-                quota.engine, self._texts, account=account, deferred_start=True
+                quota.engine, self._texts, account=account, deferred_start=True, patient=patient
             ) as answers:
                 better = [answer async for answer in answers if self._is_better(answer)]
         finally:

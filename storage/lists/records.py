@@ -25,6 +25,7 @@ class ListOrder:
     host: str  # as in JobOrder
     secret: str | None = None
     rechecks: int = 0  # passes over what time may cure, after the first
+    strict_clocks: bool = False  # these give slow hosts no more time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class StoredList:
     rechecks: int = 0  # passes that are left
     recheck_at: datetime | None = None  # when the next pass begins, or has begun
     is_test: bool = False  # made by a test key
+    strict_clocks: bool = False  # later passes give slow hosts no more time
 
 
 @dataclass(frozen=True, slots=True)

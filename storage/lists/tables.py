@@ -55,7 +55,9 @@ Values = Mapping[str, Any]
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
-    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, " + is_test("lists")
+    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
+    + is_test("lists")
+    + ", lists.strict_clocks"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -88,9 +90,9 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, webhook, host, secret, rechecks) VALUES (:id, :account,"
+        " counts, created_at, webhook, host, secret, rechecks, strict_clocks) VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
-        " :webhook, :host, :secret, :rechecks)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks)",
         {
             "id": order.id,
             "account": account,
@@ -101,6 +103,7 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
             "host": order.host,
             "secret": command.secret,
             "rechecks": order.rechecks,
+            "strict_clocks": int(order.strict_clocks),
         },
     )
     db.change(
@@ -276,11 +279,11 @@ def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[Stored
 
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at, test = rest
+    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks = rest
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
-        rechecks, recheck_at and instant(recheck_at), bool(test),
+        rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
     )  # fmt: skip
 
 

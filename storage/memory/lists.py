@@ -108,6 +108,7 @@ class MemoryLists(MemoryJobs):
         made = StoredList(
             order.id, account.id, order.name, "loading", None, 0, 0, 0, {}, now, None,
             order.webhook, order.host, order.rechecks, None, command.caller.key.is_test,
+            order.strict_clocks,
         )  # fmt: skip
         last = {LAST_PLACE: _Chunk(ListChunk(LAST_PLACE, 0, ""))}
         self._lists[order.id] = _List(made, command.caller.key.id, command.secret, last)

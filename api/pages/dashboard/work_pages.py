@@ -181,9 +181,12 @@ async def new_list(
     media_type: str = "application/octet-stream",
     *,
     rechecks: bool = True,
+    strict_clocks: bool = False,
 ) -> Any:
     """Store a list that waits to be started; its fields as the API has them. Raises Refusal."""
     query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))]}
+    if strict_clocks:
+        query["strict_clocks"] = ["1"]
     if column:
         query["column"] = [column]
     call = Call(caller(), query, {}, sent={"content-type": media_type}, receive=receive)
@@ -238,7 +241,13 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         column = (await form_fields()).get("column", "")
         async with aclosing(parts):
             made = await new_list(
-                frame, found["name"], column, receive, "text/csv", rechecks=stored.rechecks > 0
+                frame,
+                found["name"],
+                column,
+                receive,
+                "text/csv",
+                rechecks=stored.rechecks > 0,
+                strict_clocks=stored.strict_clocks,
             )
         await frame.perform(lists.delete_list, id=id)
         return away(f"{LISTS_PAGE}/{made['list_id']}")

@@ -24,6 +24,7 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.schema import ListResponse
+from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.service_fixture import Shop, open_shop
@@ -524,6 +525,22 @@ async def test_a_list_asks_again_what_time_may_cure(autojump_clock):
         statuses = [row["status"] for row in await rows_of(shop, list_id)]
         assert statuses == ["deliverable", "deliverable", "undeliverable", "deliverable", "unknown"]
         assert sum(row.units for row in await shop.rows()) == 5
+
+
+async def test_a_list_waits_for_slow_hosts_when_it_asks_again_unless_it_keeps_the_clocks(
+    autojump_clock,
+):
+    async with open_list_shop() as shop:
+        for strict, status in (("0", "deliverable"), ("1", "unknown")):
+            domain = f"slow{strict}.test"
+            slow = MailHost(mailboxes=frozenset({"ann"}), faults={"CONNECT": Late(6.0)})
+            shop.world.add(domain, slow)
+            query = f"?recheck=1&strict_clocks={strict}"
+            list_id = (await send(shop, f"email\nann@{domain}\n", query)).body["list_id"]
+            await trio.sleep(60)
+            got = await shop.request("GET", f"{LISTS}/{list_id}")
+            assert got.body["counts"] == {"unknown": 1}
+            assert (await ended(shop, list_id, within_s=2_000))["counts"] == {status: 1}
 
 
 async def test_without_it_a_list_ends_with_what_it_has(autojump_clock):

@@ -450,12 +450,13 @@ async def answer_passing(store: Store, claim: ListClaim, passing: int, *statuses
 
 async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
-    await running(store, caller, 2, 1, rechecks=2)
+    made = await running(store, caller, 2, 1, rechecks=2, strict_clocks=True)
+    assert made.strict_clocks
     first, second = await claimed(store)
     await answer_passing(store, first, 1, "deliverable", "unknown")
     await answer_passing(store, second, 0, "deliverable")
     [last] = await claimed(store)
-    assert (last.is_last, last.list.rechecks) == (True, 2)
+    assert (last.is_last, last.list.rechecks, last.list.strict_clocks) == (True, 2, True)
     due_at = clock() + timedelta(minutes=5)
     assert await store.begin_pass(last, due_at)
     assert not await store.begin_pass(last, due_at)
