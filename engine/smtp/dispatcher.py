@@ -257,9 +257,11 @@ class ProbeDispatcher:
     def _pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
         """The host's pool; a patient probe has another one unless the host is known to be quick."""
         pool = self.pools.find(addresses, name)
-        if patient and not pool.is_quick:
-            return self.patient_pools.find(addresses, name)
-        return pool
+        if not patient or pool.is_quick:
+            return pool
+        twin = self.patient_pools.find(addresses, name)
+        pool.twin, twin.twin = twin, pool
+        return twin
 
     def _all_pools(self) -> Iterator[Pool]:
         return chain(self.pools.values(), self.patient_pools.values())

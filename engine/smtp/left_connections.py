@@ -62,7 +62,7 @@ class LeftConnections:
             pool.left -= 1
             pool.opener.closed_at = pool.now()
             self._permits.release(address)
-            pool.open_all()
+            pool.connection_ended()
             pool.dispatcher.capacity_freed(pool)
 
     def close(self) -> None:

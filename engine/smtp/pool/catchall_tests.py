@@ -51,10 +51,13 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
     """
     domain.testing = domain.test_sent = False
     domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
-    again = next((each for each in domain.awaiting if not each.exhausted), None)
+    again = next((each for each in domain.awaiting if each.pool and not each.exhausted), None)
     if again is not None:
         domain.awaiting.remove(again)
-        pool.requeue(again)
+        its_pool: Pool = again.pool  # pools of one host share its domains
+        its_pool.requeue(again)
+        if its_pool is not pool:
+            its_pool.staff()
         return
     awaiting, domain.awaiting = domain.awaiting, []
     has_changed = pool.controls.has_changed(pool.now())

@@ -42,7 +42,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
         pool.connections -= 1
         if not pool.connections:
             pool.dispatcher.hedges.gave_up(pool)
-    pool.staff()
+    pool.connection_ended()
 
 
 def session_over(pool: "Pool", session: SmtpSession) -> None:

@@ -102,6 +102,7 @@ class Pool:
         "suspend_clock",
         "terms",
         "throttle",
+        "twin",
         "usual_s",
         "waiting",
         "wary",
@@ -122,6 +123,7 @@ class Pool:
         """
         self.addresses = addresses
         self.patient = patient
+        self.twin: Pool | None = None  # of the same host, if one of the two is patient
         self.read_s = patience.read_s(dispatcher.settings, patient)
         self.name = name
         self.host = host
@@ -299,6 +301,12 @@ class Pool:
         elif needs_connection(self, hurried):
             self.connections += 1
             self.dispatcher.start(run_connection, self, None)
+
+    def connection_ended(self) -> None:
+        """Another one may be opened in its place."""
+        self.open_all()
+        if self.twin is not None:
+            self.twin.open_all()
 
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""

@@ -20,8 +20,8 @@ LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is wort
 
 def needs_connection(pool: "Pool", hurried: bool) -> bool:
     if pool.connections + pool.left >= connections_max(pool):
-        if pool.left and not pool.connections:
-            request_permits(pool)
+        if not pool.connections:
+            request_permits(pool)  # those that we left, or those of the twin, are in the way
         return False
     if len(pool.sessions) < pool.connections:  # one is opening or closing
         if pool.opener.has_enough:
@@ -40,7 +40,11 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
 def connections_max(pool: "Pool") -> int:
     """How many connections may be open at the moment, with those that we left."""
     late = len(pool.lateness.sessions) + pool.left
-    return pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
+    limit = pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
+    if pool.twin is None:
+        return limit
+    of_host = pool.dispatcher.settings.host_connections
+    return min(limit, of_host - pool.twin.connections - pool.twin.left)
 
 
 def backlog_s(pool: "Pool") -> float:

@@ -60,6 +60,21 @@ async def test_all_addresses_of_a_slow_host_are_known_after_a_patient_pass(
     assert not host.record.mistakes
 
 
+async def test_a_patient_pass_and_requests_share_the_limit_of_a_host_with_two_addresses(
+    autojump_clock,
+):
+    host = MailHost(reply_s=0.02, unknown_delay_s=5.0, sleeps_on=True)
+    async with open_fake_network() as network:
+        for address in ("11.0.1.1", "11.0.1.2"):
+            network.add("shop.test", host, address=address)
+        async with open_checked_engine(network) as engine, trio.open_nursery() as nursery:
+            for number, patient in enumerate((True, False)):
+                texts = [f"{'gone' if n & 1 else 'known'}{number}{n}@shop.test" for n in range(30)]
+                run = partial(verify, engine, deferred_start=True, patient=patient)
+                nursery.start_soon(run, *texts)
+        assert host.record.connections_peak == 4
+
+
 @pytest.mark.parametrize("limit", [4, 2])
 async def test_a_request_is_answered_beside_a_patient_pass(autojump_clock, limit):
     host = MailHost(reply_s=0.02, unknown_delay_s=5.0, sleeps_on=True)
