@@ -7,7 +7,8 @@ Chunks are decoded and pieces are encoded in a thread, where downloads take turn
 import csv
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from time import thread_time
@@ -66,7 +67,7 @@ async def worked(function: Callable[[*Arguments], T], *arguments: *Arguments) ->
     return made
 
 
-async def pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def pieces(lines: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield lines together, in pieces of at most PIECE_OCTETS_MAX."""
     while octets := await worked(_next_lines, lines):
         for first in range(0, len(octets), PIECE_OCTETS_MAX):
@@ -83,7 +84,7 @@ def _next_lines(lines: Iterator[bytes]) -> bytes:
     return bytes(octets)
 
 
-async def rows_of_chunks(store: Store, list_id: str) -> AsyncIterator[Decoded]:
+async def rows_of_chunks(store: Store, list_id: str) -> AsyncGenerator[Decoded, None]:
     """Yield the rows of some chunks together, and the results that these have."""
     first = 0
     while chunks := await store.chunks(list_id, first=first, limit=CHUNKS_READ):
@@ -105,16 +106,17 @@ class ListResults:
     lights: Lights = None
     _held: "OrderedDict[int, Results]" = field(default_factory=OrderedDict)
 
-    async def groups(self) -> AsyncIterator[Iterator[Row]]:
+    async def groups(self) -> AsyncGenerator[Iterator[Row], None]:
         """Yield the rows in groups, without those of other lights; take all of one before the next.
 
         A group's rows need the results of few chunks, which are read before it is yielded.
         """
-        async for rows, decoded in rows_of_chunks(self.store, self.source.id):
-            self._hold(decoded)
-            for group, places in _groups(rows):
-                await self._fetch(places)
-                yield self._joined(group)
+        async with aclosing(rows_of_chunks(self.store, self.source.id)) as chunks:
+            async for rows, decoded in chunks:
+                self._hold(decoded)
+                for group, places in _groups(rows):
+                    await self._fetch(places)
+                    yield self._joined(group)
 
     def _joined(self, rows: Sequence[StoredRow]) -> Iterator[Row]:
         for row in rows:
@@ -157,6 +159,17 @@ def _groups(rows: Sequence[StoredRow]) -> Iterator[tuple[list[StoredRow], list[i
     yield group, [*places]
 
 
+async def _pieces_of_rows(
+    results: ListResults, line: Callable[[Row], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of all rows. A client may leave: what it does not take is closed."""
+    async with aclosing(results.groups()) as groups:
+        async for group in groups:
+            async with aclosing(pieces(map(line, group))) as made:
+                async for octets in made:
+                    yield octets
+
+
 async def ndjson_parts(results: ListResults) -> AsyncIterator[bytes]:
     """Each row as an object: its own members, then the result's, null while there is none."""
     own = await results.store.list_columns(results.source.id)
@@ -168,8 +181,8 @@ async def ndjson_parts(results: ListResults) -> AsyncIterator[bytes]:
         values: Iterator[Any] = chain(cells, _absent(cells, own), columns.values(result))
         return _encode(dict(zip(names, values, strict=True))) + b"\n"
 
-    async for group in results.groups():
-        async for octets in pieces(map(line, group)):
+    async with aclosing(_pieces_of_rows(results, line)) as made:
+        async for octets in made:
             yield octets
 
 
@@ -185,8 +198,8 @@ async def csv_parts(results: ListResults) -> AsyncIterator[bytes]:
 
     async for octets in pieces(iter([csv_line([*own, *columns.names(own)])])):
         yield octets
-    async for group in results.groups():
-        async for octets in pieces(map(line, group)):
+    async with aclosing(_pieces_of_rows(results, line)) as made:
+        async for octets in made:
             yield octets
 
 
@@ -231,8 +244,9 @@ async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
             open_reader("the workbook", bounds, [descriptor]) as maker,
         ):
             await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
-            async for group in results.groups():
-                await maker.send(await worked(made, group))
+            async with aclosing(results.groups()) as groups:
+                async for group in groups:
+                    await maker.send(await worked(made, group))
             await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
             await maker.receive()
         file.seek(0)

@@ -32,11 +32,12 @@ SUITES: dict[str, str] = {
     "engine": "addresses through the engine: near, far, and as work grows",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
+    "files": "lists made to do harm, sent to the service beside a neighbour",
     "live": "the live socket beside the NDJSON stream",
     "fleet": "a list on one and on three processes of one PostgreSQL, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
-SERVING = ("service", "live", "fleet")  # in a folder of their own
+SERVING = ("service", "files", "live", "fleet")  # in a folder of their own
 LACKING = 3  # exit codes of a suite's process
 INTERRUPTED = 130
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,11 +21,13 @@ from typing import Any
 from mailprobe.bench.lab.hostile_files import HostileFile
 
 AT_ONCE = 2  # as many as a service reads
-LISTS_OF_AN_ACCOUNT = 10  # those that have not ended are limited to so many
+LISTS_OF_AN_ACCOUNT = 8  # ten that have not ended are its limit
+AGAIN_S = 0.1  # after a 503
 EVERY_S = 0.02
 WATCHED_EVERY_S = 0.1
 ANSWER_S = 130.0  # without an answer: longer than a reader may take
 MALFORMED = json.dumps({"email": "not an address"})
+STATUS = {"accepted": 202, "too large to store": 400, "refused": 400}
 TYPES = {
     ".csv": "text/csv",
     ".ndjson": "application/x-ndjson",
@@ -32,6 +36,7 @@ TYPES = {
 }
 
 At = tuple[str, int]
+MadeFile = tuple[HostileFile, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,17 @@ class SentFile:
     body: dict[str, Any]
     took_s: float
 
+    @property
+    def is_as_expected(self) -> bool:
+        return self.status == STATUS[self.hostile.expected]
+
 
 @dataclass(slots=True)
 class Watched:
     """What was seen meanwhile."""
 
     waits_ms: list[float] = field(default_factory=list)
+    loop_ms_max: float = 0.0  # that the event loop's thread computed in one of them
     failures: list[str] = field(default_factory=list)  # of the neighbour and of /health
     rss_mib_before: float = 0.0
     rss_mib_most: float = 0.0
@@ -68,19 +78,24 @@ class Watched:
         return self.rss_mib_most - self.rss_mib_before
 
 
-def accounts_for(files: Sequence[HostileFile]) -> int:
+def made(files: Sequence[HostileFile]) -> list[MadeFile]:
+    """Make the files, which is computing that would delay the neighbour."""
+    return [(each, each.make()) for each in files]
+
+
+def accounts_for(files: Sequence[MadeFile]) -> int:
     """How many accounts send these files: each within the limits of lists."""
     return -(-len(files) // LISTS_OF_AN_ACCOUNT)
 
 
-def send_files(at: At, keys: Sequence[str], files: Sequence[HostileFile]) -> list[SentFile]:
+def send_files(at: At, keys: Sequence[str], files: Sequence[MadeFile]) -> list[SentFile]:
     """Send each file as a list, some at a time; the accounts of the keys by turns."""
-    made = [(each, each.make(), keys[place % len(keys)]) for place, each in enumerate(files)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(lambda one: send_file(at, one[2], one[0], one[1]), made))
+        return list(threads.map(partial(send_file, at), cycle(keys), files))
 
 
-def send_file(at: At, key: str, hostile: HostileFile, octets: bytes) -> SentFile:
+def send_file(at: At, key: str, file: MadeFile) -> SentFile:
+    hostile, octets = file
     began = time.perf_counter()
     headers = {"Content-Type": TYPES[Path(hostile.file).suffix]}
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
@@ -94,7 +109,7 @@ def watching(at: At, key: str, pid: int) -> Iterator[Watched]:
     watched, ended = Watched(rss_mib_before=_rss_mib(pid)), threading.Event()
     with ThreadPoolExecutor(2) as threads:
         watches = [
-            threads.submit(_verify, at, key, watched, ended),
+            threads.submit(_verify, at, key, pid, watched, ended),
             threads.submit(_watch, at, pid, watched, ended),
         ]
         try:
@@ -111,15 +126,16 @@ def database_octets(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _verify(at: At, key: str, watched: Watched, ended: threading.Event) -> None:
+def _verify(at: At, key: str, pid: int, watched: Watched, ended: threading.Event) -> None:
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
         while not ended.is_set():
-            began = time.perf_counter()
+            computed_ms, began = _computed_ms(pid), time.perf_counter()
             status, body = _ask(connection, "POST", "/v1/email/verify", key, MALFORMED.encode())
             took_s = time.perf_counter() - began
             if status != 200:
                 watched.failures.append(f"{status} {body}")
             watched.waits_ms.append(took_s * 1000)
+            watched.loop_ms_max = max(watched.loop_ms_max, _computed_ms(pid) - computed_ms)
             ended.wait(max(0.0, EVERY_S - took_s))
 
 
@@ -140,11 +156,21 @@ def _ask(
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, dict[str, Any]]:
+    """Ask until the answer is another than 503, as a client does on a busy machine."""
     said = {"Authorization": f"Bearer {key}"} if key else {}
-    connection.request(method, path, body, said | (headers or {}))
-    answer = connection.getresponse()
-    read: dict[str, Any] = json.loads(answer.read())
-    return answer.status, read
+    until = time.monotonic() + ANSWER_S
+    while True:
+        connection.request(method, path, body, said | (headers or {}))
+        answer = connection.getresponse()
+        read: dict[str, Any] = json.loads(answer.read())
+        if answer.status != 503 or time.monotonic() > until:
+            return answer.status, read
+        time.sleep(AGAIN_S)
+
+
+def _computed_ms(pid: int) -> float:
+    """The processor time of the event loop's thread (schedstat)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[0]) / 1e6
 
 
 def _rss_mib(pid: int) -> float:

@@ -1,13 +1,16 @@
 """Downloads leave in small pieces, and what they need is read and held in small parts."""
 
 import csv
+import gc
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mailprobe.api.lists.results import (
     PIECE_OCTETS_MAX,
@@ -57,6 +60,19 @@ def results_of(store: Chunks) -> ListResults:
     object.__setattr__(source, "id", "list")
     fake: Any = store
     return ListResults(fake, source)
+
+
+@pytest.mark.parametrize("parts", [csv_parts, ndjson_parts])
+async def test_a_download_that_ends_early_closes_what_it_reads(
+    autojump_clock: trio.testing.MockClock, parts: Callable[[ListResults], Any]
+) -> None:
+    """What is left open is collected some time later, with a warning, which is an error here."""
+    row = encode_row(StoredRow(0, 0, "a@friendly.test", ["a@friendly.test"]))
+    store = Chunks(["email"], [ListChunk(0, 1, row, results=result(0, "a@friendly.test"))])
+    async with aclosing(parts(results_of(store))) as made:
+        while b"a@friendly.test" not in await anext(made):
+            pass
+    gc.collect()
 
 
 async def whole(parts: Parts, store: Chunks) -> bytes:
