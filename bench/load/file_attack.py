@@ -55,7 +55,7 @@ class SentFile:
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedService:
     """What was seen meanwhile."""
 
     waits_ms: list[float] = field(default_factory=list)
@@ -99,14 +99,14 @@ def send_file(at: At, key: str, file: MadeFile) -> SentFile:
     began = time.perf_counter()
     headers = {"Content-Type": TYPES[Path(hostile.file).suffix]}
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
-        status, body = _ask(connection, "POST", "/v1/lists", key, octets, headers)
+        status, body = _send(connection, "POST", "/v1/lists", key, octets, headers)
     return SentFile(hostile, len(octets), status, body, time.perf_counter() - began)
 
 
 @contextmanager
-def watching(at: At, key: str, pid: int) -> Iterator[Watched]:
+def watching(at: At, key: str, pid: int) -> Iterator[WatchedService]:
     """Watch the service of this process, as the neighbour with this key, for the block."""
-    watched, ended = Watched(rss_mib_before=_rss_mib(pid)), threading.Event()
+    watched, ended = WatchedService(rss_mib_before=_rss_mib(pid)), threading.Event()
     with ThreadPoolExecutor(2) as threads:
         watches = [
             threads.submit(_verify, at, key, pid, watched, ended),
@@ -126,11 +126,11 @@ def database_octets(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _verify(at: At, key: str, pid: int, watched: Watched, ended: threading.Event) -> None:
+def _verify(at: At, key: str, pid: int, watched: WatchedService, ended: threading.Event) -> None:
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
         while not ended.is_set():
             computed_ms, began = _computed_ms(pid), time.perf_counter()
-            status, body = _ask(connection, "POST", "/v1/email/verify", key, MALFORMED.encode())
+            status, body = _send(connection, "POST", "/v1/email/verify", key, MALFORMED.encode())
             took_s = time.perf_counter() - began
             if status != 200:
                 watched.failures.append(f"{status} {body}")
@@ -139,16 +139,16 @@ def _verify(at: At, key: str, pid: int, watched: Watched, ended: threading.Event
             ended.wait(max(0.0, EVERY_S - took_s))
 
 
-def _watch(at: At, pid: int, watched: Watched, ended: threading.Event) -> None:
+def _watch(at: At, pid: int, watched: WatchedService, ended: threading.Event) -> None:
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
         while not ended.wait(WATCHED_EVERY_S):
             watched.rss_mib_most = max(watched.rss_mib_most, _rss_mib(pid))
-            status, body = _ask(connection, "GET", "/health")
+            status, body = _send(connection, "GET", "/health")
             if status != 200:
                 watched.failures.append(f"/health: {status} {body}")
 
 
-def _ask(
+def _send(
     connection: HTTPConnection,
     method: str,
     path: str,

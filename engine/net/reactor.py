@@ -31,7 +31,7 @@ EVENTS_MAX = 64  # read from the kernel in one call
 POLLS_MAX = 16  # before channels are served: 1,024 receives take 3 ms
 UNSERVED_OCTETS_MAX = 32 * 1024  # twice the longest reply allowed; the rest stays in the kernel
 LATE_GRACE_S = 0.01  # after the deadline, when we are late ourselves: time for one read
-FAREWELL_OCTETS_MAX = 64 * 1024  # read after our end: more than the replies that may be owed
+DROPPED_OCTETS_MAX = 64 * 1024  # read after our end: more than the replies that may be owed
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -76,7 +76,7 @@ class ByteChannel(Protocol):
     async def hang_up(self, within_s: float) -> bool:
         """End our half, and wait for the server to end its own; False after `within_s` seconds.
 
-        True as well if it sends more than FAREWELL_OCTETS_MAX. May be called again.
+        True as well if it sends more than DROPPED_OCTETS_MAX. May be called again.
         """
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class StreamChannel:
         if not isinstance(self._stream, trio.abc.HalfCloseableStream):
             await self.close()
             return True
-        left = FAREWELL_OCTETS_MAX
+        left = DROPPED_OCTETS_MAX
         with trio.move_on_after(within_s):
             try:
                 await self._stream.send_eof()
@@ -281,7 +281,7 @@ class SocketChannel:
             trio.lowlevel.reschedule(task)
 
     async def hang_up(self, within_s: float) -> bool:
-        until, left = trio.current_time() + within_s, FAREWELL_OCTETS_MAX
+        until, left = trio.current_time() + within_s, DROPPED_OCTETS_MAX
         try:
             self._socket.shutdown(socket.SHUT_WR)
             while left > 0 and (octets := self.receive()) != b"":

@@ -70,7 +70,7 @@ def clean_list(
         ):
             passes = Passes(addresses, journal, order.recheck, show_progress)
             passes.replay()
-            writer = Writer(order, source, passes, standard_output, started)
+            writer = OutputWriter(order, source, passes, standard_output, started)
             if order.output is not None:
                 passes.write = writer.write_what_is_known
             is_interrupted = _verify(passes, open_source)
@@ -84,7 +84,7 @@ def clean_list(
     return summary
 
 
-class Writer:
+class OutputWriter:
     """Writes outputs and report of a run: what is known before each wait, and the last time."""
 
     def __init__(

@@ -10,7 +10,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mailprobe.engine.net.reactor import (
-    FAREWELL_OCTETS_MAX,
+    DROPPED_OCTETS_MAX,
     GONE,
     RECEIVE_OCTETS,
     SERVED_MAX,
@@ -304,7 +304,7 @@ async def test_a_server_that_is_left_is_waited_for_unless_it_goes_on_sending(moc
     await line.close()
     line, theirs = await connect(lines)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(theirs.send_all, b"2" * 2 * FAREWELL_OCTETS_MAX)
+        nursery.start_soon(theirs.send_all, b"2" * 2 * DROPPED_OCTETS_MAX)
         with trio.fail_after(LONG_S):
             assert await line.hang_up(LONG_S)
         nursery.cancel_scope.cancel()
