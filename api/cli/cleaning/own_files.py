@@ -24,9 +24,11 @@ def replacing_own(
 ) -> Iterator[tuple[BinaryIO, Path]]:
     """Open an output, and say which: the one that is named, or the one beside it.
 
-    Like `replacing`; `may_replace` is for a file that no run of this journal has written.
+    Like `replacing`, which refuses a file that appeared before this journal's first output;
+    `may_replace` is for such a file.
     """
-    if not may_replace and os.path.lexists(path) and not _is_own(path, journal):
+    changed = journal.written and os.path.lexists(path) and not _is_own(path, journal)
+    if changed and not may_replace:
         beside = path.with_name(f"{path.stem}.refreshed{path.suffix}")
         print_error(
             f"{plain(str(path))} was changed meanwhile and is kept; "
