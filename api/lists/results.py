@@ -241,7 +241,7 @@ async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
         descriptor, bounds = file.fileno(), workbook_bounds(source.rows)
         async with (
             _workbook_turns.turn(source.account_id),
-            open_reader("the workbook", bounds, [descriptor]) as maker,
+            open_reader("the workbook", bounds, descriptor) as maker,
         ):
             await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
             async with aclosing(results.groups()) as groups:

@@ -49,7 +49,7 @@ async def open_list_reader(
     descriptor, rows_max = file.fileno(), ROWS_MAX[account.tier]
     async with (
         _turns.turn(account.id),
-        open_reader(name, UPLOAD, [descriptor]) as reader,
+        open_reader(name, UPLOAD, descriptor) as reader,
     ):
         await reader.send(ReadUpload(descriptor, name, ending, reading, rows_max))
         yield ListReader(reader)

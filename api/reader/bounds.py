@@ -56,18 +56,26 @@ def workbook_bounds(rows: int) -> Bounds:
     return Bounds(START_CPU_S + rows // ROWS_PER_CPU_S, 2 * START_CPU_S + rows // ROWS_PER_WALL_S)
 
 
-def bound_process(bounds: Bounds, parent: int) -> None:
-    """Limit this process; it ends when its parent ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # its parent ends it
+def leave_network() -> None:
+    """Take the network from this process and those that it forks."""
     libc = ctypes.CDLL(None, use_errno=True)
+    # With privileges at once, else where users may have namespaces.
+    if sys.platform == "linux" and libc.unshare(_CLONE_NEWNET) != 0:
+        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent ends, and not by a signal to both."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        # Without a network: with privileges at once, else where users may have namespaces.
-        if libc.unshare(_CLONE_NEWNET) != 0:
-            libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended just before
             os._exit(0)
+
+
+def bound_process(bounds: Bounds) -> None:
+    """Limit what this process may use."""
     if bounds.wall_s is not None:
         with suppress(OSError):
             os.nice(NICENESS)

@@ -2,6 +2,9 @@
 
 The process gets open files and a socket to its starter: no name of a file, no settings, no
 secret of the environment. A reader that fails, in whatever way, is a BadList of its file.
+
+The service has its readers forked by a server (`fork_server`), within milliseconds. `clean`
+needs one reader, and starts it.
 """
 
 import os
@@ -9,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +22,9 @@ from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.reader.bounds import Bounds, end_of
 from mailprobe.api.reader.frames import (
+    END,
     FRAME_OCTETS_MAX,
+    ORDER,
     RECEIVE_OCTETS,
     BadFrame,
     Broken,
@@ -34,6 +39,7 @@ from mailprobe.api.reader.frames import (
 )
 
 PROGRAM = "from mailprobe.api.reader.process import main; main()"
+FORK_SERVER = "from mailprobe.api.reader.fork_server import main; main()"
 # What Python needs to find its modules, and temporary files a place.
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "TMPDIR")
 
@@ -51,7 +57,8 @@ class Process(Protocol):
 
     def kill(self) -> None: ...
 
-    def wait(self) -> int: ...
+    def wait(self) -> int | None:
+        """Its exit code; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +71,17 @@ class Spawned:
 
 def spawn(bounds: Bounds, files: Sequence[int]) -> Spawned:
     """Start a reader that has these open files. It ends with the thread that starts it."""
+    return start(PROGRAM, [bounds.cpu_s, bounds.wall_s or 0, os.getpid()], files)
+
+
+def start(program: str, arguments: Sequence[int], files: Sequence[int] = ()) -> Spawned:
+    """Start a process that has nothing of ours but these open files and a socket."""
     ours, theirs = socket.socketpair()
-    arguments = (bounds.cpu_s, bounds.wall_s or 0, os.getpid())
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     try:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)],
+                [sys.executable, "-P", "-c", program, *map(str, arguments)],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env={**kept, "LC_ALL": "C.UTF-8"}, pass_fds=files,
                 process_group=0,  # a Ctrl-C is for its starter
@@ -141,10 +152,70 @@ class ReaderTask:
             return b""
 
 
+class Forked:
+    """A reader that the fork server has forked."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._returncode: int | None = None
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+
+    def wait(self) -> int | None:
+        """Its exit code; None if the fork server has died, and the reader with it."""
+        with self._end:
+            if self._end.fileno() >= 0 and (octets := self._end.recv(END.size)):
+                (self._returncode,) = END.unpack(octets)
+        return self._returncode
+
+
+class Forks:
+    """Forks readers by a server of this process, which is started when it is not there."""
+
+    def __init__(self) -> None:
+        self._server: Spawned | None = None
+
+    def fork(self, bounds: Bounds, file: int) -> Spawned:
+        """Fork a reader that has this open file. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        end, reported = socket.socketpair()
+        order = ORDER.pack(bounds.cpu_s, bounds.wall_s or 0, file)
+        try:
+            with theirs, reported:
+                self._send(order, [theirs.fileno(), reported.fileno(), file])
+        except BaseException:
+            ours.close()
+            end.close()
+            raise
+        return Spawned(Forked(end), ours)
+
+    def _send(self, order: bytes, files: Sequence[int]) -> None:
+        if self._server is not None:
+            with suppress(ConnectionError):
+                socket.send_fds(self._server.connection, [order], files)
+                return
+            self.close()  # it has died
+        self._server = start(FORK_SERVER, [os.getpid()])
+        socket.send_fds(self._server.connection, [order], files)
+
+    def close(self) -> None:
+        """End the server, and its readers with it."""
+        if self._server is not None:
+            self._server.connection.close()
+            self._server.process.kill()
+            self._server.process.wait()
+            self._server = None
+
+
+forks = Forks()  # of this process
+
+
 @asynccontextmanager
-async def open_reader(name: str, bounds: Bounds, files: Sequence[int]) -> AsyncIterator[ReaderTask]:
-    """Start a reader; it is killed at the end of the block."""
-    spawned = spawn(bounds, files)
+async def open_reader(name: str, bounds: Bounds, file: int) -> AsyncIterator[ReaderTask]:
+    """Fork a reader of an open file; it is killed at the end of the block."""
+    spawned = forks.fork(bounds, file)
     try:
         async with trio.SocketStream(trio.socket.from_stdlib_socket(spawned.connection)) as stream:
             yield ReaderTask(name, spawned.process, stream)

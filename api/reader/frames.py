@@ -13,6 +13,8 @@ import msgspec
 from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile.opening import ReadOptions
 
+ORDER = struct.Struct(">III")  # to a fork server: CPU seconds, seconds or 0, the file's number
+END = struct.Struct(">i")  # from it: a reader's exit code
 HEAD = struct.Struct(">I")  # the octets of the body
 FRAME_OCTETS_MAX = (1 << 20) + 4096  # of a reader's frame: a chunk of 1 MiB, and what is around it
 COMMAND_OCTETS_MAX = 1 << 26  # of a starter's frame: the rows of a chunk with their results

@@ -1,14 +1,14 @@
 """The reader process. It reads one list, or makes one workbook, and ends.
 
-It is started by `client`, gets an open file and a socket, and imports nothing that opens
-connections.
+It is started by `client` or forked by `fork_server`, gets an open file and a socket, and
+imports nothing that opens connections.
 """
 
 import gc
 import os
 import sys
 
-from mailprobe.api.reader.bounds import Bounds, bound_process
+from mailprobe.api.reader.bounds import Bounds, bound_process, end_with, leave_network
 from mailprobe.api.reader.frames import (
     COMMAND_OCTETS_MAX,
     BadFrame,
@@ -24,7 +24,9 @@ from mailprobe.api.reader.reporting import reporting
 def main() -> None:
     """The process: its arguments are its time, and who started it."""
     cpu_s, wall_s, parent = map(int, sys.argv[1:4])
-    bound_process(Bounds(cpu_s, wall_s or None), parent)
+    end_with(parent)
+    leave_network()
+    bound_process(Bounds(cpu_s, wall_s or None))
     gc.disable()  # reading makes no cycles that grow
     serve(0)
     os._exit(0)  # nothing is left to do, and the starter waits

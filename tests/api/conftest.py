@@ -1,10 +1,11 @@
 """Fixtures of the service tests. Each test names `autojump_clock` itself, as the runner needs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import settings
 
+from mailprobe.api.reader import client
 from tests.api.reader_in_thread import read_in_threads
 from tests.api.service_fixture import Shop, open_shop
 
@@ -35,5 +36,8 @@ def readers_in_threads(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def real_readers() -> None:
+def real_readers() -> Iterator[None]:
     """Lists are read by processes of their own."""
+    client.forks.close()
+    yield
+    client.forks.close()

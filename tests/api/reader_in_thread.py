@@ -40,4 +40,5 @@ def spawn_thread(bounds: Bounds, files: Sequence[int]) -> client.Spawned:
 def read_in_threads(patch: pytest.MonkeyPatch) -> None:
     """Have all readers of this process run in threads."""
     patch.setattr(client, "spawn", spawn_thread)
+    patch.setattr(client.forks, "fork", lambda bounds, file: spawn_thread(bounds, [file]))
     patch.setattr(cleaning, "allow_cpu", lambda seconds: None)

@@ -1,11 +1,12 @@
 """The reader process: its bounds, its end, and what its starter makes of them."""
 
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -17,24 +18,29 @@ from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.reader import client
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.client import open_reader
-from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
+from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
 from mailprobe.api.reader.turns import FairTurns
 from tests.api.fake_source import FakeSource
 
 WITHIN_S = 60.0  # only a failing test waits so long
-BOUND = (
+IMPORTS = (
     "import os, sys, time\n"
+    "from mailprobe.api.reader import fork_server, process\n"
     "from mailprobe.api.reader.bounds import *\n"
     "from mailprobe.api.reader.frames import *\n"
     "from mailprobe.api.reader.reporting import reporting\n"
-    "bound_process(Bounds(int(sys.argv[1]), int(sys.argv[2]) or None), int(sys.argv[3]))\n"
 )
+
+
+def program_of(deed: str, started: str = "fork_server") -> str:
+    """A program whose readers do this in place of reading."""
+    return f"{IMPORTS}def serve(_):\n {deed}\n{started}.serve = serve\n{started}.main()\n"
 
 
 async def reports_on(path: Path, bounds: Bounds = UPLOAD) -> list[Report]:
     reports: list[Report] = []
     with path.open("rb") as file, trio.fail_after(WITHIN_S):
-        async with open_reader("people", bounds, [file.fileno()]) as reader:
+        async with open_reader("people", bounds, file.fileno()) as reader:
             order = ReadUpload(file.fileno(), "people", path.suffix, ReadOptions(), 10)
             await reader.send(order)
             while not reports or not isinstance(reports[-1], Loaded):
@@ -78,7 +84,7 @@ HOSTILE = {
 async def test_a_hostile_file_costs_its_owner_one_line(
     deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    monkeypatch.setattr(client, "PROGRAM", BOUND + deed)
+    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     with pytest.raises(Misuse) as refused:
@@ -89,7 +95,7 @@ async def test_a_hostile_file_costs_its_owner_one_line(
 def test_a_hostile_file_ends_clean_with_one_line_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    monkeypatch.setattr(client, "PROGRAM", BOUND + "os.abort()")
+    monkeypatch.setattr(client, "PROGRAM", program_of("os.abort()", "process"))
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     order = Order(path, tmp_path / "out.csv")
@@ -108,15 +114,17 @@ def test_a_list_is_cleaned_by_a_process_of_its_own(tmp_path: Path, real_readers:
     assert (tmp_path / "out.keep.csv").read_text().splitlines()[1].startswith("Ann,ann@shop.test,")
 
 
-def test_a_reader_ends_with_its_starter(real_readers: None) -> None:
-    program = BOUND + "os.write(0, b'.'); time.sleep(600)"
+@pytest.mark.parametrize("call", ["spawn(bounds, [])", "forks.fork(bounds, file.fileno())"])
+def test_a_reader_ends_with_its_starter(call: str, real_readers: None) -> None:
+    deed = "os.write(0, b'%d' % os.getpid()); time.sleep(600)"
     starter = (
         "import time\n"
         "from mailprobe.api.reader import client\n"
-        f"client.PROGRAM = {program!r}\n"
-        "spawned = client.spawn(client.Bounds(60), [])\n"
-        "spawned.connection.recv(1)\n"
-        "print(spawned.process.pid, flush=True)\n"
+        f"client.PROGRAM = {program_of(deed, 'process')!r}\n"
+        f"client.FORK_SERVER = {program_of(deed)!r}\n"
+        "bounds, file = client.Bounds(60), open('/dev/null')\n"
+        f"spawned = client.{call}\n"
+        "print(spawned.connection.recv(100).decode(), flush=True)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as process:
@@ -140,19 +148,51 @@ def _is_running(pid: int) -> bool:
 async def test_a_client_that_leaves_ends_its_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    processes: list[subprocess.Popen[bytes]] = []
+    forked: list[client.Forked] = []
 
-    class Process(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            processes.append(self)
+    class Forked(client.Forked):
+        def __init__(self, end: socket.socket) -> None:
+            super().__init__(end)
+            forked.append(self)
 
-    monkeypatch.setattr(client, "PROGRAM", BOUND + "time.sleep(600)")
-    monkeypatch.setattr(subprocess, "Popen", Process)
-    with trio.move_on_after(0.2):
-        async with open_reader("people", UPLOAD, []) as reader:
+    monkeypatch.setattr(client, "FORK_SERVER", program_of("time.sleep(600)"))
+    monkeypatch.setattr(client, "Forked", Forked)
+    with tempfile.TemporaryFile() as file, trio.move_on_after(0.2):
+        async with open_reader("people", UPLOAD, file.fileno()) as reader:
             await reader.receive()
-    assert processes[0].returncode == -signal.SIGKILL
+    assert forked[0].wait() == -signal.SIGKILL
+
+
+async def test_a_fork_server_that_has_died_is_replaced(tmp_path: Path, real_readers: None) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("email\nann@shop.test\n")
+    reports = await reports_on(path)
+    assert await reports_on(path) == reports
+    server = client.forks._server
+    assert server is not None
+    server.process.kill()
+    server.process.wait()
+    assert await reports_on(path) == reports
+    assert client.forks._server is not server
+
+
+async def test_readers_of_two_files_have_no_descriptor_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
+) -> None:
+    listed = "[each for each in os.listdir('/proc/self/fd')]"
+    deed = f"Channel(0, 1).send(RowAddresses({listed})); time.sleep(600)"
+    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
+    with tempfile.TemporaryFile() as file, trio.fail_after(WITHIN_S):
+        number = file.fileno()
+        async with (
+            open_reader("a", UPLOAD, number) as first,
+            open_reader("b", UPLOAD, number) as second,
+        ):
+            for reader in (first, second):
+                report = await reader.receive()
+                assert isinstance(report, RowAddresses)
+                listing = 1  # the folder that is listed
+                assert len(report.texts) == len({"0", "1", "2", str(number)}) + listing
 
 
 async def test_accounts_take_turns_and_one_that_leaves_holds_up_nobody(autojump_clock) -> None:

@@ -1,0 +1,125 @@
+"""A process that forks a reader for each file, at once: it has imported all that readers need.
+
+It is started by `client.Forks` at the first file, runs one thread, looks at no file, and ends with
+its starter. A starter asks with the bounds of a reader and three open files: the reader's
+socket, a socket for its end, and the file to read. Closing the second one's sending side kills
+the reader; its exit code comes back there, however it ends.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from mailprobe.api.reader import chunks, workbook
+from mailprobe.api.reader.bounds import Bounds, bound_process, end_with, leave_network
+from mailprobe.api.reader.frames import END, ORDER
+from mailprobe.api.reader.process import serve
+
+IMPORTED = (chunks, workbook)  # so that no reader does it
+
+
+def main() -> None:
+    """The process: its argument is who started it."""
+    end_with(int(sys.argv[1]))
+    leave_network()
+    gc.freeze()  # a collection in a reader would copy what it shares
+    ForkServer(socket.socket(fileno=os.dup(0))).run()
+
+
+class ForkServer:
+    """Forks readers, kills those that are not wanted any more, and reports their ends."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._process = os.getpid()
+        self._ends: dict[int, tuple[socket.socket, int]] = {}  # sockets and readers, by descriptor
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(orders, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def run(self) -> None:
+        """Serve until the starter is gone."""
+        signal.set_wakeup_fd(self._wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._orders.fileno():
+                    if not self._take_order():
+                        return
+                elif descriptor in self._ends:
+                    self._kill(descriptor)
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._reap()
+
+    def _take_order(self) -> bool:
+        octets, files, _, _ = socket.recv_fds(self._orders, ORDER.size, 3)
+        if not octets:
+            return False
+        end = socket.socket(fileno=files[1])
+        try:
+            if not (reader := os.fork()):
+                self._read(octets, files)
+        except OSError:  # no room for another process: the reader ends at once
+            end.close()
+            return True
+        finally:
+            os.close(files[0])
+            os.close(files[2])
+        self._ends[end.fileno()] = (end, reader)
+        self._poll.register(end, select.POLLIN)
+        return True
+
+    def _read(self, octets: bytes, files: list[int]) -> None:
+        """The reader: it has no files but its own."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            end_with(self._process)
+            others = (
+                self._orders,
+                self._wake,
+                self._woken,
+                *(end for end, _ in self._ends.values()),
+            )
+            for other in others:
+                other.close()
+            os.close(files[1])
+            os.dup2(files[0], 0)
+            os.close(files[0])
+            cpu_s, wall_s, number = ORDER.unpack(octets)
+            if files[2] != number:
+                os.dup2(files[2], number)
+                os.close(files[2])
+            gc.disable()  # reading makes no cycles that grow
+            bound_process(Bounds(cpu_s, wall_s or None))
+            serve(0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def _kill(self, descriptor: int) -> None:
+        _, reader = self._ends[descriptor]
+        self._poll.unregister(descriptor)
+        os.kill(reader, signal.SIGKILL)  # it is not reaped yet, so its number is its own
+
+    def _reap(self) -> None:
+        """Report the ends of readers."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._report(*ended)
+
+    def _report(self, reader: int, status: int) -> None:
+        descriptor = next(place for place, (_, each) in self._ends.items() if each == reader)
+        end, _ = self._ends.pop(descriptor)
+        with suppress(KeyError):
+            self._poll.unregister(descriptor)
+        with end, suppress(OSError):  # its starter may be gone
+            end.sendall(END.pack(os.waitstatus_to_exitcode(status)))
