@@ -137,6 +137,18 @@ def test_a_reader_ends_with_its_starter(call: str, real_readers: None) -> None:
         time.sleep(0.01)
 
 
+def test_a_reader_has_no_settings_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch, real_readers: None
+) -> None:
+    monkeypatch.setenv("MAILPROBE_SECRET_KEY", "secret")
+    monkeypatch.setattr(client, "PROGRAM", BOUND + "os.write(0, ' '.join(os.environ).encode())")
+    spawned = client.spawn(UPLOAD, [])
+    with spawned.connection as connection:
+        names = connection.recv(4096).decode().split()
+    spawned.process.wait()
+    assert set(names) <= {*client.ENVIRONMENT, "LC_ALL"}
+
+
 def _is_running(pid: int) -> bool:
     """A process that has ended may still wait for its new parent."""
     try:
