@@ -51,7 +51,7 @@ class ForkServer:
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._orders.fileno():
-                    if not self._take_order():
+                    if not self._receive_order():
                         return
                 elif descriptor in self._ends:
                     self._kill(descriptor)
@@ -59,7 +59,7 @@ class ForkServer:
                 self._woken.recv(4096)
             self._reap()
 
-    def _take_order(self) -> bool:
+    def _receive_order(self) -> bool:
         octets, files, _, _ = socket.recv_fds(self._orders, ORDER.size, 3)
         if not octets:
             return False

@@ -141,12 +141,16 @@ def test_a_reader_has_no_settings_and_no_secrets(
     monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
     monkeypatch.setenv("MAILPROBE_SECRET_KEY", "secret")
-    monkeypatch.setattr(client, "PROGRAM", BOUND + "os.write(0, ' '.join(os.environ).encode())")
-    spawned = client.spawn(UPLOAD, [])
-    with spawned.connection as connection:
-        names = connection.recv(4096).decode().split()
-    spawned.process.wait()
-    assert set(names) <= {*client.ENVIRONMENT, "LC_ALL"}
+    deed = "os.write(0, ' '.join(os.environ).encode())"
+    monkeypatch.setattr(client, "PROGRAM", program_of(deed, "process"))
+    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
+    with open("/dev/null") as file:
+        for spawned in (client.spawn(UPLOAD, []), client.forks.fork(UPLOAD, file.fileno())):
+            with spawned.connection as connection:
+                names = connection.recv(4096).decode().split()
+            spawned.process.wait()
+            assert names
+            assert set(names) <= {*client.ENVIRONMENT, "LC_ALL"}
 
 
 def _is_running(pid: int) -> bool:
