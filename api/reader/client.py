@@ -1,10 +1,8 @@
-"""Starts a reader process, and says what became of it.
+"""Starts a reader process, and reports how it ended.
 
-The process gets open files and a socket to its starter: no name of a file, no settings, no
-secret of the environment. A reader that fails, in whatever way, is a BadList of its file.
-
-The service has its readers forked by a server (`fork_server`), within milliseconds. `clean`
-needs one reader, and starts it.
+A fork server (`fork_server`) forks the readers of the service within milliseconds; `clean` needs
+only one, and starts it itself. A reader gets open files and a socket to its starter: no file
+names, no settings, no secrets of the environment. Any failure of a reader is a BadList of its file.
 """
 
 import os
@@ -75,7 +73,10 @@ def spawn(bounds: Bounds, files: Sequence[int]) -> Spawned:
 
 
 def start(program: str, arguments: Sequence[int], files: Sequence[int] = ()) -> Spawned:
-    """Start a process that has nothing of ours but these open files and a socket."""
+    """Start a process with these open files and a socket to us, and nothing else of this process.
+
+    Raises OSError.
+    """
     ours, theirs = socket.socketpair()
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     try:

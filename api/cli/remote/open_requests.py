@@ -82,7 +82,7 @@ async def read_whole(response: httpx.Response, octets_max: int) -> bytes:
 
 
 def results_of(octets: bytes) -> list[bytes]:
-    """Each result of a batch as its JSON; what is none is passed on, for its reader to refuse."""
+    """Return each result of a batch as JSON. Whatever else it holds is returned too: the caller rejects it."""
     try:
         return [bytes(raw) for raw in msgspec.json.decode(octets, type=_Batch).results]
     except (msgspec.DecodeError, UnicodeDecodeError):

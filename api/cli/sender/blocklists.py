@@ -2,7 +2,7 @@
 
 A list that does not answer our resolver says "not listed" for every address, and one that has
 ended may list every address. So each list's test entries are asked for first (RFC 5782 5): one
-that is always listed, and one that never is. A list that fails either says nothing of ours.
+that is always listed, and one that never is. If a list fails either test, its answer about our address is ignored.
 """
 
 from collections.abc import Sequence
