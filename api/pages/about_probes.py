@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
+from mailprobe.engine.smtp.left_connections import LEFT_S
+from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
 from mailprobe.engine.smtp.session.session import IDLE_S
@@ -74,6 +76,17 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
             f"{_time(settings.read_s)} for the connection, the greeting and each reply; "
             f"{_time(settings.probe_s)} for a recipient in all; {CONVERSATIONS_MAX} exchanges",
             "a client waits for the answer",
+        ),
+        (
+            "waiting for a host that was slow, when a list is asked again",
+            f"{_time(PATIENT_READ_S)} for each reply, {_time(PATIENT_S)} for a recipient, on at most "
+            f"{PATIENT_CONNECTIONS} connections",
+            "a pause before the greeting, a callout or a tarpit is waited out",
+        ),
+        (
+            "a connection that was closed while the host still owed a reply",
+            f"counts as open until the host closes it, at most {_time(LEFT_S)}",
+            "the host may count it, too",
         ),
         (
             "an idle connection",
