@@ -65,9 +65,11 @@ TALK: dict[Stage, dict[str, Stage]] = {
     Stage.CLOSED: {},
 }
 
-# RFC 2920 3.1: these may stand anywhere in a group; QUIT only at its end.
+# RFC 2920 3.1: these may stand anywhere in a group; NOOP and QUIT only at its end.
 PIPELINED = ("MAIL", "RCPT", "RSET")
-IN_ONE_GROUP = frozenset((verb, next_) for verb in PIPELINED for next_ in (*PIPELINED, "QUIT"))
+IN_ONE_GROUP = frozenset(
+    (verb, next_) for verb in PIPELINED for next_ in (*PIPELINED, "NOOP", "QUIT")
+)
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):  # built for each recipient, in 0.1 µs

@@ -91,6 +91,7 @@ class Pool:
         "prompt",
         "read_s",
         "recipient_read",
+        "refused_promptly_at",
         "renamings",
         "restart_clock",
         "room_at",
@@ -148,6 +149,7 @@ class Pool:
         self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
+        self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.slow = False  # a reply was ever late, or did not come in time
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened

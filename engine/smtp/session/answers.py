@@ -38,7 +38,8 @@ def recipient_answered(
     session.transaction.domains.add(domain_of(asked))
     if not positive:
         count_refusal(session, refusal_outcome(reply, reading))
-        session.refused_promptly = session.refused_promptly or not session.received.late
+        if not session.received.late:
+            session.host.refused_promptly_at = session.connection.received_at
     if reply.code == 421:
         received.refusal = Cause(
             Outcome.CONVERSATION_FAILED,

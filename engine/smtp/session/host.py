@@ -24,6 +24,7 @@ class SessionHost(Protocol):
     late_s: float  # a reply that takes longer is late
     wary: bool  # its replies did not match commands before: prove each verdict by itself
     slow_to_answer: bool  # one of its replies was late recently: likewise
+    refused_promptly_at: float  # its latest refusal that was not late
     terms: Terms
     controls: HostControls
     renamings: Renamings

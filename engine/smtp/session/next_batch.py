@@ -1,6 +1,7 @@
 """Choosing the recipients of the next batch of a session, and beginning it."""
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.evidence import ConnectionAttempt
@@ -10,15 +11,22 @@ from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.failures import return_probes
 from mailprobe.engine.smtp.session.limited import is_known_already
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX
+from mailprobe.engine.smtp.session.proof import may_be_slow_to_refuse, needs_check
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, RESETS_MAX
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
 
+TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
+
 
 def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
-    """The recipients of the next batch; a control that is due goes first, then tests."""
+    """The recipients of the next batch: a control that is due, else listed ones, then tests.
+
+    A listed address that is refused as unknown makes the test of its domain needless, so the
+    tests are a session's last questions.
+    """
     now, asked = session.now(), due_control(session)
     if asked:
         return openable(session, asked)
@@ -27,9 +35,59 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         return []
     if now >= session.limits.until:
         session.limits.update(now)
-    room, recipients_max = room_for(session), min(RECIPIENTS_MAX, session.limits.per_connection)
-    while session.tests and len(asked) < room:
+    room = room_for(session)
+    if not must_test(session, now):
+        pick_listed(session, asked, min(room, left_to(session) - len(session.tests)), now)
+    while session.tests and len(asked) < room and not session.host.any_waiting():
+        if asked and not session.transaction.may_share(asked, session.tests[0]):
+            break
         asked.append(session.tests.popleft())
+    if not asked:  # what is left of the room is the tests'
+        return pick_tests(session)
+    add_tests(session, asked, room, now)
+    return openable(session, asked)
+
+
+def pick_tests(session: "SmtpSession") -> list[PendingProbe]:
+    """The tests that are due, as far as the session may send them; they stay if it may not."""
+    drop_needless_tests(session)
+    asked: list[PendingProbe] = []
+    for test in islice(session.tests, max(0, room_for(session))):
+        if asked and not session.transaction.may_share(asked, test):
+            break
+        asked.append(test)
+    if not asked or (
+        session.transaction.must_open(asked) and not session.transaction.may_open(asked)
+    ):
+        return []
+    for _ in asked:
+        session.tests.popleft()
+    return asked
+
+
+def must_test(session: "SmtpSession", now: float) -> bool:
+    """Does a request wait for a test, and has it too little time left to wait for others?
+
+    A host that is slow to refuse would not answer it in time.
+    """
+    if session.host.slow_to_answer:
+        return False
+    for test in session.tests:
+        for probe in test.domain.awaiting:
+            if not probe.deferred_start and probe.deadline - now < TEST_LEFT_S:
+                return True
+    return False
+
+
+def drop_needless_tests(session: "SmtpSession") -> None:
+    """A listed address has answered what these were to find out."""
+    if session.tests and not all(test.domain.testing for test in session.tests):
+        session.tests = deque(test for test in session.tests if test.domain.testing)
+
+
+def pick_listed(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
+    """Append the probes that wait, as far as this session may send them and test their domains."""
+    recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
     # If the host limits transactions, the test must fit into this one.
     spare = int(session.conversation.offer.transactions_max is not None and room > 1)
     untested: set[str] = set()
@@ -37,13 +95,15 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         domain: DomainAcceptance = probe.domain_here
         if (probe.objections or probe.accepted) and is_known_already(session, probe, now):
             if probe.outcome is None and not domain.testing:
-                asked.append(new_test(session, domain, deferred_start=probe.deferred_start))
+                session.tests.append(new_test(session, domain, deferred_start=probe.deferred_start))
+                room -= 1
             continue
         if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
             untested.add(probe.domain)
-        if session.recipients + len(asked) + 1 + len(untested) > recipients_max:
+        tests = len(session.tests) + len(untested)
+        if session.recipients + len(asked) + 1 + tests > recipients_max:
             session.host.requeue(probe)  # its domain's test would not fit here
-            session.leaving = session.leaving or not asked
+            session.leaving = session.leaving or not (asked or session.tests)
             break
         if probe.smtputf8 and not session.conversation.offer.smtputf8:
             session.host.settle(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
@@ -52,14 +112,6 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
             break
         else:
             asked.append(probe)
-    add_tests(session, asked, room, now)
-    return openable(session, asked)
-
-
-def drop_needless_tests(session: "SmtpSession") -> None:
-    """A listed address has answered what these were to find out."""
-    if session.tests and not all(test.domain.testing for test in session.tests):
-        session.tests = deque(test for test in session.tests if test.domain.testing)
 
 
 def due_control(session: "SmtpSession") -> list[PendingProbe]:
@@ -84,24 +136,33 @@ def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingP
     return asked
 
 
-def room_for(session: "SmtpSession") -> int:
-    offer = session.conversation.offer
+def left_to(session: "SmtpSession") -> int:
+    """How many recipients the session may still send if each is refused."""
     recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
-    room = min(session.refusals_max - session.refusals, recipients_max - session.recipients)
+    return min(session.refusals_max - session.refusals, recipients_max - session.recipients)
+
+
+def room_for(session: "SmtpSession") -> int:
+    """How many recipients the next batch may have."""
+    offer, room = session.conversation.offer, left_to(session)
     if not offer.pipelining:
         return min(room, 1)
+    if session.transaction.resets >= RESETS_MAX and may_be_slow_to_refuse(session):
+        return min(room, 1)  # of several, the last one's reply could not be proven
     return min(room, session.host.window(), session.transaction.recipients_max)
 
 
 def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
-    """Append the random address behind the real ones if there is room.
+    """Append the random address behind a request's, if nothing else waits.
 
-    If the batch is full, a test follows only once a real address was accepted.
+    In all other cases a test follows only once a listed address was accepted.
     """
-    if len(asked) >= room:
+    if len(asked) >= room or session.host.any_waiting():
         return
     for probe in list(asked):
-        if isinstance(probe, Probe) and probe.domain_here.needs_test(now):
+        if not isinstance(probe, Probe) or probe.deferred_start:
+            continue
+        if probe.domain_here.needs_test(now):
             asked.append(new_test(session, probe.domain_here, deferred_start=probe.deferred_start))
             if len(asked) >= room:
                 return
@@ -144,6 +205,10 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
             each.domain.test_sent = each.domain.testing
             if each.deferred_start:  # only silence ends the wait for its reply
                 received.until = float("inf")
+    if not received.tests and needs_check(session, asked):
+        received.checked = received.check_due = True
+        received.recipients.append(wire.NOOP)
+        session.transaction.resets += 1
     if not received.until:
         received.until = float("inf")
     received.alone = not received.pipelined and len(asked) == 1 and not received.noted

@@ -12,9 +12,10 @@ from mailprobe.engine.smtp.session.failures import drop_replies
 from mailprobe.engine.smtp.session.late import catch_up
 from mailprobe.engine.smtp.session.limited import release_limited
 from mailprobe.engine.smtp.session.proof import (
-    accepts_at_random,
     begin_quiet,
     expect_surplus,
+    judge_check,
+    may_owe_refusal,
     proves,
     release_proven,
 )
@@ -76,9 +77,22 @@ def received_all(
             break
         turn = None
     else:
+        if received.check_due and not check_answered(session, received):
+            process_proven(session, received)
+            return False
         if session.conversation.unread:
             raise OutOfStep("more replies than commands")
     process_proven(session, received)
+    return True
+
+
+def check_answered(session: "SmtpSession", received: BatchReplies) -> bool:
+    """Has the reply to the NOOP behind the recipients come? Raises OutOfStep where it is none."""
+    turn = session.connection.already_received()
+    if turn is None:
+        return False
+    received.check_due = False
+    judge_check(session, turn)
     return True
 
 
@@ -102,7 +116,7 @@ def batch_answered(session: "SmtpSession", received: BatchReplies) -> float | No
     expect_surplus(session, received.first_at - received.began, received.gap_s_max)
     if received.proven and received.proven == received.place:
         session.pairing_suspect = False
-    elif accepts_at_random(session, received):
+    elif may_owe_refusal(session, received):
         session.pairing_suspect = True
     silent = session.connection.silent_s() >= session.unproven.quiet_s
     if turns and silent and not session.pairing_suspect:

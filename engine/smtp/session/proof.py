@@ -5,6 +5,7 @@ Held verdicts are settled after a silence, or are sent once more when the connec
 """
 
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,13 @@ from mailprobe.engine.smtp.session.limited import count_unproven
 from mailprobe.engine.smtp.session.requeue import requeue_doubted
 from mailprobe.engine.smtp.session.terms import batch_refused
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
-from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, Stage
+from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, SmtpReply, Stage
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
+
+PROMPT_S = 60.0  # after a prompt refusal the host is not expected to be slow to refuse
+NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 
 
 def proves(session: "SmtpSession", asked: PendingProbe, reply: SmtpReply) -> bool:
@@ -51,15 +55,34 @@ def proves(session: "SmtpSession", asked: PendingProbe, reply: SmtpReply) -> boo
     return False
 
 
-def accepts_at_random(session: "SmtpSession", received: BatchReplies) -> bool:
-    """Was a random address accepted by a host that may only be slow to refuse it?"""
+def may_be_slow_to_refuse(session: "SmtpSession") -> bool:
+    """Has the host refused nobody promptly of late? Then its silence may be an owed refusal."""
+    return session.connection.received_at >= session.host.refused_promptly_at + PROMPT_S
+
+
+def needs_check(session: "SmtpSession", asked: Sequence[PendingProbe]) -> bool:
+    """Must NOOP follow these recipients in one write (RFC 2920 3.1), to count their replies?
+
+    If the host doubles a reply, the last of several recipients gets another's. Its own would
+    follow at once, unless it is a refusal and the host is slow to refuse. Then that refusal
+    comes in the place of the reply to NOOP.
+    """
     return (
-        received.tests
-        and not session.refused_promptly
-        and any(
-            turn.reply.positive and isinstance(asked, CatchAllTest)
-            for asked, turn in zip(session.unanswered, received.exchanges, strict=False)
-        )
+        len(asked) > 1
+        and session.conversation.offer.pipelining
+        and session.transaction.resets < RESETS_MAX
+        and may_be_slow_to_refuse(session)
+    )
+
+
+def may_owe_refusal(session: "SmtpSession", received: BatchReplies) -> bool:
+    """Was a random address, or the last of several, accepted by a host that is slow to refuse?"""
+    turns = received.exchanges
+    if received.checked or not turns or not may_be_slow_to_refuse(session):
+        return False
+    return (len(received.sent) > 1 and turns[-1].reply.positive) or any(
+        turn.reply.positive and isinstance(asked, CatchAllTest)
+        for asked, turn in zip(session.unanswered, turns, strict=False)
     )
 
 
@@ -75,9 +98,6 @@ def expect_surplus(session: "SmtpSession", first_s: float, gap_s: float) -> None
         gap_s = max(gap_s, usual_s)
     if gap_s > QUIET_S / 2:
         session.unproven.expect_surplus(gap_s)
-
-
-NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 
 
 async def prove(session: "SmtpSession") -> bool:
@@ -126,7 +146,18 @@ def noop_answered(session: "SmtpSession") -> bool:
     if turn is None:
         connection.check_clock(float("inf"))
         return False
-    session.checking, code = False, turn.reply.code
+    session.checking = False
+    judge_check(session, turn)
+    session.pairing_suspect = False
+    # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
+    own_by = connection.sent_at + min(QUIET_MARGIN * session.host.usual_s, QUIET_S_MAX)
+    session.quiet_until = max(connection.received_at, own_by) + session.unproven.quiet_s
+    return True
+
+
+def judge_check(session: "SmtpSession", turn: CommandReply) -> None:
+    """The reply to NOOP has come. Raises OutOfStep where it is none, or ConnectionLost."""
+    connection, code = session.connection, turn.reply.code
     session.recorder.record_opening(session.unanswered, turn)
     if code == 421:
         raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
@@ -135,11 +166,6 @@ def noop_answered(session: "SmtpSession") -> bool:
     if not turn.reply.positive and (late or not unknown):
         raise OutOfStep(f"{code} in answer to NOOP")
     session.pairing.check_names_none(turn.reply, ())
-    session.pairing_suspect = False
-    # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
-    own_by = connection.sent_at + min(QUIET_MARGIN * session.host.usual_s, QUIET_S_MAX)
-    session.quiet_until = max(connection.received_at, own_by) + session.unproven.quiet_s
-    return True
 
 
 def while_silent(session: "SmtpSession") -> float | None:

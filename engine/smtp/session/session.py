@@ -37,7 +37,12 @@ from mailprobe.engine.smtp.session.limited import (
     count_refusal,
     may_be_limit,
 )
-from mailprobe.engine.smtp.session.next_batch import begin_batch, pick_recipients
+from mailprobe.engine.smtp.session.next_batch import (
+    begin_batch,
+    must_test,
+    pick_recipients,
+    pick_tests,
+)
 from mailprobe.engine.smtp.session.pipelined import (
     batch_answered,
     process_oldest,
@@ -113,7 +118,6 @@ class SmtpSession:
         "recipients",
         "recorder",
         "refusals",
-        "refused_promptly",
         "tests",
         "tls_of_all",
         "tls_wanted",
@@ -158,7 +162,6 @@ class SmtpSession:
         self.early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self.pairing_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
         self.checking = False  # that reply is awaited
-        self.refused_promptly = False  # the host is not slow to refuse
         self.quiet_until = 0.0  # end of the silence that proves them; 0: none
         self._idle_until = 0.0
         self.late = False  # the oldest unanswered recipient takes much longer than usual
@@ -243,6 +246,7 @@ class SmtpSession:
                 elif self.leaving or self.spent or not await self._wait():
                     break
             await prove(self)
+            await self._send_last_tests()
             await self._send_controls()
             if not self.batches and self.connection.unread():
                 mistake = RemoteProtocolError("it spoke without being asked")
@@ -291,10 +295,22 @@ class SmtpSession:
         """Is it time to confirm the verdicts, as nothing else is to be sent?"""
         return bool(self.confirmation.verdicts) and self.now() >= self.confirmation.due_at
 
+    @property
+    def _has_failed(self) -> bool:
+        return self.error is not None or self.received.refusal is not None
+
+    async def _send_last_tests(self) -> None:
+        """Send the tests that are due before the session ends, if it can still send."""
+        while not self._has_failed and self.connection.usable and not self._permit_lost:
+            asked = pick_tests(self)
+            if not asked:
+                return
+            await self._send_batch(asked)
+            await prove(self)
+
     async def _send_controls(self) -> None:
         """Confirm the last verdicts of the session, if it can still send."""
-        has_failed = self.error is not None or self.received.refusal is not None
-        if has_failed or not (self.connection.usable and self.may_send_control):
+        if self._has_failed or not (self.connection.usable and self.may_send_control):
             return
         control = self.confirmation.next_control(self.now())
         if control is None:
@@ -454,7 +470,8 @@ class SmtpSession:
             if not in_words and may_be_limit(self, probe, reply, reading, outcome):
                 return None
             count_refusal(self, outcome)
-            self.refused_promptly = self.refused_promptly or not self.received.late
+            if not self.received.late:
+                self.host.refused_promptly_at = self.connection.received_at
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
@@ -496,9 +513,9 @@ class SmtpSession:
             self._yield_if_needed(now)
         probe = None
         if (
-            not (self.leaving or self.tests)
+            not (self.leaving or (self.tests and must_test(self, now)))
             and not (self.confirmation.verdicts and self.confirmation.is_urgent())
-            and self.refusals < self.refusals_max
+            and self.refusals + len(self.tests) < self.refusals_max
             and self.recipients < RECIPIENTS_MAX - 1
             and self.recipients < self.limits.per_connection - 1
         ):

@@ -93,12 +93,12 @@ class Transaction:
             return True
         return self.resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
 
-    def may_share(self, asked: Sequence[PendingProbe], probe: Probe) -> bool:
+    def may_share(self, asked: Sequence[PendingProbe], probe: PendingProbe) -> bool:
         """May the probe join these in one transaction? LIMITS and SMTPUTF8 decide."""
-        if probe.smtputf8 != asked[-1].smtputf8:  # `asked` are alike
+        if isinstance(probe, Probe) and probe.smtputf8 != asked[-1].smtputf8:  # `asked` are alike
             return False
         domains_max = self._conversation.offer.domains_max
         if domains_max is None:
             return True
-        domains = {domain_of(each) for each in asked} | {probe.domain}
+        domains = {domain_of(each) for each in (*asked, probe)}
         return len(domains) <= domains_max

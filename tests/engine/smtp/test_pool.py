@@ -252,7 +252,7 @@ async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(au
 
 
 @pytest.mark.parametrize(
-    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.47, [8]), (0.05, 0.42, [6, 3])]
+    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.51, [8]), (0.05, 0.44, [6, 3])]
 )
 async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
     autojump_clock, connect_s, took_s, turnarounds

@@ -209,9 +209,9 @@ def test_a_group_is_one_write_and_is_answered_in_its_order():
 
 
 PAIRS = {  # a command, and those that may stand behind it before it is answered
-    "MAIL": {"RCPT", "RSET", "QUIT"},
-    "RCPT": {"RCPT", "RSET", "QUIT"},
-    "RSET": {"MAIL", "RSET", "QUIT"},
+    "MAIL": {"RCPT", "RSET", "NOOP", "QUIT"},
+    "RCPT": {"RCPT", "RSET", "NOOP", "QUIT"},
+    "RSET": {"MAIL", "RSET", "NOOP", "QUIT"},
     "EHLO": set(),
     "STARTTLS": set(),
     "QUIT": set(),
@@ -220,7 +220,7 @@ PAIRS = {  # a command, and those that may stand behind it before it is answered
 
 @pytest.mark.parametrize(("before", "after"), list(product(PAIRS, COMMANDS)))
 def test_what_may_stand_behind_what_in_a_group(before, after):
-    """RFC 2920: EHLO and QUIT are always the last of their group."""
+    """RFC 2920: EHLO, NOOP and QUIT are always the last of their group."""
     conversation = pipelining() if before != "RCPT" else pipelining((MAIL, b"250 Ok\r\n"))
     conversation.send(COMMANDS[before])
     if after in PAIRS[before]:
