@@ -7,8 +7,9 @@ without one, nothing is reported and no extra clock is read.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED
+from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 from mailprobe.engine.verdict import Outcome
 
@@ -20,7 +21,8 @@ OWN_RULES: tuple[str, ...] = (
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
-    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, CHANGED_RULE),
+    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
+    *(CHANGED_RULE, BUDGET_RULE),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
 )
 
@@ -59,6 +61,12 @@ class Observer(Protocol):
     def limit_lowered(self) -> None:
         """The limit of connections to a mail host was lowered."""
 
+    def recipient_refused(self, operator: str) -> None:
+        """A recipient was refused for good at a host of this operator or software."""
+
+    def budget_lacking(self, operator: str, *, random: bool) -> None:
+        """A host bears no more refusals from us, so an address, or a random one, was not sent."""
+
     def host_backed_off(self, *, refused: bool) -> None:
         """A mail host is in back-off: it refused us (`refused`), or could not be reached."""
 
@@ -75,6 +83,8 @@ class NoObserver:
     def connected(self, *, greeted: bool) -> None: ...
     def session_reused(self) -> None: ...
     def limit_lowered(self) -> None: ...
+    def recipient_refused(self, operator: str) -> None: ...
+    def budget_lacking(self, operator: str, *, random: bool) -> None: ...
     def host_backed_off(self, *, refused: bool) -> None: ...
 
 

@@ -6,7 +6,7 @@ are documented in docs/verdicts.md. Pure: no clock, no network.
 
 from typing import NamedTuple
 
-from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED
+from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict
 
@@ -29,6 +29,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.CATCH_ALL: VerdictCause("catch_all", "host"),
     Outcome.MAILBOX_FULL: VerdictCause("full", "address"),
     Outcome.NEEDS_SMTPUTF8: VerdictCause("needs_smtputf8", "host"),
+    Outcome.HOST_BUDGET: VerdictCause("host_budget", "host"),
     Outcome.HOST_CHANGED: VerdictCause("host_changed", "host"),
 }
 
@@ -39,6 +40,7 @@ BY_RULE: dict[str, VerdictCause] = {
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
     RANDOM_UNANSWERED: VerdictCause("untested", "host"),
+    RANDOM_UNASKED: VerdictCause("untested", "host"),
     # Not the network's: one result cannot tell a dead host from a closed port 25.
     "clock.connect": VerdictCause("timeout", "host"),
     "clock.permit": VerdictCause("no_connection_free", "us"),

@@ -32,6 +32,7 @@ Reason = Literal[
     "host_down",
     "host_error",
     "host_changed",
+    "host_budget",
     "timeout",
     "no_connection_free",
     "resolver",
@@ -43,7 +44,7 @@ Reason = Literal[
 PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
-        *("no_connection_free", "resolver", "untested", "host_changed"),
+        *("no_connection_free", "resolver", "untested", "host_changed", "host_budget"),
     )
 )
 # `us` is this machine: its address, its names, its reputation. `network` lies between.
@@ -69,6 +70,7 @@ class Outcome(Enum):
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
+    HOST_BUDGET = "host_budget"  # not asked: it bears no more refusals from us at the moment
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
@@ -104,6 +106,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.CONVERSATION_FAILED: Rung("unknown", False, 0.50, "smtp"),
     Outcome.TIMED_OUT: Rung("unknown", False, 0.50, "smtp_timeout"),
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
+    Outcome.HOST_BUDGET: Rung("unknown", False, 0.50, None),
     Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
 }
 

@@ -15,6 +15,7 @@ from mailprobe.api.rest.errors import TABLE as REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute, OurFault
 from mailprobe.engine import deciding_rules
+from mailprobe.engine.smtp.operators import budget_labels
 from mailprobe.engine.verdict import LADDER, Outcome
 from mailprobe.storage.store import Store
 
@@ -96,6 +97,13 @@ def families() -> tuple[Family, ...]:
                "Times the connection limit of a mail host was lowered."),
         Family("counter", "mailprobe_smtp_rests", "Times a mail host got a back-off.",
                ("cause",), (("refused",), ("unreachable",))),
+        Family("counter", "mailprobe_smtp_recipients_refused", "Recipients refused for good.",
+               ("operator",), tuple((label,) for label in budget_labels()), sparse=True),
+        Family("counter", "mailprobe_smtp_budget_lacking",
+               "Recipients not sent because the host bears no more refusals.",
+               ("operator", "recipient"),
+               tuple((label, kind) for label in budget_labels() for kind in ("listed", "random")),
+               sparse=True),
         Family("gauge", "mailprobe_smtp_connections_open", "Open connections to mail hosts."),
         Family("gauge", "mailprobe_smtp_hosts", "Mail hosts with state in memory."),
         Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts in back-off."),

@@ -57,6 +57,8 @@ class Metrics:
         self._connections = row.numbers("mailprobe_smtp_connections")
         self._reused = row.numbers("mailprobe_smtp_sessions_reused")
         self._lowered = row.numbers("mailprobe_smtp_limits_lowered")
+        self._refused = row.numbers("mailprobe_smtp_recipients_refused")
+        self._unbudgeted = row.numbers("mailprobe_smtp_budget_lacking")
         self._backoffs = row.numbers("mailprobe_smtp_rests")
         self._requests = row.numbers("mailprobe_requests")
         self._request_s = row.numbers("mailprobe_request_seconds")
@@ -96,6 +98,12 @@ class Metrics:
 
     def limit_lowered(self) -> None:
         self._lowered.add()
+
+    def recipient_refused(self, operator: str) -> None:
+        self._refused.add((operator,))
+
+    def budget_lacking(self, operator: str, *, random: bool) -> None:
+        self._unbudgeted.add((operator, "random" if random else "listed"))
 
     def host_backed_off(self, *, refused: bool) -> None:
         self._backoffs.add(("refused" if refused else "unreachable",))

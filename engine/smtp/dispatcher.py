@@ -49,6 +49,7 @@ from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import LADDER, Outcome
 
@@ -83,6 +84,7 @@ class ProbeDispatcher:
         "_tasks",
         "_waiting",
         "_watched",
+        "budgets",
         "closing",
         "dial",
         "domains",
@@ -90,6 +92,7 @@ class ProbeDispatcher:
         "host_memory",
         "left_connections",
         "observer",
+        "operators",
         "patient_pools",
         "permits",
         "pools",
@@ -114,6 +117,8 @@ class ProbeDispatcher:
         self.observer = observer
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
+        self.operators = operators
+        self.budgets = RefusalBudgets(partial(RefusalBudget, *operators.refusals_of("")[::-1]))
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
         self.closing = False

@@ -1,8 +1,9 @@
-"""Finds the mail operator of a host, and its limits on connections and recipients.
+"""Finds the mail operator of a host, and its limits on connections, recipients and refusals.
 
 Thousands of domains share one operator's hosts. `data/operators.toml` names the
 operators by the ending of their exchanges' names. An operator may have a lower
-limit of connections, or accept only one recipient per transaction.
+limit of connections, or accept only one recipient per transaction. How many refused
+recipients a host bears is known of operators, and of mail servers by their greeting.
 
 Microsoft names an exchange after the domain that it serves. Its consumer
 mail and its tenants share the ending `mx.microsoft`. So an ending may have
@@ -15,9 +16,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from mailprobe.engine.smtp.refusal_budget import Allowance
 
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
+
+OTHERS = "other"  # hosts of no operator and no software that we know
+STRICT = Allowance(session=2, hour=8, share=0.5)  # where no file says otherwise
 
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
@@ -27,6 +34,7 @@ class MailOperator:
     """One operator: its id in the reply rules, and its limits."""
 
     id: str
+    refusals: Allowance | None = None
     connections_max: int | None = None
     one_each: bool = False
 
@@ -38,10 +46,25 @@ class MailOperators:
         self,
         by_ending: Mapping[str, MailOperator],
         by_brand: Mapping[tuple[str, str], MailOperator] | None = None,
+        by_greeting: Mapping[str, tuple[str, Allowance]] | None = None,
+        others: Allowance = STRICT,
     ) -> None:
-        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending."""
+        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending.
+
+        `by_greeting`: a word of a greeting -> the id and the allowance of that software.
+        """
         self._by_ending = by_ending
         self._by_brand = by_brand or {}
+        self._by_greeting = by_greeting or {}
+        self._others = others
+
+    def refusals_of(self, greeting: str) -> tuple[str, Allowance]:
+        """The id and the allowance of the software that greets so; of all others by default."""
+        greeting = greeting.lower()
+        for word, row in self._by_greeting.items():
+            if word in greeting:
+                return row
+        return OTHERS, self._others
 
     def find(self, host: str) -> MailOperator | None:
         """The operator of this host name (lower case, no dot at the end), or None."""
@@ -59,12 +82,32 @@ class MailOperators:
         return self._by_brand.get((ending, brand))
 
 
+def budget_labels() -> tuple[str, ...]:
+    """The names of all allowances of refusals, for metrics."""
+    rows = tomllib.loads(OPERATORS_FILE.read_text("utf-8"))
+    named = [row["id"] for row in (*rows["site"], *rows["software"]) if "refusals" in row]
+    return tuple(dict.fromkeys((*named, OTHERS)))
+
+
 def load_operators() -> MailOperators:
     by_ending: dict[str, MailOperator] = {}
     by_brand: dict[tuple[str, str], MailOperator] = {}
-    for row in tomllib.loads(OPERATORS_FILE.read_text("utf-8"))["site"]:
-        site = MailOperator(row["id"], row.get("connections_max"), row.get("one_each", False))
+    rows = tomllib.loads(OPERATORS_FILE.read_text("utf-8"))
+    for row in rows["site"]:
+        site = MailOperator(
+            row["id"],
+            _allowance(row.get("refusals")),
+            row.get("connections_max"),
+            row.get("one_each", False),
+        )
         by_ending |= dict.fromkeys(row["endings"], site)
         for ending, brands in row.get("brands", {}).items():
             by_brand |= {(ending, brand): site for brand in brands}
-    return MailOperators(by_ending, by_brand)
+    by_greeting = {
+        row["greeting"]: (row["id"], Allowance(**row["refusals"])) for row in rows["software"]
+    }
+    return MailOperators(by_ending, by_brand, by_greeting, Allowance(**rows["refusals"]))
+
+
+def _allowance(row: dict[str, Any] | None) -> Allowance | None:
+    return None if row is None else Allowance(**row)

@@ -14,6 +14,7 @@ from mailprobe.engine import (
     in_order,
     open_answers,
 )
+from mailprobe.engine.smtp.operators import budget_labels
 from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import HOST_PROFILES, new_host
@@ -135,7 +136,7 @@ async def test_nothing_that_is_told_names_anybody(autojump_clock):
         async with open_test_engine(network, observer=diary) as engine:
             await verify(engine, "known@shop.test", "ann@broken.test", "ann@-.test", "\N{BELL}@x.y")
     words = {word for _, said in diary.entries for word in said if isinstance(word, str)}
-    assert words <= {*deciding_rules(), "mx", "addresses"}
+    assert words <= {*deciding_rules(), "mx", "addresses", *budget_labels()}
 
 
 async def test_look_ups_are_certain_or_failed_and_not_made_twice(autojump_clock):

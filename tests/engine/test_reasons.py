@@ -86,7 +86,12 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         *(Outcome.SYNTAX, Outcome.DISPOSABLE, Outcome.NO_MX, Outcome.RESOLVER_FAILED),
     )
     cause = cause_by_result(judge("ann@shop.test", outcome, mx_found=found))
-    untold = (Outcome.MAILBOX_FULL, Outcome.NEEDS_SMTPUTF8, Outcome.HOST_CHANGED)
+    untold = (
+        Outcome.MAILBOX_FULL,
+        Outcome.NEEDS_SMTPUTF8,
+        Outcome.HOST_CHANGED,
+        Outcome.HOST_BUDGET,
+    )
     if outcome in BY_OUTCOME and outcome not in untold:
         assert cause == BY_OUTCOME[outcome]
     elif outcome is Outcome.TIMED_OUT:

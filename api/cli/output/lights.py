@@ -53,6 +53,7 @@ WORDS: dict[str, str] = {
     "host_down": "mail host cannot be reached",
     "host_error": "mail host broke off",
     "host_changed": "host contradicts itself",
+    "host_budget": "host bears no more refusals for now",
     "timeout": "no answer in time",
     "no_connection_free": "no connection of ours was free",
     "resolver": "DNS look-up failed",
@@ -63,7 +64,7 @@ WORDS: dict[str, str] = {
 # Reasons that need a mail host's reply to a recipient.
 ANSWERED: tuple[Reason, ...] = (
     *("accepted", "catch_all", "no_mailbox", "disabled", "full", "greylisted", "temporary"),
-    *("rate_limited", "policy", "unclear", "untested", "host_changed"),
+    *("rate_limited", "policy", "unclear", "untested", "host_changed", "host_budget"),
 )
 UNREACHED: tuple[Reason, ...] = ("host_down", "timeout", "host_error")
 OURS: tuple[Blame, ...] = ("us", "network")  # not the address's fault, nor the host's

@@ -28,7 +28,8 @@ def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
     A test that is under way decides by itself: a domain may accept all but a few addresses.
     """
     now = pool.now()
-    if domain.known(now) is not None or domain.test_sent or domain.accepts_most:
+    known = domain.known(now) not in (None, Acceptance.UNANSWERED, Acceptance.UNASKED)
+    if known or domain.test_sent or domain.accepts_most:
         return
     pool.controls.note_tested(domain, Acceptance.SOME)
     for probe in pool.dispatcher.domains.learn_from_listed(domain, now):

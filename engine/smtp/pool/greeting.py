@@ -85,6 +85,7 @@ class Greeter:
             preamble += connection.lines_of(turn)
             if not turn.reply.positive:
                 return self._refused(Step.BANNER, turn)
+            self._pool.greeted(" ".join(turn.reply.lines))
             step = Step.HELLO
             await connection.send(wire.ehlo(self._settings.helo_name))
             turn = await connection.receive_reply()

@@ -11,7 +11,9 @@ from mailprobe.engine.observer import Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.catchall import Domains
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.refusal_budget import RefusalBudgets
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import Outcome
 
@@ -27,6 +29,8 @@ class PoolHost(Protocol):
 
     settings: EngineSettings
     rules: Rules
+    operators: MailOperators
+    budgets: RefusalBudgets
     dial: Dial
     domains: Domains
     observer: Observer

@@ -25,7 +25,12 @@ from mailprobe.engine.smtp.pool.lateness import LATE_S, PROMPT_BATCHES, QUICK_RE
 from mailprobe.engine.smtp.pool.opening import ConnectionOpener
 from mailprobe.engine.smtp.pool.refusals import RefusalMemory
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S, ReplyPace
-from mailprobe.engine.smtp.pool.resting import cause_of_backoff, record_failure, reject_waiting
+from mailprobe.engine.smtp.pool.resting import (
+    NO_BUDGET,
+    cause_of_backoff,
+    record_failure,
+    reject_waiting,
+)
 from mailprobe.engine.smtp.pool.staffing import (
     BACKLOG_S,
     LATE_BACKLOG_S,
@@ -67,6 +72,7 @@ class Pool:
         "backoff",
         "backoff_cause",
         "behind",
+        "budget",
         "connections",
         "controls",
         "depth",
@@ -128,6 +134,7 @@ class Pool:
         self.read_s = patience.read_s(dispatcher.settings, patient)
         self.name = name
         self.host = host
+        self.budget = dispatcher.budgets.find(host)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.names_backoff_until = NEVER  # the latest back-off of one of them
@@ -180,10 +187,18 @@ class Pool:
         if site is None or site == self.operator:
             return
         self.operator = site
+        if site.refusals is not None:
+            self.budget.allowance, self.budget.label = site.refusals, site.id
         if site.one_each:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
+
+    def greeted(self, greeting: str) -> None:
+        """The host greets so: that may show its software, and so how many refusals it bears."""
+        if self.operator is None or self.operator.refusals is None:
+            software, allowance = self.dispatcher.operators.refusals_of(greeting)
+            self.budget.allowance, self.budget.label = allowance, software
 
     @property
     def is_quick(self) -> bool:
@@ -219,7 +234,19 @@ class Pool:
             self.dispatcher.hedges.hedge(self, probes)
 
     def room(self, held: int, *, at_end: bool = False) -> int:
-        """How many more probes would soon be sent, of the `held` that the scheduler holds back.
+        """How many more probes would soon be sent, of the `held` that the scheduler holds back."""
+        room = self._room(held, at_end=at_end)
+        if room <= 0 or not self.budget.allowance.is_bounded:
+            return room
+        self.room_at = MANY
+        now = self.now()
+        if self.budget.exhausted(now):
+            return ANSWERED_AT_ONCE - self.present
+        budgeted = max(1, self.budget.left(now) + self.budget.in_flight)
+        return min(room, budgeted - self.present)
+
+    def _room(self, held: int, *, at_end: bool) -> int:
+        """What the host's connections have room for.
 
         `at_end`: the list has nothing else to wait for, so it does not wait for a back-off to end.
 
@@ -300,6 +327,8 @@ class Pool:
             del self._idle[session]
             self._coming += 1
             session.interrupt()
+        elif self.budget.exhausted(self.now()):
+            self.budget_exhausted()
         elif needs_connection(self, hurried):
             self.connections += 1
             self.dispatcher.start(run_connection, self, None)
@@ -342,6 +371,8 @@ class Pool:
     def window(self) -> int:
         depth, width = self.depth, self.terms.limits.width
         depth = width if width < depth else depth
+        if self.pipelines is not None:  # then its greeting is known, and so what it bears
+            depth = min(depth, self.budget.allowance.session)
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
             return min(depth, VENTURED)  # network latency, or work for each recipient
         gap_s = self.pace.gap_s
@@ -436,6 +467,21 @@ class Pool:
 
     def leave_untested(self, domain: DomainAcceptance) -> None:
         repeat_test(self, domain)
+
+    def leave_unasked(self, domain: DomainAcceptance) -> None:
+        """The host bears no random address at the moment."""
+        self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
+        settle_awaiting(self, domain, Acceptance.UNASKED)
+
+    def recipient_refused(self) -> None:
+        self.dispatcher.observer.recipient_refused(self.budget.label)
+
+    def budget_exhausted(self) -> None:
+        """The host bears no more refusals: whoever waits here is not sent."""
+        for probe in self.waiting.pop_all():
+            if not self.session_ended(probe):
+                self.dispatcher.observer.budget_lacking(self.budget.label, random=False)
+                reject_waiting(self, probe, NO_BUDGET)
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         if gap_s >= 0 and not self.accepted_several:

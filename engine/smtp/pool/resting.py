@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
 from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
+NO_BUDGET = Cause(
+    Outcome.HOST_BUDGET, BUDGET_RULE, "the refusals that it bears from us in an hour are used up"
+)
 AVOID_S = 5.0  # an address that failed is avoided for so long
 
 

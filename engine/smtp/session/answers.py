@@ -18,7 +18,7 @@ from mailprobe.engine.smtp.session.batch import (
     domain_of,
 )
 from mailprobe.engine.smtp.session.causes import refusal_outcome
-from mailprobe.engine.smtp.session.limited import count_refusal, held_as_limit
+from mailprobe.engine.smtp.session.limited import count_answer, count_refusal, held_as_limit
 from mailprobe.engine.smtp.session.next_batch import new_test
 from mailprobe.engine.smtp.session.terms import objects_to_terms
 from mailprobe.engine.smtp.wire import CommandReply, SmtpReply
@@ -36,8 +36,10 @@ def recipient_answered(
     session.recipients += 1
     session.transaction.recipients += 1
     session.transaction.domains.add(domain_of(asked))
+    if reply.code < 500:
+        count_answer(session, refused=False)
     if not positive:
-        count_refusal(session, refusal_outcome(reply, reading))
+        count_refusal(session, reply, refusal_outcome(reply, reading))
         if not session.received.late:
             session.host.refused_promptly_at = session.connection.received_at
     if reply.code == 421:

@@ -42,7 +42,17 @@ def judged_by(session: "SmtpSession") -> int:
     return session.recipients - session.unjudged
 
 
-def count_refusal(session: "SmtpSession", outcome: Outcome) -> None:
+def count_answer(session: "SmtpSession", *, refused: bool) -> None:
+    """One of the recipients under way was answered."""
+    session.reserved -= 1
+    session.host.budget.answered(session.connection.received_at, refused=refused)
+
+
+def count_refusal(session: "SmtpSession", reply: SmtpReply, outcome: Outcome) -> None:
+    if reply.code >= 500:
+        count_answer(session, refused=True)
+        session.refused += 1
+        session.host.recipient_refused()
     session.refusals += 1
     session.transaction.refusals += 1
     if outcome is not Outcome.UNDELIVERABLE:
@@ -197,6 +207,8 @@ def count_unproven(session: "SmtpSession", received: BatchReplies) -> None:
         for reply, reading in readings
     )
     received.accepted_unproven, received.judged_unproven = accepted, accepted + condemned
+    for reply, _ in readings:
+        count_answer(session, refused=reply.code >= 500)
 
 
 def is_known_already(session: "SmtpSession", probe: Probe, now: float) -> bool:

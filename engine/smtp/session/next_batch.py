@@ -8,7 +8,12 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
+from mailprobe.engine.smtp.session.batch import (
+    BatchReplies,
+    CatchAllTest,
+    PendingProbe,
+    domain_of,
+)
 from mailprobe.engine.smtp.session.failures import return_probes
 from mailprobe.engine.smtp.session.limited import is_known_already
 from mailprobe.engine.smtp.session.proof import may_be_slow_to_refuse, needs_check
@@ -31,6 +36,8 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     if asked:
         return openable(session, asked)
     drop_needless_tests(session)
+    if session.host.budget.exhausted(now):
+        session.host.budget_exhausted()
     if not session.tests and not session.host.any_waiting():
         return []
     if now >= session.limits.until:
@@ -38,10 +45,6 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
     room = room_for(session)
     if not must_test(session, now):
         pick_listed(session, asked, min(room, left_to(session) - len(session.tests)), now)
-    while session.tests and len(asked) < room and not session.host.any_waiting():
-        if asked and not session.transaction.may_share(asked, session.tests[0]):
-            break
-        asked.append(session.tests.popleft())
     if not asked:  # what is left of the room is the tests'
         return pick_tests(session)
     add_tests(session, asked, room, now)
@@ -52,7 +55,10 @@ def pick_tests(session: "SmtpSession") -> list[PendingProbe]:
     """The tests that are due, as far as the session may send them; they stay if it may not."""
     drop_needless_tests(session)
     asked: list[PendingProbe] = []
-    for test in islice(session.tests, max(0, room_for(session))):
+    of_budget = session.host.budget.left_to_tests(session.now()) if session.tests else 0
+    if of_budget <= 0:
+        end_tests(session)
+    for test in islice(session.tests, max(0, min(room_for(session), of_budget))):
         if asked and not session.transaction.may_share(asked, test):
             break
         asked.append(test)
@@ -63,6 +69,14 @@ def pick_tests(session: "SmtpSession") -> list[PendingProbe]:
     for _ in asked:
         session.tests.popleft()
     return asked
+
+
+def end_tests(session: "SmtpSession") -> None:
+    """The host bears no random address at the moment: what was accepted stays untested."""
+    tests, session.tests = session.tests, deque()
+    for test in tests:
+        if test.domain.testing:
+            session.host.leave_unasked(test.domain)
 
 
 def must_test(session: "SmtpSession", now: float) -> bool:
@@ -139,7 +153,8 @@ def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingP
 def left_to(session: "SmtpSession") -> int:
     """How many recipients the session may still send if each is refused."""
     recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
-    return min(session.refusals_max - session.refusals, recipients_max - session.recipients)
+    of_budget = session.host.budget.left(session.now())
+    return min(session.refusals_left, recipients_max - session.recipients, of_budget)
 
 
 def room_for(session: "SmtpSession") -> int:
@@ -153,19 +168,30 @@ def room_for(session: "SmtpSession") -> int:
 
 
 def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
-    """Append the random address behind a request's, if nothing else waits.
+    """If nothing else waits: append the tests that are due, and those of requests' domains.
 
-    In all other cases a test follows only once a listed address was accepted.
+    In a list, a test never shares a batch with a listed address of its domain: that may be
+    refused, and a test follows only where one was accepted.
     """
+    room = min(room, len(asked) + session.host.budget.left_to_tests(now))
     if len(asked) >= room or session.host.any_waiting():
         return
-    for probe in list(asked):
+    listed = list(asked)
+    domains = {domain_of(each) for each in listed}
+    while (
+        session.tests
+        and len(asked) < room
+        and session.tests[0].domain.name not in domains
+        and session.transaction.may_share(asked, session.tests[0])
+    ):
+        asked.append(session.tests.popleft())
+    for probe in listed:
+        if len(asked) >= room:
+            return
         if not isinstance(probe, Probe) or probe.deferred_start:
             continue
         if probe.domain_here.needs_test(now):
-            asked.append(new_test(session, probe.domain_here, deferred_start=probe.deferred_start))
-            if len(asked) >= room:
-                return
+            asked.append(new_test(session, probe.domain_here, deferred_start=False))
 
 
 def new_test(
@@ -184,6 +210,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
     )
     session.batches += 1
     session.elsewhere.clear()
+    session.reserve(len(asked))
     received.began = session.now()
     received.idle_s = received.began - session.connection.received_at
     received.recipients = [wire.rcpt(each.mailbox) for each in asked]

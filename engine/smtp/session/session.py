@@ -34,6 +34,7 @@ from mailprobe.engine.smtp.session.late import become_late, catch_up, may_rerout
 from mailprobe.engine.smtp.session.limited import (
     BY_CODE,
     HeldRefusal,
+    count_answer,
     count_refusal,
     may_be_limit,
 )
@@ -118,6 +119,8 @@ class SmtpSession:
         "recipients",
         "recorder",
         "refusals",
+        "refused",
+        "reserved",
         "tests",
         "tls_of_all",
         "tls_wanted",
@@ -144,6 +147,8 @@ class SmtpSession:
         self.unanswered: deque[PendingProbe] = deque()  # of the batch under way
         self.transaction = Transaction(connection.conversation, host)
         self.refusals = 0
+        self.refused = 0  # of these: for good (5yz), as hosts that ban count them
+        self.reserved = 0  # recipients of the batch under way that the host's budget counts
         self.recipients = 0
         self.unjudged = 0  # refused for another reason than an unknown mailbox
         self.limits = host.terms.limits
@@ -179,21 +184,28 @@ class SmtpSession:
     def spent(self) -> bool:
         """No more recipients may be sent on this connection."""
         return (
-            self.refusals >= self.refusals_max
+            self.refusals_left <= 0
             or self.recipients >= self.limits.per_connection
             or self.recipients >= RECIPIENTS_MAX - (not self.tests)  # the last is a test's
             or not self.connection.usable
         )
 
     @property
-    def refusals_max(self) -> int:
-        """Refusals of listed and random addresses: one less where a control may be refused."""
+    def _refusals_allowed(self) -> int:
+        """How many more recipients may be refused in this session."""
+        of_host = self.host.budget.allowance.session - self.refused
+        return min(REFUSALS_MAX - self.refusals, of_host)
+
+    @property
+    def refusals_left(self) -> int:
+        """Of these, listed and random addresses: one less where a control may be refused."""
         controls = self.host.controls
-        return REFUSALS_MAX - (controls.comparable and self.now() < controls.watched_until)
+        watched = controls.comparable and self.now() < controls.watched_until
+        return self._refusals_allowed - watched
 
     def _end_unconfirmed(self) -> None:
         """The session ends. Without a refusal left for a control, ask again elsewhere, once."""
-        if self.refusals >= REFUSALS_MAX:
+        if self._refusals_allowed <= 0:
             for probe in self.confirmation.withdraw_refusals():
                 requeue_uncounted(self.host, probe)
         self.confirmation.end(self.now())
@@ -201,10 +213,10 @@ class SmtpSession:
     @property
     def may_send_control(self) -> bool:
         """Is there room for one more recipient, which may be refused?"""
-        within_limits = self.refusals < REFUSALS_MAX and self.recipients < min(
-            RECIPIENTS_MAX, self.limits.per_connection
-        )
-        return within_limits and not self._permit_lost
+        recipients_max = min(RECIPIENTS_MAX, self.limits.per_connection)
+        within_limits = self._refusals_allowed > 0 and self.recipients < recipients_max
+        within_budget = self.host.budget.left(self.now()) > 0
+        return within_limits and within_budget and not self._permit_lost
 
     def interrupt(self) -> None:
         """Wake the session: a probe may be waiting."""
@@ -255,6 +267,7 @@ class SmtpSession:
                     cause, before_recipients=True, late=False, at_recipient=False
                 )
         finally:
+            self.reserve(0)
             return_probes(self, self._next)
             requeue_unproven(self)
             settle_limited(self)
@@ -469,12 +482,14 @@ class SmtpSession:
             in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
             if not in_words and may_be_limit(self, probe, reply, reading, outcome):
                 return None
-            count_refusal(self, outcome)
+            count_refusal(self, reply, outcome)
             if not self.received.late:
                 self.host.refused_promptly_at = self.connection.received_at
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
+        if code < 500:
+            count_answer(self, refused=False)
         self.recipients += 1
         self.transaction.recipients += 1
         self.transaction.domains.add(probe.domain)
@@ -515,7 +530,8 @@ class SmtpSession:
         if (
             not (self.leaving or (self.tests and must_test(self, now)))
             and not (self.confirmation.verdicts and self.confirmation.is_urgent())
-            and self.refusals + len(self.tests) < self.refusals_max
+            and self.refusals_left > len(self.tests)
+            and self.host.budget.left(now) > 0
             and self.recipients < RECIPIENTS_MAX - 1
             and self.recipients < self.limits.per_connection - 1
         ):
@@ -527,6 +543,7 @@ class SmtpSession:
         probe.conversations += 1
         probe.addresses_tried += 1
         self.pairing.add(probe.mailbox)
+        self.reserve(1)
         self.unanswered.append(probe)
         received.sent = [probe]
         received.reused, received.first, received.late = True, False, False
@@ -539,6 +556,13 @@ class SmtpSession:
             return None
         deadline, late_at = self.connection.deadline(received.until), received.began + host.late_s
         return late_at if late_at < deadline else deadline
+
+    def reserve(self, count: int) -> None:
+        """Reserve so many recipients of the host's budget; what the batch before left is free."""
+        budget = self.host.budget
+        budget.release(self.reserved)
+        budget.reserve(count)
+        self.reserved = count
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""

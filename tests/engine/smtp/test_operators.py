@@ -6,13 +6,20 @@ from importlib.resources import files
 import pytest
 
 from mailprobe.engine.lists.lists import DATA, read_names
-from mailprobe.engine.smtp.operators import MailOperator, MailOperators, load_operators
+from mailprobe.engine.smtp.operators import (
+    MailOperator,
+    MailOperators,
+    budget_labels,
+    load_operators,
+)
+from mailprobe.engine.smtp.refusal_budget import Allowance
 from mailprobe.engine.smtp.replies.rules import load_rules
 
 OPERATORS = load_operators()
-TABLE = tomllib.loads(
+ROWS = tomllib.loads(
     files("mailprobe.engine").joinpath("data", "operators.toml").read_text("utf-8")
-)["site"]
+)
+TABLE, SOFTWARE = ROWS["site"], ROWS["software"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_what_operators_wish():
     assert consumer.one_each
     assert yahoo is not None
     assert yahoo.connections_max == 2
-    assert google == MailOperator("google")
+    assert google == MailOperator("google", Allowance(session=8))
 
 
 def test_each_ending_and_each_id_stands_once():
@@ -105,7 +112,8 @@ def test_each_ending_and_each_id_stands_once():
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["id"])
 def test_a_row_is_well_made(row):
-    assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each"}
+    assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each", "refusals"}
+    assert Allowance(**row["refusals"]).session <= 8
     assert row["endings"]
     assert row.get("connections_max", 1) >= 1
     for ending in row["endings"]:
@@ -122,3 +130,32 @@ def test_a_brand_stands_below_another_operators_ending():
 def test_every_site_that_a_reply_rule_names_is_known():
     named = {rule.operator for rule in load_rules().rules if rule.operator is not None}
     assert named <= {row["id"] for row in TABLE}
+
+
+@pytest.mark.parametrize(
+    ("greeting", "label"),
+    [
+        ("mx.shop.test ESMTP Postfix (Debian/GNU)", "postfix"),
+        ("mx.shop.test ESMTP Exim 4.96.2 #2 We do not authorize the use of this system", "exim"),
+        ("mx.shop.test Microsoft ESMTP MAIL Service ready at Mon, 3 Jun 2024", "exchange"),
+        ("mx.google.com ESMTP a640c23a62f3a-0000.000 - gsmtp", "google"),
+        ("mx.shop.test ESMTP MDaemon 23.5.3; Mon, 03 Jun 2024", "mdaemon"),
+        ("mx.shop.test Kerio Connect 10.0.3 ESMTP ready", "kerio"),
+        ("mx.shop.test ESMTP", "other"),
+        ("", "other"),
+    ],
+)
+def test_a_greeting_tells_how_many_refusals_a_host_bears(greeting, label):
+    found, allowance = OPERATORS.refusals_of(greeting)
+    assert found == label
+    assert found in budget_labels()
+    assert 1 <= allowance.session <= 8
+
+
+def test_an_unknown_host_bears_the_least():
+    _, strict = OPERATORS.refusals_of("")
+    assert strict.hour is not None
+    for row in (*TABLE, *SOFTWARE):
+        known = Allowance(**row["refusals"])
+        assert known.session >= strict.session
+        assert known.hour is None or known.hour >= strict.hour

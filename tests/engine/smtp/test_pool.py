@@ -252,12 +252,12 @@ async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(au
 
 
 @pytest.mark.parametrize(
-    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.51, [8]), (0.05, 0.44, [6, 3])]
+    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.57, [9]), (0.05, 0.5, [7, 3])]
 )
 async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
     autojump_clock, connect_s, took_s, turnarounds
 ):
-    """50 ms a round trip: one or two connections, at most nine round trips, under a second.
+    """50 ms a round trip: one or two connections, at most ten round trips, under a second.
 
     A few times a silence of 10 ms proves that no reply was one too many.
     """
@@ -269,7 +269,7 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
             assert seen == {DELIVERABLE: 50}
             assert trio.current_time() == pytest.approx(took_s)
             assert [session.turnarounds for session in host.record.sessions] == turnarounds
-            assert host.record.turnarounds <= 9
+            assert host.record.turnarounds <= 10
             assert host.record.connections_peak <= 2
 
 
