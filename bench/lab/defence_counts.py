@@ -13,7 +13,7 @@ from mailprobe.engine.testing.host_defences import HOUR_S
 from mailprobe.engine.testing.host_log import LoggedCommand, rcpt_mailbox
 from mailprobe.engine.testing.mail_host import MailHost
 
-KNOWN_AFTER_S = 0.1  # from a reply to what the client can have learned from it, on a busy machine
+KNOWN_AFTER_S = 0.3  # from a reply until the client acts on it, on a busy machine
 
 
 @dataclass(slots=True)
