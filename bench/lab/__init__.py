@@ -18,7 +18,7 @@ from typing import Any
 
 SCENARIO_NAMES = (
     *("default", "hostile", "slow", "many", "strict", "greylisting", "particular", "restless"),
-    *("waiting", "adverse", "internet", "sequences", "dead"),
+    *("waiting", "adverse", "internet", "sequences", "dead", "defences"),
 )
 STOP_S = 10.0
 

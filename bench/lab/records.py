@@ -1,8 +1,11 @@
 """What the lab has seen, as one JSON object for a bench."""
 
 from collections import Counter
+from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
+from mailprobe.bench.lab.defence_counts import count_kinds
 from mailprobe.bench.lab.doh import Resolver
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.engine.testing.mail_host import MailHost
@@ -21,7 +24,15 @@ def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:
         },
         "questions": dict(questions),
         "doh_connections": resolver.connections_seen,
+        **({"kinds": _kinds(scenario)} if scenario.kinds else {}),
     }
+
+
+def _kinds(scenario: Scenario) -> dict[str, Any]:
+    """What hosts that defend themselves have counted, by kind."""
+    listed = frozenset(address.lower() for address in chain(*scenario.truth.values()))
+    counts = count_kinds(scenario.hosts, scenario.kinds, listed)
+    return {kind: asdict(found) for kind, found in counts.items()}
 
 
 def forget(scenario: Scenario, resolver: Resolver) -> None:

@@ -31,6 +31,7 @@ class Scenario:
     groups: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     truth: dict[Truth, list[str]] = field(default_factory=lambda: defaultdict(list))
     hidden: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # by reason
+    kinds: dict[str, str] = field(default_factory=dict)  # of hosts by IP address, if counted by it
     doh_requests_max: int | None = None  # questions on one connection before GOAWAY
     mail_from: str = ""  # that a prober is to be configured with
     _next_address: IPv4Address = FIRST_ADDRESS

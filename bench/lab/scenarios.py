@@ -9,6 +9,7 @@ import idna
 from mailprobe.bench.lab import fixture_domains
 from mailprobe.bench.lab.adverse_hosts import adverse
 from mailprobe.bench.lab.dead_host import dead
+from mailprobe.bench.lab.defences import defences
 from mailprobe.bench.lab.internet import internet
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.bench.lab.sequences import sequences
@@ -357,6 +358,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "internet": internet,
     "sequences": sequences,
     "dead": dead,
+    "defences": defences,
 }
 
 

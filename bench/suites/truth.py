@@ -4,54 +4,40 @@ Each scenario is asked as a list through `mailprobe clean` with its later passes
 engine with empty caches as batches of 50 and as single requests; `internet` also as one list
 without later passes, to measure its clock. Then a list is killed in the middle. It prints the
 confusion matrices, and by kind of host what was wrong and what is unknown without a reason.
+Last come hosts that defend themselves: see mailprobe.bench.suites.truth_defences.
 """
 
-import random
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 import trio
 
-from mailprobe.bench.harness.confusion import KnownTruth, Matrix, ReportedAddress, remarks
+from mailprobe.bench.harness.confusion import KnownTruth, ReportedAddress
 from mailprobe.bench.harness.engine_runs import open_watched
-from mailprobe.bench.harness.figures import RESULTS, Figure
+from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
-from mailprobe.bench.load.clean_process import CleanProcess
+from mailprobe.bench.suites.truth_defences import defence_figures
 from mailprobe.bench.suites.truth_killed import killed_figures
-from mailprobe.engine import Engine, open_answers
+from mailprobe.bench.suites.truth_runs import Asked, clean, judge, shuffled, verify
 from mailprobe.engine.smtp.catchall import UNANSWERED_S
 
 BATCH, BATCHES, BATCHES_AT_A_TIME = 50, 16, 4
 SINGLES, SINGLES_EVERY_S = 200, 0.05
 # Hosts forgive sooner, and a catch-all test is repeated sooner; real ones forgive within minutes.
-PASSES, PASS_S = 2, max(EACH_S_MAX, UNANSWERED_S) + 1
+PASS_S = max(EACH_S_MAX, UNANSWERED_S) + 1
 # Kinds whose answers come in time only while the machine is idle: they say nothing of a kill.
 HASTY = frozenset(
     {"out-of-step", "splitting", "tarpit", "big-tarpit", "tarpit-in-step", "mild-tarpit"}
 )
-CLEAN_S = 100.0  # then the list is ended with what it knows
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of a lab, and how to name the kinds of its hosts."""
-
-    lab: Lab
-    known: KnownTruth  # to a request
-    known_to_list: KnownTruth
-    kind_of: Callable[[str], str]  # of an address
 
 
 def run() -> list[Figure]:
     with start_lab("internet") as lab:
         known = KnownTruth.of(lab.truth, lab.addresses)
         internet = Asked(lab, known, known, _kind_by_name)
-        texts = _shuffled(known.truth, seed=1)
+        texts = shuffled(known.truth, seed=1)
         ends = BATCH * BATCHES
         batches = [texts[start : start + BATCH] for start in range(0, ends, BATCH)]
         figures = [
@@ -63,7 +49,7 @@ def run() -> list[Figure]:
             ),
             *killed_figures(
                 lab, known, _kind_by_name,
-                [text for text in _shuffled(known.truth, seed=2) if _kind_by_name(text) not in HASTY],
+                [text for text in shuffled(known.truth, seed=2) if _kind_by_name(text) not in HASTY],
             ),
         ]  # fmt: skip
     with start_lab("sequences") as lab:
@@ -79,13 +65,7 @@ def run() -> list[Figure]:
             *_clean("sequences, cleaned", sequences),
             *trio.run(_verify_requests, "sequences, requests", sequences, *_by_kind(lab)),
         ]
-    return figures
-
-
-def _shuffled(texts: Iterable[str], seed: int = 0) -> list[str]:
-    shuffled = sorted(texts)
-    random.Random(seed).shuffle(shuffled)
-    return shuffled
+    return [*figures, *defence_figures()]
 
 
 def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:
@@ -93,11 +73,11 @@ def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:
     batches: list[list[str]] = []
     mixed: list[str] = []
     for texts in lab.groups.values():
-        shuffled = _shuffled(texts)
+        ordered = shuffled(texts)
         half = len(texts) // 2
-        batches += [shuffled[start : min(start + BATCH, half)] for start in range(0, half, BATCH)]
-        mixed += shuffled[half:]
-    mixed = _shuffled(mixed)
+        batches += [ordered[start : min(start + BATCH, half)] for start in range(0, half, BATCH)]
+        mixed += ordered[half:]
+    mixed = shuffled(mixed)
     singles, mixed = mixed[: len(mixed) // 3], mixed[len(mixed) // 3 :]
     batches += [mixed[start : start + BATCH] for start in range(0, len(mixed), BATCH)]
     return batches, singles
@@ -105,36 +85,24 @@ def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:
 
 async def _verify_list(who: str, asked: Asked) -> list[Figure]:
     """One list with deferred start and without later passes."""
-    texts = _shuffled(asked.known.truth)
+    texts = shuffled(asked.known.truth)
     async with open_watched(asked.lab) as (engine, watch):
         began = time.perf_counter()
-        reported = await _verify(engine, "list", texts, deferred_start=True)
+        reported = await verify(engine, "list", texts, deferred_start=True)
         took_s = time.perf_counter() - began
     return [
-        *_judge(who, asked.known, asked.kind_of, reported),
+        *judge(who, asked.known, asked.kind_of, reported),
         Figure(f"{who}: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
         Figure(f"{who}: in all", took_s, "s"),
     ]
 
 
 def _clean(who: str, asked: Asked) -> list[Figure]:
-    """The command, as a user runs it, with a shorter time between its passes."""
+    """One list through the command, with a shorter time between its passes."""
     asked.lab.forget()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="truth-", dir=RESULTS) as folder:
-        texts = _shuffled(asked.known.truth)
-        passes = ("--recheck", str(PASSES), "--recheck-after", f"{PASS_S:g}s")
-        cleaning = CleanProcess(asked.lab.env, Path(folder), texts, *passes)
-        began = time.perf_counter()
-        try:
-            cleaning.start()
-            cleaning.wait(CLEAN_S)
-            reported = cleaning.results()
-        finally:
-            cleaning.stop()
-    took_s = time.perf_counter() - began
+    reported, took_s = clean(asked.lab, shuffled(asked.known.truth), PASS_S)
     return [
-        *_judge(who, asked.known_to_list, asked.kind_of, reported),
+        *judge(who, asked.known_to_list, asked.kind_of, reported),
         Figure(f"{who}: in all", took_s, "s"),
     ]
 
@@ -149,10 +117,10 @@ async def _verify_requests(
     async def verify_batch(number: int) -> None:
         async with limit:
             account = f"account{number % BATCHES_AT_A_TIME}"
-            reported.extend(await _verify(engine, account, batches[number]))
+            reported.extend(await verify(engine, account, batches[number]))
 
     async def verify_single(text: str) -> None:
-        reported.extend(await _verify(engine, "single", [text]))
+        reported.extend(await verify(engine, "single", [text]))
 
     asked.lab.forget()
     async with open_watched(asked.lab) as (engine, watch), trio.open_nursery() as nursery:
@@ -162,39 +130,8 @@ async def _verify_requests(
             nursery.start_soon(verify_single, text)
             await trio.sleep(SINGLES_EVERY_S)
     return [
-        *_judge(who, asked.known, asked.kind_of, reported),
+        *judge(who, asked.known, asked.kind_of, reported),
         Figure(f"{who}: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
-    ]
-
-
-async def _verify(
-    engine: Engine, account: str, texts: Sequence[str], *, deferred_start: bool = False
-) -> list[ReportedAddress]:
-    async with open_answers(
-        engine, texts, account=account, deferred_start=deferred_start
-    ) as answers:
-        return [
-            ReportedAddress(answer.verdict.email, answer.verdict.status, answer.cause.reason)
-            async for answer in answers
-        ]
-
-
-def _judge(
-    who: str,
-    known: KnownTruth,
-    kind_of: Callable[[str], str],
-    reported: Sequence[ReportedAddress],
-) -> list[Figure]:
-    matrix = Matrix.of(known, reported)
-    print(f"# {who}: true × told")
-    for line in (*matrix.lines(), *remarks(known, kind_of, reported)):
-        print(f"# {line}")
-    asked = f"of {matrix.verified():,}"
-    return [
-        Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
-        Figure(f"{who}: falsely deliverable", matrix.lies("deliverable"), asked),
-        Figure(f"{who}: falsely catch-all", matrix.lies("catch_all"), asked),
-        Figure(f"{who}: of the knowable, told unknown", matrix.unknown_share, "%"),
     ]
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 
 from mailprobe.engine.testing.faults import ReplyFault
 from mailprobe.engine.testing.host_behaviours import Turn
+from mailprobe.engine.testing.host_defences import Defence
 from mailprobe.engine.testing.host_log import HostLog
 
 EHLO_LINES = (
@@ -80,6 +81,7 @@ class HostDescription:
 
     shape_reply: str | None = None  # to a local part that looks random, whoever exists
     turn: Turn | None = None  # stops judging after refusals, or after a time
+    defence: Defence | None = None  # bans sources that name unknown recipients
     renames: Mapping[str, str] = field(default_factory=dict)  # domain -> the one in its replies
 
     # delays

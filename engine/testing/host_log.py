@@ -8,6 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from mailprobe.engine.testing.host_behaviours import ClientHistory
+from mailprobe.engine.testing.host_defences import SOURCES_MAX, SourceHistory
 
 SESSIONS_KEPT = 1_000
 COMMANDS_KEPT = 2_000  # commands of one session
@@ -31,6 +32,7 @@ class HostLogSession:
 
     number: int  # from 1
     opened_at_s: float
+    source: str = ""  # the client's address; all clients in memory are one
     commands_seen: list[LoggedCommand] = field(default_factory=list)
     turnarounds: int = 0  # writes of the client that held a command: the number of round trips
     commands: int = 0
@@ -74,18 +76,27 @@ class HostLog:
     first_recipient_at_s: dict[str, float] = field(default_factory=dict)  # for greylisting
     answered: Counter[str] = field(default_factory=Counter)  # for replies that follow each other
     history: ClientHistory = field(default_factory=ClientHistory)  # all clients are one
+    sources: dict[str, SourceHistory] = field(default_factory=dict)  # by address
 
-    def open_session(self, now: float) -> HostLogSession:
+    def open_session(self, now: float, source: str = "") -> HostLogSession:
         self.sessions_seen += 1
         self.connections_now += 1
         self.connections_peak = max(self.connections_peak, self.connections_now)
-        session = HostLogSession(self.sessions_seen, now)
+        self.source(source).connections_now += 1
+        session = HostLogSession(self.sessions_seen, now, source)
         self.sessions.append(session)
         return session
 
     def close_session(self, session: HostLogSession) -> None:
         self.connections_now -= 1
+        self.source(session.source).connections_now -= 1
         session.closed = session.closed or "end"
+
+    def source(self, address: str) -> SourceHistory:
+        """What the host remembers of the clients at this address."""
+        if address not in self.sources and len(self.sources) >= SOURCES_MAX:
+            address = next(iter(self.sources))
+        return self.sources.setdefault(address, SourceHistory())
 
     def count(self, mailbox: str, now: float) -> None:
         if mailbox not in self.recipients and len(self.recipients) >= RECIPIENTS_KEPT:
@@ -99,6 +110,10 @@ class HostLog:
             self.answered.clear()
         self.answered[mailbox] += 1
         return self.answered[mailbox] - 1
+
+    @property
+    def bans(self) -> int:
+        return sum(source.bans for source in self.sources.values())
 
     @property
     def mistakes(self) -> list[str]:
@@ -115,6 +130,8 @@ class HostLog:
         self.first_recipient_at_s.clear()
         self.answered.clear()
         self.history = ClientHistory()
+        for source in self.sources.values():
+            source.clear()
         self.connections_peak = self.connections_now
         self.sessions_seen = 0
 

@@ -29,7 +29,7 @@ class MailHost(HostDescription):
 
         `rng` makes the random choices.
         """
-        session = self.record.open_session(trio.current_time())
+        session = self.record.open_session(trio.current_time(), _source_of(stream))
         if self.offers("STARTTLS"):
             stream = UpgradableStream(stream)
         try:
@@ -43,6 +43,16 @@ class MailHost(HostDescription):
         finally:
             self.record.close_session(session)
             await stream.aclose()
+
+
+def _source_of(stream: trio.abc.Stream) -> str:
+    """The client's address; all clients in memory are one."""
+    if not isinstance(stream, trio.SocketStream):
+        return ""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:  # it has gone already
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +123,12 @@ class _HostSession:
     async def answer_all(self) -> None:
         """Greet, then answer each command in order, until one side hangs up."""
         connected = LoggedCommand(self._session.opened_at_s, "")
+        greeting = self._script.greet()
         try:
-            if not await self._answer(connected, self._script.greet(), "CONNECT"):
+            if greeting.teaser:
+                await trio.sleep(self._host.latency_s)
+                await self._writer.send(as_octets(greeting.teaser))
+            if not await self._answer(connected, greeting, "CONNECT"):
                 return
             while (pending := await self._next_pending()) is not None:
                 reply = self._script.receive(pending.line, pending.at_s, together=pending.together)

@@ -6,9 +6,10 @@ Exim after commands that are not mail, OpenSMTPD after two commands in one write
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mailprobe.engine.testing.host_behaviours import ClientHistory, looks_random
+from mailprobe.engine.testing.host_defences import SessionDefence
 from mailprobe.engine.testing.host_description import HostDescription
 from mailprobe.engine.testing.host_log import HostLogSession, rcpt_mailbox
 
@@ -19,11 +20,15 @@ NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 @dataclass(frozen=True, slots=True)
 class ScriptReply:
-    """One reply: its lines, whether the host hangs up after it, and its extra delay."""
+    """One reply: its lines, whether the host hangs up after it, and its extra delay.
+
+    A greeting may have a `teaser`, a first line that is sent before the delay.
+    """
 
     text: str
     close: bool = False
     wait_s: float = 0.0
+    teaser: str = ""
 
 
 class SmtpScript:
@@ -45,12 +50,32 @@ class SmtpScript:
         self._received_at_s: float | None = None
         self._stale = False  # no command came for long, and no MAIL since
         self._history = ClientHistory()  # of this connection
+        self._defended = (
+            SessionDefence(host.defence, host.record.source(session.source))
+            if host.defence is not None
+            else None
+        )
 
     def greet(self) -> ScriptReply:
         host = self._host
         if host.connections_max is not None and host.record.connections_now > host.connections_max:
             return ScriptReply(host.connections_reply, close=True)
-        return ScriptReply(host.banner.replace("{name}", host.name))
+        banner = ScriptReply(self._named(host.banner))
+        return banner if self._defended is None else self._greet_warily(banner, self._defended)
+
+    def _greet_warily(self, banner: ScriptReply, defended: SessionDefence) -> ScriptReply:
+        """The greeting by what the host remembers of the source."""
+        rules, source = defended.defence, defended.source
+        if source.is_banned(self._session.opened_at_s) and not rules.bans_recipients:
+            return ScriptReply(self._named(rules.ban_reply), close=True)
+        if rules.connections_max is not None and source.connections_now > rules.connections_max:
+            return ScriptReply(rules.connections_reply, close=True)
+        if rules.greet_wait_s and not source.has_passed:
+            return replace(banner, wait_s=rules.greet_wait_s, teaser=self._named(rules.teaser))
+        return banner
+
+    def _named(self, reply: str) -> str:
+        return reply.replace("{name}", self._host.name)
 
     def secured(self) -> None:
         """TLS is in use from now on: the session starts again (RFC 3207)."""
@@ -63,6 +88,8 @@ class SmtpScript:
         self._check_client(verb, line, together)
         self._stale |= self._received_at_s is not None and now - self._received_at_s >= host.stale_s
         self._received_at_s = now
+        if (ban := self._ban_reply(verb, now)) is not None:
+            return ban
         if host.commands_max is not None and self._session.commands > host.commands_max:
             return ScriptReply("421 4.7.0 Too many commands", close=True)
         if together and host.one_command_a_write:
@@ -73,6 +100,21 @@ class SmtpScript:
                 return ScriptReply("554 Too many nonmail commands", close=True)
         return self._reply(verb, line, now, together=together)
 
+    def _ban_reply(self, verb: str, now: float) -> ScriptReply | None:
+        """The reply to a source that was banned while it is connected, or None."""
+        if self._defended is None:
+            return None
+        rules, source = self._defended.defence, self._defended.source
+        source.has_passed = True
+        if not source.is_banned(now) or verb == "QUIT":
+            return None
+        if not rules.bans_recipients:
+            return ScriptReply(self._named(rules.ban_reply), close=True)
+        if verb == "RCPT":
+            return self._refused(rules.ban_reply)
+        # it hangs up behind recipients that got the reply of the ban
+        return ScriptReply("", close=True) if self._in_mail else None
+
     def _reply(self, verb: str, line: str, now: float, *, together: bool) -> ScriptReply:
         match verb:
             case "EHLO":
@@ -80,7 +122,7 @@ class SmtpScript:
             case "HELO":
                 return self._helo()
             case "MAIL":
-                return self._mail(line)
+                return self._mail(line, now)
             case "RCPT":
                 return self._rcpt(line, now)
             case "RSET":
@@ -138,7 +180,7 @@ class SmtpScript:
             return ScriptReply("503 5.5.1 Error: STARTTLS out of order")
         return ScriptReply(host.starttls_reply)
 
-    def _mail(self, line: str) -> ScriptReply:
+    def _mail(self, line: str, now: float) -> ScriptReply:
         host = self._host
         if not self._greeted:
             self._session.blame("MAIL before EHLO")
@@ -163,6 +205,8 @@ class SmtpScript:
         if not host.mail_reply.startswith("2"):
             return ScriptReply(host.mail_reply)
         self._in_mail, self._smtputf8, self._recipients = True, wants_utf8, 0
+        if self._defended is not None:
+            self._defended.begin_message(now)
         return ScriptReply(host.mail_reply)
 
     def _refusal_of_mail(self, line: str) -> str | None:
@@ -195,7 +239,11 @@ class SmtpScript:
             return self._refused(host.tls_demand)
         if host.judges_sender_at_rcpt and (refusal := self._refusal_of_sender()) is not None:
             return self._refused(refusal)
+        if self._defended is not None and not self._defended.admits(now):
+            return ScriptReply(self._named(self._defended.defence.ban_reply), close=True)
         reply = self._reply_to(mailbox, now)
+        if self._defended is not None:
+            self._defended.count(now, refused=reply.startswith("5"))
         local = mailbox.lower()
         wait_s = next((s for start, s in host.slow_s.items() if local.startswith(start)), 0.0)
         if reply == host.default_unknown:

@@ -1,0 +1,116 @@
+"""What hosts that defend themselves have counted of their clients, by kind of host. Pure.
+
+Random names are recipients that are not in any list. One is needless where the domain's
+host had refused a listed address as unknown before: that proves the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import inf
+
+from mailprobe.engine.testing.host_defences import HOUR_S
+from mailprobe.engine.testing.host_log import LoggedCommand, rcpt_mailbox
+from mailprobe.engine.testing.mail_host import MailHost
+
+KNOWN_AFTER_S = 0.3  # from a reply until the client acts on it, on a busy machine
+
+
+@dataclass(slots=True)
+class KindCounts:
+    """The counts of all hosts of one kind."""
+
+    hosts: int = 0  # that were contacted
+    domains: int = 0  # whose addresses were named
+    connections: int = 0
+    peak: int = 0  # connections at once, of the host that had most
+    recipients: int = 0
+    refused_session_max: int = 0
+    refused_hour_max: int = 0  # of one host
+    random_names: int = 0
+    needless_names: int = 0
+    bans: int = 0
+    sessions_lost: int = 0  # too old to be counted in detail
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRecipient:
+    """One RCPT that a host has answered."""
+
+    at_s: float
+    answered_at_s: float
+    mailbox: str
+    is_refused: bool  # as unknown, not by a ban
+
+    @property
+    def domain(self) -> str:
+        return self.mailbox.rpartition("@")[2]
+
+
+def count_kinds(
+    hosts: Mapping[str, MailHost], kinds: Mapping[str, str], listed: AbstractSet[str]
+) -> dict[str, KindCounts]:
+    """The counts by kind; hosts and kinds are by IP address, `listed` is in lower case."""
+    refused_at_s: dict[str, float] = {}  # by domain: when a listed address was first refused
+    for address in kinds:
+        for asked in _recipients(hosts[address]):
+            if asked.is_refused and asked.mailbox in listed:
+                earliest = min(refused_at_s.get(asked.domain, inf), asked.answered_at_s)
+                refused_at_s[asked.domain] = earliest
+    counts: dict[str, KindCounts] = {}
+    domains: dict[str, set[str]] = {}
+    for address, kind in kinds.items():
+        if hosts[address].record.sessions_seen:
+            found = counts.setdefault(kind, KindCounts())
+            _count(found, hosts[address])
+            for asked in _recipients(hosts[address]):
+                domains.setdefault(kind, set()).add(asked.domain)
+                found.recipients += 1
+                if asked.mailbox not in listed:
+                    found.random_names += 1
+                    known_at_s = refused_at_s.get(asked.domain, inf) + KNOWN_AFTER_S
+                    found.needless_names += asked.at_s > known_at_s
+    for kind, named in domains.items():
+        counts[kind].domains = len(named)
+    return counts
+
+
+def _count(found: KindCounts, host: MailHost) -> None:
+    record = host.record
+    found.hosts += 1
+    found.connections += record.sessions_seen
+    found.sessions_lost += record.sessions_seen - len(record.sessions)
+    found.peak = max(found.peak, record.connections_peak)
+    found.bans += record.bans
+    sessions = (
+        [asked.is_refused for asked in _of_commands(host, session.commands_seen)]
+        for session in record.sessions
+    )
+    found.refused_session_max = max(found.refused_session_max, *map(sum, sessions))
+    times = sorted(asked.at_s for asked in _recipients(host) if asked.is_refused)
+    found.refused_hour_max = max(found.refused_hour_max, most_within(times, HOUR_S))
+
+
+def most_within(times: list[float], span_s: float) -> int:
+    """The most of these sorted times within any span of this length."""
+    most = first = 0
+    for last, at_s in enumerate(times):
+        while times[first] <= at_s - span_s:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def _recipients(host: MailHost) -> Iterator[AskedRecipient]:
+    for session in host.record.sessions:
+        yield from _of_commands(host, session.commands_seen)
+
+
+def _of_commands(host: MailHost, commands: list[LoggedCommand]) -> Iterator[AskedRecipient]:
+    ban = host.defence.ban_reply if host.defence is not None else None
+    for command in commands:
+        mailbox = rcpt_mailbox(command.line)
+        if mailbox is not None and command.reply is not None:
+            refused = command.reply.startswith("5") and command.reply != ban
+            answered_at_s = command.answered_at_s if command.answered_at_s is not None else inf
+            yield AskedRecipient(command.at_s, answered_at_s, mailbox.lower(), refused)

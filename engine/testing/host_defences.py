@@ -1,0 +1,136 @@
+"""How a mail host defends itself against address harvesting: counts of a source, and bans. Pure.
+
+The host counts over all connections of a source (its address), and times are on its own
+clock, which is an argument. A ban holds at the next connection, and at the next command of
+the connections that are open.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+HOUR_S = 3600.0
+SOURCES_MAX = 1_000  # sources of one host; a later one is counted with the first
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """When a host bans a source; None switches a rule off.
+
+    A reply that begins with 421, or a ban at the greeting, closes the connection.
+    """
+
+    # in one session
+    refusal_banned: int | None = None  # its refused recipient of this number bans (MDaemon)
+    refusals_before_max: int | None = None
+    # ^ a recipient after more refused ones is not judged, but bans (Exim's rcpt_fail_count)
+    # within an hour
+    hour_refusals_max: int | None = None  # one refused recipient more bans (Kerio, Cisco)
+    half_bad_after: int | None = None  # more recipients, at least half of them refused (Forcepoint)
+    bad_messages_percent: int | None = None  # so many of its messages, each with
+    message_recipients_max: int = 10  # more recipients than this, of which
+    message_refusals_max: int = 5  # more than this are refused (Trend Micro)
+
+    ban_s: float = HOUR_S
+    ban_reply: str = "550 5.7.1 Too many unknown recipients from your address, blocked"
+    bans_recipients: bool = False  # a banned source is greeted, and each RCPT gets the reply
+
+    connections_max: int | None = None  # of one source
+    connections_reply: str = "421 4.3.2 Too many connections from your address"
+    greet_wait_s: float = 0.0  # before the greeting of a source that has not passed (postscreen)
+    teaser: str = ""  # the greeting's first line, sent at once to such a source
+
+
+@dataclass(slots=True)
+class SourceMessage:
+    """One transaction of a source."""
+
+    at_s: float
+    is_bad: bool = False
+
+
+@dataclass(slots=True)
+class SourceHistory:
+    """What a host remembers of one source."""
+
+    connections_now: int = 0
+    recipients: deque[tuple[float, bool]] = field(default_factory=deque)  # (time, refused)
+    messages: deque[SourceMessage] = field(default_factory=deque)
+    banned_until_s: float = -inf
+    bans: int = 0
+    has_passed: bool = False  # it waited for the greeting once
+
+    def is_banned(self, now: float) -> bool:
+        return now < self.banned_until_s
+
+    def ban(self, now: float, ban_s: float) -> None:
+        self.bans += 1
+        self.banned_until_s = now + ban_s
+
+    def clear(self) -> None:
+        """Start again; connections that are open still count."""
+        self.recipients.clear()
+        self.messages.clear()
+        self.banned_until_s, self.bans, self.has_passed = -inf, 0, False
+
+
+@dataclass(slots=True)
+class SessionDefence:
+    """One session's counts, and the rules over them and over its source's."""
+
+    defence: Defence
+    source: SourceHistory
+    refusals: int = 0
+    _message: SourceMessage | None = None
+    _message_recipients: int = 0
+    _message_refusals: int = 0
+
+    def begin_message(self, now: float) -> None:
+        self._message, self._message_recipients, self._message_refusals = SourceMessage(now), 0, 0
+        messages = self.source.messages
+        messages.append(self._message)
+        while messages[0].at_s <= now - HOUR_S:
+            messages.popleft()
+
+    def admits(self, now: float) -> bool:
+        """Whether another recipient is judged; if not, the source is banned."""
+        most = self.defence.refusals_before_max
+        if most is not None and self.refusals > most and not self.source.is_banned(now):
+            self.source.ban(now, self.defence.ban_s)
+        return not self.source.is_banned(now)
+
+    def count(self, now: float, *, refused: bool) -> None:
+        """Count a recipient, which may ban the source."""
+        recipients = self.source.recipients
+        recipients.append((now, refused))
+        while recipients[0][0] <= now - HOUR_S:
+            recipients.popleft()
+        self.refusals += refused
+        self._message_recipients += 1
+        self._message_refusals += refused
+        if self._is_over_limit():
+            self.source.ban(now, self.defence.ban_s)
+
+    def _is_over_limit(self) -> bool:
+        rules, recipients = self.defence, self.source.recipients
+        bad = sum(refused for _, refused in recipients)
+        if rules.refusal_banned is not None and self.refusals >= rules.refusal_banned:
+            return True
+        if rules.hour_refusals_max is not None and bad > rules.hour_refusals_max:
+            return True
+        after = rules.half_bad_after
+        if after is not None and len(recipients) > after and 2 * bad >= len(recipients):
+            return True
+        percent = rules.bad_messages_percent
+        return percent is not None and self._bad_messages_percent() >= percent
+
+    def _bad_messages_percent(self) -> float:
+        """The share of the source's messages that are bad, with the present one."""
+        rules, messages = self.defence, self.source.messages
+        if (
+            self._message is not None
+            and self._message_recipients > rules.message_recipients_max
+            and self._message_refusals > rules.message_refusals_max
+        ):
+            self._message.is_bad = True
+        return 100 * sum(message.is_bad for message in messages) / max(1, len(messages))

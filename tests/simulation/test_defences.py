@@ -1,0 +1,114 @@
+"""Hosts that ban who names unknown recipients, by their products' defaults, on virtual time.
+
+Living addresses alone, one a domain, at one shared host of each kind; and a list in hours.
+
+The engine's own random names are all that such a host refuses. By their defaults several
+kinds ban a source after three or four of them; nobody may be banned, and every mailbox
+must be known: as a list, as one batch, and as single requests.
+"""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.bench.harness.confusion import HONEST
+from mailprobe.bench.lab.defences import (
+    GROUP_AWAY_S,
+    LIVING_OF_ONE_HOST,
+    ListShape,
+    Providers,
+    add_list,
+)
+from mailprobe.bench.lab.internet import LIVING, SENDER
+from mailprobe.bench.lab.scenario import Scenario
+from mailprobe.bench.suites.truth_hours import counts_of, verify_in_hours
+from mailprobe.engine import EngineSettings, open_engine
+from mailprobe.engine.settings import DOH_URLS
+from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
+from tests.simulation.test_sequences import ask_in_parts, ask_list
+
+SINGLES_EVERY_S = 0.1
+SETTLED_S = 30.0  # after which nothing of an engine is under way
+# postscreen's first greeting takes 6 s: a request cannot wait so long, and leaves before it
+CASES = [
+    (kind, way)
+    for kind in DEFENDED_HOSTS
+    for way in ("list", "batch", "singly")
+    if kind != "postscreen" or way == "list"
+]
+
+
+async def ask(host: MailHost, way: str, addresses: int, domains: int) -> tuple[Counter[str], float]:
+    """The statuses of living addresses of domains that share this host, and the seconds."""
+    names = random.Random(0).sample(sorted(LIVING), addresses)
+    texts = [f"{name}@shop{number % domains:03}.test" for number, name in enumerate(names)]
+    async with open_fake_network() as network:
+        for text in texts:
+            network.add(text.rpartition("@")[2], host, mx=host.name)
+        settings = EngineSettings(mail_from=SENDER, doh_urls=DOH_URLS[:1])
+        async with open_engine(
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=random.Random(1),
+            computed_s=lambda: 0.0,
+        ) as engine:
+            began = trio.current_time()
+            if way == "list":
+                statuses = await ask_list(engine, texts)
+            else:
+                size = 1 if way == "singly" else len(texts)
+                statuses = await ask_in_parts(engine, texts, size, SINGLES_EVERY_S, accounts=1)
+            took_s = trio.current_time() - began
+            await trio.sleep(SETTLED_S)
+            assert_whole(engine)
+    return Counter(statuses.values()), took_s
+
+
+@pytest.mark.parametrize(("kind", "way"), CASES)
+async def test_living_addresses_at_one_host_are_known_and_ban_nobody(
+    autojump_clock: Any, kind: str, way: str
+) -> None:
+    changes = {"mailboxes": LIVING, "latency_s": GROUP_AWAY_S}
+    host = defended_host(kind, "mx.shared.test", **changes)
+    statuses, _ = await ask(host, way, LIVING_OF_ONE_HOST, LIVING_OF_ONE_HOST)
+    assert host.record.connections_peak <= EngineSettings().host_connections
+    bans, mistakes = host.record.bans, host.record.mistakes
+    assert (mistakes, bans, statuses) == ([], 0, {"deliverable": LIVING_OF_ONE_HOST})
+
+
+async def test_real_addresses_go_before_random_ones_at_a_far_host(autojump_clock: Any) -> None:
+    """One request for two addresses of each of 50 domains, whose host is 300 ms away."""
+    host = new_host("postfix", "mx.far.test", mailboxes=LIVING, latency_s=0.3, connect_s=0.3)
+    statuses, _ = await ask(host, "batch", 100, 50)
+    assert statuses == {"deliverable": 100}
+
+
+async def test_a_healthy_shared_host_is_asked_at_what_it_bears(autojump_clock: Any) -> None:
+    """Two addresses of each of 200 domains at 20 ms: another verifier needs 2.0 s."""
+    host = new_host("postfix", "mx.near.test", mailboxes=LIVING, latency_s=0.02, connect_s=0.02)
+    statuses, took_s = await ask(host, "list", 400, 200)
+    assert statuses == {"deliverable": 400}
+    assert took_s <= 1.2 * 2.0
+
+
+def test_a_list_is_known_within_hours_bans_nobody_and_asks_few_random_names() -> None:
+    """The hosts' hours pass in virtual time, so what waits for a host's budget is known too."""
+    shape, rng = ListShape("small", 1_000, 250, 0.08), random.Random(2)
+    scenario = Scenario(mail_from=SENDER)
+    add_list(scenario, Providers.open(scenario, rng), rng, shape)
+    reported, _ = verify_in_hours(scenario, scenario.groups[shape.name])
+    truth = {text: truth for truth, texts in scenario.truth.items() for text in texts}
+    assert [each for each in reported if each.status not in HONEST[truth[each.email]]] == []
+    counts = counts_of(scenario).values()
+    bans, needless = (sum(found[what] for found in counts) for what in ("bans", "needless_names"))
+    assert (bans, needless) == (0, 0)
+    assert sum(found["random_names"] for found in counts) <= 0.85 * shape.domains
+    assert [each for each in reported if each.status == "unknown"] == []
