@@ -160,10 +160,14 @@ class HostControls:
 
 
 def _refused_at(domain: DomainAcceptance, now: float) -> Known | None:
-    """An address of this domain that was refused as unknown: a random one, or a listed one."""
-    if domain.refused_local:
-        return Known(f"{domain.refused_local}@{domain.name}", domain, now)
-    return Known(domain.unknown_mailbox, domain, now) if domain.unknown_mailbox else None
+    """An address of this domain that was refused as unknown: a listed one, or a random one."""
+    if domain.unknown_mailbox:
+        return Known(domain.unknown_mailbox, domain, now)
+    return (
+        Known(f"{domain.refused_local}@{domain.name}", domain, now)
+        if domain.refused_local
+        else None
+    )
 
 
 # -- the host's own words ----------------------------------------------------------------------

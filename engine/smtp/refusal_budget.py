@@ -29,11 +29,13 @@ class Allowance:
     """What a host bears: refused recipients in a session, in an hour, and their share in an hour.
 
     None: no limit is known. The share must stay below its limit once SHARE_FROM were sent.
+    `slow`: by default it answers a refused recipient seconds later.
     """
 
     session: int
     hour: int | None = None
     share: float | None = None
+    slow: bool = False
 
     @property
     def is_bounded(self) -> bool:

@@ -46,13 +46,14 @@ class MailHost(HostDescription):
 
 
 def _source_of(stream: trio.abc.Stream) -> str:
-    """The client's address; all clients in memory are one."""
+    """The client's IP address; all clients in memory, and of a local socket, are one."""
     if not isinstance(stream, trio.SocketStream):
         return ""
     try:
-        return str(stream.socket.getpeername()[0])
+        address = stream.socket.getpeername()
     except OSError:  # it has gone already
         return ""
+    return str(address[0]) if isinstance(address, tuple) else ""
 
 
 @dataclass(frozen=True, slots=True)

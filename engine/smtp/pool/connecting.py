@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
 
+SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
+
+
 async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
     session, is_done = None, True
@@ -46,6 +49,8 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
 
 
 def session_over(pool: "Pool", session: SmtpSession) -> None:
+    if session in pool.sessions and session.spent and session.recipients:
+        pool.session_recipients += SESSION_EWMA * (session.recipients - pool.session_recipients)
     pool.sessions.discard(session)
     if pool.lateness.sessions.pop(session, None) is not None:
         pool.dispatcher.capacity_freed(pool)

@@ -7,6 +7,7 @@ that cannot be reached is tried once, not once for each address.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import trio
 
@@ -37,23 +38,27 @@ from mailprobe.engine.smtp.pool.staffing import (
     connections_max,
     gives_way,
     needs_connection,
+    opening_each_s,
     width_of,
 )
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
+from mailprobe.engine.smtp.session.batch import CatchAllTest
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 BATCH_S = 0.8  # the replies of one batch should not take longer
+UNANSWERED_TEST_S = 60.0  # after a random address got no reply in time no other is sent
 DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
+TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
 
@@ -65,6 +70,7 @@ class Pool:
     __slots__ = (
         "_coming",
         "_idle",
+        "_testers",
         "accepted_several",
         "addresses",
         "allowed",
@@ -102,6 +108,7 @@ class Pool:
         "restart_clock",
         "room_at",
         "session_barren",
+        "session_recipients",
         "sessions",
         "settle",
         "slow",
@@ -110,6 +117,7 @@ class Pool:
         "terms",
         "throttle",
         "twin",
+        "unanswered_at",
         "usual_s",
         "waiting",
         "wary",
@@ -143,6 +151,7 @@ class Pool:
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[SmtpSession] = set()
+        self.session_recipients = float(RECIPIENTS_MAX)  # on one connection, a moving average
         self._idle: dict[SmtpSession, None] = {}  # of the sessions
         # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
         # can only be told from an owed one if nothing else is unanswered.
@@ -157,7 +166,11 @@ class Pool:
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
+        self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time
+        self._testers: set[SmtpSession] = (
+            set()
+        )  # idle, until the addresses of a domain are answered
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
         self.left = 0  # connections that we left while the host still had to answer
@@ -311,7 +324,8 @@ class Pool:
                 return
             # A cheap part of worth_one_more(), since this runs for almost every reply: no, if
             # the sessions are soon done even with one probe at a time.
-            round_s, backlog = self.pace.batch_s or 0.0, self.waiting.count + self.behind
+            round_s = (self.pace.batch_s or 0.0) + opening_each_s(self)
+            backlog = self.waiting.count + self.behind
             prompt = len(self.sessions) - len(self.lateness.sessions)
             backlog_s = BACKLOG_S if self.depth == REFUSALS_MAX else LATE_BACKLOG_S
             if prompt > 0 and backlog * round_s <= backlog_s * prompt:
@@ -335,9 +349,17 @@ class Pool:
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
+        self.wake_testers()
         self.open_all()
         if self.twin is not None:
             self.twin.open_all()
+
+    def wake_testers(self) -> None:
+        """Addresses were answered that a test may have waited for."""
+        for pool in (self, self.twin):
+            if pool is not None and pool._testers:
+                for session in list(pool._testers):
+                    session.interrupt()
 
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
@@ -441,10 +463,32 @@ class Pool:
             if session.address == address:
                 session.revoke_permit()
 
+    def is_under_way_elsewhere(self, domain: DomainAcceptance, session: SmtpSession) -> bool:
+        """Is a listed address of this domain unanswered in another session?"""
+        others = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
+        return any(
+            isinstance(each, Probe) and each.domain_here is domain and not each.settled
+            for other in others
+            if other is not session
+            for each in other.unanswered
+        )
+
+    def work_with_tests_s(self) -> float:
+        """How long the waiting probes would take if each of their domains were tested.
+
+        Each test uses up one of the refusals of its session, and then another one is opened.
+        """
+        session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
+        sessions = len(self.waiting) / self.budget.allowance.session
+        return sessions * session_s / max(1, connections_max(self))
+
     def is_idle(self, session: SmtpSession) -> None:
         self._idle[session] = None
+        if session.tests:
+            self._testers.add(session)
 
     def is_busy(self, session: SmtpSession, *, woken: bool) -> None:
+        self._testers.discard(session)
         if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
             self._coming -= woken
 
@@ -464,6 +508,27 @@ class Pool:
 
     def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         settle_awaiting(self, domain, acceptance)
+
+    @property
+    def refuses_too_late(self) -> bool:
+        """Would a random address get no reply in time, so that it only blocks its connection?
+
+        So for a while where the latest one had no reply. At software that is slow by default
+        they are sent one at a time until somebody was refused promptly.
+        """
+        if self.patient:
+            return False
+        now, prompt_at = self.now(), self.refused_promptly_at
+        if self.budget.allowance.slow and now >= prompt_at + UNANSWERED_TEST_S:
+            sent = chain.from_iterable(session.unanswered for session in self.sessions)
+            if any(isinstance(each, CatchAllTest) for each in sent):
+                return True
+        return now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at
+
+    def test_unanswered(self, domain: DomainAcceptance) -> None:
+        """A random address got no reply in time."""
+        self.unanswered_at = self.now()
+        self.learn(domain, Acceptance.UNANSWERED)
 
     def leave_untested(self, domain: DomainAcceptance) -> None:
         repeat_test(self, domain)
@@ -492,6 +557,8 @@ class Pool:
         if gap_s >= 0 and not self.accepted_several:
             self.accepted_several = True
             self.dispatcher.capacity_freed(self)
+        if self._testers or self.twin is not None:
+            self.wake_testers()
         if len(self.waiting):
             self._coming += 1  # it takes a waiting probe after this
             self.staff()
@@ -511,6 +578,8 @@ class Pool:
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
             self.throttle = throttle.after_success(self.now())
+        if self._testers or self.twin is not None:
+            self.wake_testers()
         if self.waiting.count > self._coming + 1:  # the session takes one of those
             self._coming += 1
             self.staff()

@@ -62,8 +62,18 @@ def worth_one_more(pool: "Pool") -> bool:
     width = width_of(pool)
     if pool.pace.reply_s >= FAR_S and not (pool.accepted_several or pool.lateness.sessions):
         width = 1  # opening takes long, and any of the first batch may be late
-    rounds = (len(pool.waiting) + pool.behind) / (prompt * width)
-    return rounds * (pool.pace.batch_s or 0.0) > backlog_s(pool)
+    backlog = len(pool.waiting) + pool.behind
+    rounds_s = backlog / width * (pool.pace.batch_s or 0.0)
+    return rounds_s + backlog * opening_each_s(pool) > backlog_s(pool) * prompt
+
+
+def opening_each_s(pool: "Pool") -> float:
+    """The share of each address in the opening of its connection.
+
+    It matters where a connection is good for few recipients: the host bears few refusals, or
+    most of the domains are still to be tested.
+    """
+    return pool.opener.opening_s / pool.session_recipients
 
 
 def width_of(pool: "Pool") -> int:

@@ -140,13 +140,16 @@ def probe_answered(
 
 def probe_accepted(session: "SmtpSession", probe: Probe, reading: ReplyMeaning) -> None:
     domain: DomainAcceptance = probe.domain_here
-    known = domain.known(session.connection.received_at)
+    now = session.connection.received_at
+    known = domain.known(now)
+    if known is None:  # it may confirm that listed addresses are refused here
+        session.confirmation.accepted_untested(probe, now)
+        known = domain.known(now)
     if known is not None:
         if probe.notes is not None:
             probe.notes.cached.append("catch_all")
         session.conclude(probe, known.outcome, deciding_rule(known, reading.rule))
         return
-    session.confirmation.accepted_untested(probe, session.connection.received_at)
     probe.accepted = True
     probe.rule = reading.rule
     domain.awaiting.append(probe)

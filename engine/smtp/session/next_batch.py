@@ -1,7 +1,6 @@
 """Choosing the recipients of the next batch of a session, and beginning it."""
 
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.evidence import ConnectionAttempt
@@ -23,6 +22,7 @@ from mailprobe.engine.verdict import Outcome
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
 
+PRESSED_SHARE = 0.6  # of the time that is left: not all connections are open from the start
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
@@ -44,39 +44,66 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         session.limits.update(now)
     room = room_for(session)
     if not must_test(session, now):
-        pick_listed(session, asked, min(room, left_to(session) - len(session.tests)), now)
+        kept = 0 if is_pressed(session, now) else len(session.tests)
+        pick_listed(session, asked, min(room, left_to(session) - kept), now)
     if not asked:  # what is left of the room is the tests'
         return pick_tests(session)
     add_tests(session, asked, room, now)
     return openable(session, asked)
 
 
-def pick_tests(session: "SmtpSession") -> list[PendingProbe]:
-    """The tests that are due, as far as the session may send them; they stay if it may not."""
+def pick_tests(session: "SmtpSession", *, at_end: bool = False) -> list[PendingProbe]:
+    """The tests that are due, as far as the session may send them; the others stay.
+
+    A test waits while a listed address of its domain is unanswered in another session, unless
+    a request's clock is nearly over or this session ends: that address may be refused.
+    """
     drop_needless_tests(session)
     asked: list[PendingProbe] = []
     of_budget = session.host.budget.left_to_tests(session.now()) if session.tests else 0
-    if of_budget <= 0:
+    if of_budget <= 0 or session.host.refuses_too_late:
         end_tests(session)
-    for test in islice(session.tests, max(0, min(room_for(session), of_budget))):
-        if asked and not session.transaction.may_share(asked, test):
+    at_end = at_end or must_test(session, session.now())
+    due = [
+        test
+        for test in session.tests
+        if at_end or not session.host.is_under_way_elsewhere(test.domain, session)
+    ]
+    for each in due[: max(0, min(room_for(session), of_budget))]:
+        if asked and not session.transaction.may_share(asked, each):
             break
-        asked.append(test)
+        asked.append(each)
     if not asked or (
         session.transaction.must_open(asked) and not session.transaction.may_open(asked)
     ):
         return []
-    for _ in asked:
-        session.tests.popleft()
+    session.tests = deque(test for test in session.tests if test not in asked)
     return asked
 
 
 def end_tests(session: "SmtpSession") -> None:
-    """The host bears no random address at the moment: what was accepted stays untested."""
+    """The host would not refuse a random address in time, or bears none at the moment.
+
+    What was accepted stays untested; a later pass of a list asks again, and waits longer.
+    """
     tests, session.tests = session.tests, deque()
     for test in tests:
         if test.domain.testing:
             session.host.leave_unasked(test.domain)
+
+
+def is_pressed(session: "SmtpSession", now: float) -> bool:
+    """Would requests run out of time here if this session kept a place for each of its tests?
+
+    Then listed addresses go first, and what is left of the refusals is for the tests.
+    """
+    clocks = [
+        probe.deadline
+        for test in session.tests
+        if not test.deferred_start
+        for probe in test.domain.awaiting
+    ]
+    return bool(clocks) and PRESSED_SHARE * (min(clocks) - now) < session.host.work_with_tests_s()
 
 
 def must_test(session: "SmtpSession", now: float) -> bool:
@@ -174,7 +201,7 @@ def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now:
     refused, and a test follows only where one was accepted.
     """
     room = min(room, len(asked) + session.host.budget.left_to_tests(now))
-    if len(asked) >= room or session.host.any_waiting():
+    if len(asked) >= room or session.host.any_waiting() or session.host.refuses_too_late:
         return
     listed = list(asked)
     domains = {domain_of(each) for each in listed}

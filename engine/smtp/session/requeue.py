@@ -6,7 +6,6 @@ queued for another connection because a reply before theirs was late.
 
 from collections.abc import Collection, Sequence, Set
 
-from mailprobe.engine.smtp.catchall import Acceptance
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.host import SessionHost
@@ -33,7 +32,7 @@ def fail_unanswered(
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
             if head and received.transaction and not (probe.abandoned or limited):
-                host.learn(probe.domain, Acceptance.UNANSWERED)
+                host.test_unanswered(probe.domain)
             else:
                 leave_untested(host, probe)
         elif probe.settled or probe in elsewhere:
@@ -64,7 +63,7 @@ def requeue_rerouted(
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
             if not probe.abandoned:
-                host.learn(probe.domain, Acceptance.UNANSWERED)
+                host.test_unanswered(probe.domain)
         elif not probe.settled and probe not in elsewhere:
             probe.rerouted = True
             probe.conversations -= 1

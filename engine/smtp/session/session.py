@@ -288,7 +288,8 @@ class SmtpSession:
     async def _wait(self) -> bool:
         """Idle until woken; False if the time is up or the server spoke or closed."""
         self.idle, self._interrupted = True, False
-        self._idle_until = until = self.now() + IDLE_S
+        idle_s = max(IDLE_S, self.host.read_s) if self.tests else IDLE_S
+        self._idle_until = until = self.now() + idle_s
         if self.confirmation.verdicts:
             until = min(until, self.confirmation.due_at)
         if self.unproven.verdicts:
@@ -315,7 +316,7 @@ class SmtpSession:
     async def _send_last_tests(self) -> None:
         """Send the tests that are due before the session ends, if it can still send."""
         while not self._has_failed and self.connection.usable and not self._permit_lost:
-            asked = pick_tests(self)
+            asked = pick_tests(self, at_end=True)
             if not asked:
                 return
             await self._send_batch(asked)
