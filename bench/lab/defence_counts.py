@@ -1,7 +1,8 @@
 """What hosts that defend themselves have counted of their clients, by kind of host. Pure.
 
 Random names are recipients that are not in any list. One is needless where the domain's
-host had refused a listed address as unknown before: that proves the same.
+host had refused a listed address as unknown before: that proves the same. A refusal counts
+there only if its session went on after it: else the client may have left before it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ class AskedRecipient:
     answered_at_s: float
     mailbox: str
     is_refused: bool  # as unknown, not by a ban
+    is_read: bool  # the client sent another command after the reply
 
     @property
     def domain(self) -> str:
@@ -54,7 +56,7 @@ def count_kinds(
     refused_at_s: dict[str, float] = {}  # by domain: when a listed address was first refused
     for address in kinds:
         for asked in _recipients(hosts[address]):
-            if asked.is_refused and asked.mailbox in listed:
+            if asked.is_refused and asked.is_read and asked.mailbox in listed:
                 earliest = min(refused_at_s.get(asked.domain, inf), asked.answered_at_s)
                 refused_at_s[asked.domain] = earliest
     counts: dict[str, KindCounts] = {}
@@ -108,9 +110,16 @@ def _recipients(host: MailHost) -> Iterator[AskedRecipient]:
 
 def _of_commands(host: MailHost, commands: list[LoggedCommand]) -> Iterator[AskedRecipient]:
     ban = host.defence.ban_reply if host.defence is not None else None
+    last_at_s = max((command.at_s for command in commands), default=0.0)
     for command in commands:
         mailbox = rcpt_mailbox(command.line)
         if mailbox is not None and command.reply is not None:
             refused = command.reply.startswith("5") and command.reply != ban
             answered_at_s = command.answered_at_s if command.answered_at_s is not None else inf
-            yield AskedRecipient(command.at_s, answered_at_s, mailbox.lower(), refused)
+            yield AskedRecipient(
+                command.at_s,
+                answered_at_s,
+                mailbox.lower(),
+                is_refused=refused,
+                is_read=answered_at_s <= last_at_s,
+            )

@@ -79,7 +79,8 @@ async def test_living_addresses_at_one_host_are_known_and_ban_nobody(
     changes = {"mailboxes": LIVING, "latency_s": GROUP_AWAY_S}
     host = defended_host(kind, "mx.shared.test", **changes)
     statuses, _ = await ask(host, way, LIVING_OF_ONE_HOST, LIVING_OF_ONE_HOST)
-    assert host.record.connections_peak <= EngineSettings().host_connections
+    # and one of which the host has not yet seen the end
+    assert host.record.connections_peak <= EngineSettings().host_connections + 1
     bans, mistakes = host.record.bans, host.record.mistakes
     assert (mistakes, bans, statuses) == ([], 0, {"deliverable": LIVING_OF_ONE_HOST})
 

@@ -52,7 +52,8 @@ async def test_the_lab_counts_as_its_hosts_do(autojump_clock: Any) -> None:
         ):  # fmt: skip
             client = await meet(network, host)
             await client.reply()
-            await client.exchange(HELLO, MAIL, *(f"RCPT TO:<{mailbox}>" for mailbox in mailboxes))
+            recipients = [f"RCPT TO:<{mailbox}>" for mailbox in mailboxes]
+            await client.exchange(HELLO, MAIL, *recipients, "QUIT")
             await client.stream.aclose()
             await trio.sleep(1)
         address = network.address_of(host)
