@@ -76,6 +76,7 @@ class HostControls:
         "_refused",
         "_refused_at",
         "_refused_count",
+        "_refused_listed",
         "changed",
         "changed_at",
         "comparable",
@@ -88,6 +89,7 @@ class HostControls:
         self._next_sample_at = NEVER
         self._accepted_count = 0
         self._refused: DomainAcceptance | None = None  # the latest whose random address was refused
+        self._refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
         self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
         self._refused_at: deque[float] = deque(maxlen=REFUSALS_TRUSTED)
         self._refused_count = 0
@@ -117,6 +119,10 @@ class HostControls:
         if acceptance is Acceptance.SOME:
             self._refused = domain
 
+    def note_listed_refused(self, domain: DomainAcceptance) -> None:
+        """A listed address of this domain was refused as unknown, and that is believed."""
+        self._refused_listed = domain
+
     def note_seen(self, treatment: Treatment) -> None:
         """The host treated a recipient so: it does not treat all in the other way any more."""
         if self.changed is not None and self.changed is not treatment:
@@ -133,10 +139,18 @@ class HostControls:
         return refusals_in_a_row > 1 and share**refusals_in_a_row < CHANCE_MIN
 
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
-        """An address that was treated so before; of this domain, if one of its own is known."""
+        """An address that was treated so before; of this domain, if one of its own is known.
+
+        A listed one that was refused goes before a random one, whose refusal proves no more.
+        """
         if treatment is _REFUSED:
-            known = _refused_at(domain, now)
-            return known if known or self._refused is None else _refused_at(self._refused, now)
+            for each in (domain, self._refused_listed):
+                if each is not None and each.unknown_mailbox:
+                    return Known(each.unknown_mailbox, each, now)
+            for each in (domain, self._refused):
+                if each is not None and each.refused_local:
+                    return Known(f"{each.refused_local}@{each.name}", each, now)
+            return None
         usable = [each for each in self._accepted if now - each.at < ACCEPTED_S_MAX]
         own = [each for each in usable if each.domain is domain]
         return next(reversed(own or usable), None)
@@ -157,17 +171,6 @@ class HostControls:
         self._learned.clear()
         control.domain.forget()
         control.domain.refused_local = control.domain.unknown_mailbox = ""
-
-
-def _refused_at(domain: DomainAcceptance, now: float) -> Known | None:
-    """An address of this domain that was refused as unknown: a listed one, or a random one."""
-    if domain.unknown_mailbox:
-        return Known(domain.unknown_mailbox, domain, now)
-    return (
-        Known(f"{domain.refused_local}@{domain.name}", domain, now)
-        if domain.refused_local
-        else None
-    )
 
 
 # -- the host's own words ----------------------------------------------------------------------

@@ -90,11 +90,18 @@ class RefusalBudget:
 
     def left_to_tests(self, now: float) -> int:
         """How many random addresses may be sent now: 1 at most, unless nothing is bounded."""
+        return self._left_to_tests(now, self.in_flight)
+
+    def bears_tests(self, now: float) -> bool:
+        """May a random address be sent once those under way are answered, if none is refused?"""
+        return self._left_to_tests(now, 0) > 0
+
+    def _left_to_tests(self, now: float, in_flight: int) -> int:
         allowance = self.allowance
         if not allowance.is_bounded:
             return UNBOUNDED
-        left = self._left(now, self.in_flight)
-        refused, sent = self._refused + self.in_flight, self._sent + self.in_flight
+        left = self._left(now, in_flight)
+        refused, sent = self._refused + in_flight, self._sent + in_flight
         if allowance.hour is not None and 2 * refused >= allowance.hour:
             return 0
         # Behind it, one listed address more must find room.

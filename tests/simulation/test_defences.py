@@ -111,5 +111,7 @@ def test_a_list_is_known_within_hours_bans_nobody_and_asks_few_random_names() ->
     counts = counts_of(scenario).values()
     bans, needless = (sum(found[what] for found in counts) for what in ("bans", "needless_names"))
     assert (bans, needless) == (0, 0)
-    assert sum(found["random_names"] for found in counts) <= 0.85 * shape.domains
+    # A domain of four has a bad one in 28 of 100 cases; gateways that refuse in words of their
+    # own are asked for a second name.
+    assert sum(found["random_names"] for found in counts) <= 0.92 * shape.domains
     assert [each for each in reported if each.status == "unknown"] == []

@@ -28,6 +28,7 @@ def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
     A test that is under way decides by itself: a domain may accept all but a few addresses.
     """
     now = pool.now()
+    pool.controls.note_listed_refused(domain)
     known = domain.known(now) not in (None, Acceptance.UNANSWERED, Acceptance.UNASKED)
     if known or domain.test_sent or domain.accepts_most:
         return

@@ -45,7 +45,7 @@ from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX
+from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
@@ -58,6 +58,7 @@ QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued 
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
+UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
@@ -151,7 +152,9 @@ class Pool:
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[SmtpSession] = set()
-        self.session_recipients = float(RECIPIENTS_MAX)  # on one connection, a moving average
+        self.session_recipients = (
+            UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
+        )
         self._idle: dict[SmtpSession, None] = {}  # of the sessions
         # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
         # can only be told from an owed one if nothing else is unanswered.
@@ -479,8 +482,10 @@ class Pool:
         Each test uses up one of the refusals of its session, and then another one is opened.
         """
         session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
+        if not self.any_waiting():
+            return 0.0
         sessions = len(self.waiting) / self.budget.allowance.session
-        return sessions * session_s / max(1, connections_max(self))
+        return session_s * max(1.0, sessions / max(1, connections_max(self)))
 
     def is_idle(self, session: SmtpSession) -> None:
         self._idle[session] = None

@@ -22,7 +22,7 @@ from mailprobe.engine.verdict import Outcome
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
 
-PRESSED_SHARE = 0.6  # of the time that is left: not all connections are open from the start
+PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
@@ -42,13 +42,12 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         return []
     if now >= session.limits.until:
         session.limits.update(now)
-    room = room_for(session)
-    if not must_test(session, now):
-        kept = 0 if is_pressed(session, now) else len(session.tests)
-        pick_listed(session, asked, min(room, left_to(session) - kept), now)
+    room, must = room_for(session), must_test(session, now)
+    kept = 0 if is_pressed(session, now) else len(session.tests)
+    pick_listed(session, asked, min(room - must, left_to(session) - kept), now)
     if not asked:  # what is left of the room is the tests'
         return pick_tests(session)
-    add_tests(session, asked, room, now)
+    add_tests(session, asked, room, now, must=must)
     return openable(session, asked)
 
 
@@ -60,10 +59,12 @@ def pick_tests(session: "SmtpSession", *, at_end: bool = False) -> list[PendingP
     """
     drop_needless_tests(session)
     asked: list[PendingProbe] = []
-    of_budget = session.host.budget.left_to_tests(session.now()) if session.tests else 0
-    if of_budget <= 0 or session.host.refuses_too_late:
+    budget, now = session.host.budget, session.now()
+    at_end = at_end or must_test(session, now)
+    of_budget = budget.left_to_tests(now)
+    bears_tests = of_budget > 0 if at_end else budget.bears_tests(now)
+    if session.host.refuses_too_late or not bears_tests:
         end_tests(session)
-    at_end = at_end or must_test(session, session.now())
     due = [
         test
         for test in session.tests
@@ -111,13 +112,11 @@ def must_test(session: "SmtpSession", now: float) -> bool:
 
     A host that is slow to refuse would not answer it in time.
     """
-    if session.host.slow_to_answer:
-        return False
-    for test in session.tests:
-        for probe in test.domain.awaiting:
-            if not probe.deferred_start and probe.deadline - now < TEST_LEFT_S:
-                return True
-    return False
+    return not session.host.slow_to_answer and any(
+        not probe.deferred_start and probe.deadline - now < TEST_LEFT_S
+        for test in session.tests
+        for probe in test.domain.awaiting
+    )
 
 
 def drop_needless_tests(session: "SmtpSession") -> None:
@@ -194,14 +193,17 @@ def room_for(session: "SmtpSession") -> int:
     return min(room, session.host.window(), session.transaction.recipients_max)
 
 
-def add_tests(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
-    """If nothing else waits: append the tests that are due, and those of requests' domains.
+def add_tests(
+    session: "SmtpSession", asked: list[PendingProbe], room: int, now: float, *, must: bool
+) -> None:
+    """If nothing else waits, or one `must` be sent: append the tests that are due, and those of requests' domains.
 
     In a list, a test never shares a batch with a listed address of its domain: that may be
     refused, and a test follows only where one was accepted.
     """
     room = min(room, len(asked) + session.host.budget.left_to_tests(now))
-    if len(asked) >= room or session.host.any_waiting() or session.host.refuses_too_late:
+    waits = session.host.any_waiting() and not must
+    if len(asked) >= room or waits or session.host.refuses_too_late:
         return
     listed = list(asked)
     domains = {domain_of(each) for each in listed}
