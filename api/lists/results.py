@@ -25,7 +25,7 @@ from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
 from mailprobe.api.lists.rows import results_in, results_of, rows_of
 from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.api.reader.bounds import workbook_bounds
-from mailprobe.api.reader.client import open_reader
+from mailprobe.api.reader.client import Work, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.lists.records import ListChunk, StoredList
@@ -238,12 +238,9 @@ async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
         return BookRows([(cells, columns.values(result)) for cells, result in taken])
 
     with tempfile.TemporaryFile() as file:
-        descriptor, bounds = file.fileno(), workbook_bounds(source.rows)
-        async with (
-            _workbook_turns.turn(source.account_id),
-            open_reader("the workbook", bounds, descriptor) as maker,
-        ):
-            await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
+        command = MakeWorkbook([*own, *columns.names(own)], len(own))
+        work = Work("the workbook", workbook_bounds(source.rows), file.fileno(), command)
+        async with _workbook_turns.turn(source.account_id), open_reader(work) as maker:
             async with aclosing(results.groups()) as groups:
                 async for group in groups:
                     await maker.send(await worked(made, group))

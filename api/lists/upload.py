@@ -14,7 +14,8 @@ from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.reader.bounds import UPLOAD
-from mailprobe.api.reader.client import ReaderFault, ReaderTask, open_reader
+from mailprobe.api.reader.client import ReaderFault, ReaderTask, Work, open_reader
+from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, TooManyRows
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
@@ -47,11 +48,11 @@ async def open_list_reader(
 ) -> AsyncIterator["ListReader"]:
     """Read an uploaded list by a process of its own, once it is the account's turn."""
     descriptor, rows_max = file.fileno(), ROWS_MAX[account.tier]
+    work = Work(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
     async with (
         _turns.turn(account.id),
-        open_reader(name, UPLOAD, descriptor) as reader,
+        open_reader(work, is_short_text=is_short_text(descriptor)) as reader,
     ):
-        await reader.send(ReadUpload(descriptor, name, ending, reading, rows_max))
         yield ListReader(reader)
 
 

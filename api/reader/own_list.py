@@ -9,9 +9,10 @@ from typing import BinaryIO
 
 from mailprobe.api.cli.errors import telling_open_files
 from mailprobe.api.cli.listfile.opening import ReadOptions, open_file
-from mailprobe.api.reader import client
-from mailprobe.api.reader.bounds import own_file_bounds
-from mailprobe.api.reader.client import Process, ReaderFault, checked
+from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.reader import starting
+from mailprobe.api.reader.bounds import end_of, own_file_bounds
+from mailprobe.api.reader.client import ReaderFault, checked
 from mailprobe.api.reader.frames import (
     FRAME_OCTETS_MAX,
     BadFrame,
@@ -24,6 +25,7 @@ from mailprobe.api.reader.frames import (
     RowAddresses,
     WriteRows,
 )
+from mailprobe.api.reader.starting import Process
 
 
 class OwnList:
@@ -71,7 +73,9 @@ class OwnList:
             body = self._channel.receive()
         except BadFrame as error:
             raise ReaderFault(self.name, str(error)) from None
-        return checked(body, self.name, self._process)
+        if body is None:
+            raise BadList(f"{self.name} {end_of(self._process.wait())}")
+        return checked(body, self.name)
 
 
 @contextmanager
@@ -83,13 +87,13 @@ def open_own_list(
         descriptor = opened.file.fileno()
         bounds = own_file_bounds(os.fstat(descriptor).st_size)
         with telling_open_files():
-            spawned = client.spawn(bounds, [descriptor])
+            spawned = starting.spawn(bounds, descriptor)
         try:
             with spawned.connection:
                 named = None if output is None else str(output)
                 yield (
                     OwnList(opened.name, spawned.process, spawned.connection),
-                    ReadAddresses(descriptor, opened.name, opened.ending, reading, named),
+                    ReadAddresses(opened.name, opened.ending, reading, named),
                 )
         finally:
             spawned.process.kill()
