@@ -26,6 +26,7 @@ ENDS: Mapping[int, str] = {
     signal.SIGXCPU: "takes more computing time than a list may",
     signal.SIGALRM: "takes longer to read than a list may",
 }
+UNREADABLE = "cannot be read; save it anew, or as CSV"
 NO_MEMORY = f"takes more than {MEMORY_OCTETS_MAX >> 20} MiB of memory to read"
 
 
@@ -115,6 +116,6 @@ def allow_cpu(seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (until, hard))
 
 
-def end_of(returncode: int | None) -> str:
+def end_of(returncode: int | None, otherwise: str = UNREADABLE) -> str:
     """Why a reader ended without a report, in words that follow the name of its list."""
-    return ENDS.get(-(returncode or 0), "cannot be read; save it anew, or as CSV")
+    return ENDS.get(-(returncode or 0), otherwise)

@@ -14,7 +14,7 @@ import trio
 
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile.survey import BadList
-from mailprobe.api.reader.bounds import Bounds, end_of
+from mailprobe.api.reader.bounds import UNREADABLE, Bounds, end_of
 from mailprobe.api.reader.forks import Forks
 from mailprobe.api.reader.frames import (
     FRAME_OCTETS_MAX,
@@ -39,8 +39,8 @@ END_S = 10.0  # from SIGKILL to the end: the kernel frees some 100 MiB
 class ReaderFault(BadList):
     """A bug in a reader, or a report of it that cannot be read; for the log."""
 
-    def __init__(self, name: str, traceback: str) -> None:
-        super().__init__(f"{name} {end_of(None)}")
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
         self.traceback = traceback
 
 
@@ -48,12 +48,15 @@ class ReaderLost(OSError):
     """The fork server has died, and a reader with it: its file is not to blame."""
 
 
-def checked(body: bytes, name: str) -> Report:
-    """The report in a body. Raises CommandError for the file's fault, and OSError."""
+def checked(body: bytes, name: str, otherwise: str = UNREADABLE) -> Report:
+    """The report in a body. Raises CommandError for the file's fault, and OSError.
+
+    `otherwise` says of `name` what a bug makes of it.
+    """
     try:
         report = decode_report(body)
     except BadFrame as error:
-        raise ReaderFault(name, str(error)) from None
+        raise ReaderFault(f"{name} {otherwise}", str(error)) from None
     match report:
         case Refused(message=message, fix=str()):
             raise TooManyRows(message)
@@ -62,7 +65,7 @@ def checked(body: bytes, name: str) -> Report:
         case Failed(errno=number):
             raise OSError(number, os.strerror(number))
         case Broken(traceback=traceback):
-            raise ReaderFault(name, traceback)
+            raise ReaderFault(f"{name} {otherwise}", traceback)
     return report
 
 
@@ -101,7 +104,7 @@ class ReaderTask:
                 raise
             body = await self._begun_again()
         self._is_under_way = True
-        report = checked(body, self._work.name)
+        report = checked(body, self._work.name, self._work.otherwise)
         self._has_loaded = isinstance(report, Loaded)
         return report
 
@@ -121,7 +124,7 @@ class ReaderTask:
                     raise await self._end()
                 self._buffer.feed(octets)
         except BadFrame as error:
-            raise ReaderFault(self._work.name, str(error)) from None
+            raise ReaderFault(self._work.failed(None), str(error)) from None
         return body
 
     async def _end(self) -> BadList | ReaderLost:
@@ -131,7 +134,7 @@ class ReaderTask:
             code = await self._reader.ended()
         if code is None and not waiting.cancelled_caught:
             return ReaderLost("the fork server has died")
-        return BadList(f"{self._work.name} {end_of(code)}")
+        return BadList(self._work.failed(code))
 
     async def close(self) -> None:
         """Keep the reader if it may read another file; else kill it, and wait for its end."""
@@ -155,6 +158,11 @@ class Work:
     bounds: Bounds
     file: int
     command: Command
+    otherwise: str = UNREADABLE  # of the name, if it fails
+
+    def failed(self, code: int | None) -> str:
+        """What its owner reads if the reader has ended, with this exit code."""
+        return f"{self.name} {end_of(code, self.otherwise)}"
 
 
 @asynccontextmanager

@@ -72,7 +72,7 @@ class OwnList:
         try:
             body = self._channel.receive()
         except BadFrame as error:
-            raise ReaderFault(self.name, str(error)) from None
+            raise ReaderFault(f"{self.name} {end_of(None)}", str(error)) from None
         if body is None:
             raise BadList(f"{self.name} {end_of(self._process.wait())}")
         return checked(body, self.name)

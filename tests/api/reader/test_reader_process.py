@@ -24,7 +24,7 @@ from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAd
 from mailprobe.api.reader.turns import FairTurns
 from tests.api.fake_source import FakeSource
 
-WITHIN_S = 60.0  # only a failing test waits so long
+WITHIN_S = 300.0  # only a failing test waits so long
 IMPORTS = (
     "import os, sys, time\n"
     "from mailprobe.api.reader import fork_server, process\n"
@@ -93,7 +93,7 @@ async def test_a_hostile_file_costs_its_owner_one_line(
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     with pytest.raises(Misuse) as refused:
-        await reports_on(path, Bounds(cpu_s=60, wall_s=1) if "sleep" in deed else Bounds(cpu_s=1))
+        await reports_on(path, Bounds(cpu_s=60, wall_s=1) if "sleep" in deed else Bounds(cpu_s=0))
     assert refused.value.message == HOSTILE[deed]
 
 
