@@ -46,7 +46,7 @@ def measure(service: ServiceProcess) -> list[Figure]:
         print(f"# {each.took_s:.1f} s: {each.hostile.name}")
     for each in sent:
         if not each.is_as_expected:
-            print(f"# {each.hostile.name}: {each.status} {each.body}")
+            print(f"# {each.hostile.name}: {each.status} {each.body} {each.downloads}")
     for failure in [*alone.failures, *beside.failures][:SHOWN]:
         print(f"# {failure}")
     unexpected = sum(not each.is_as_expected for each in sent)
