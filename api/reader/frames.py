@@ -56,6 +56,14 @@ class ReadAddresses(msgspec.Struct, frozen=True, tag=True):
     output: str | None  # its path: the ending sets the format
 
 
+class ReadRows(msgspec.Struct, frozen=True, tag=True):
+    """Read the rows of a list: `ListedRows`, then `RowsRead`."""
+
+    name: str
+    ending: str
+    reading: ReadOptions
+
+
 class WriteRows(msgspec.Struct, frozen=True, tag=True):
     """Write the rows that were read with their results: `OutputWritten`.
 
@@ -92,7 +100,7 @@ class BookEnd(msgspec.Struct, frozen=True, tag=True):
     reasons: dict[str, int]
 
 
-Command = ReadUpload | ReadAddresses | WriteRows | MakeWorkbook | BookRows | BookEnd
+Command = ReadUpload | ReadAddresses | ReadRows | WriteRows | MakeWorkbook | BookRows | BookEnd
 
 
 # From the reader
@@ -128,6 +136,25 @@ class ListRead(msgspec.Struct, frozen=True, tag=True):
     remarks: list[str]
 
 
+class ListedRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a list: its address or "", its cells, and its results of an earlier cleaning."""
+
+    address: str
+    cells: list[str]
+    results: dict[str, str]
+
+
+class ListedRows(msgspec.Struct, frozen=True, tag=True):
+    """The next rows, and the names of the columns as far as they are known."""
+
+    columns: list[str]
+    rows: list[ListedRow]
+
+
+class RowsRead(msgspec.Struct, frozen=True, tag=True):
+    """All rows were sent."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The open files may come: one that comes with other octets could be lost."""
 
@@ -159,7 +186,17 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 
 
 Report = (
-    Chunk | Loaded | RowAddresses | ListRead | Ready | OutputWritten | Refused | Failed | Broken
+    Chunk
+    | Loaded
+    | RowAddresses
+    | ListRead
+    | ListedRows
+    | RowsRead
+    | Ready
+    | OutputWritten
+    | Refused
+    | Failed
+    | Broken
 )
 
 M = TypeVar("M")

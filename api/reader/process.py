@@ -24,6 +24,7 @@ from mailprobe.api.reader.frames import (
     Channel,
     MakeWorkbook,
     ReadAddresses,
+    ReadRows,
     ReadUpload,
     decode_command,
 )
@@ -83,6 +84,11 @@ def _serve(channel: Channel, file: int) -> None:
 
             with reporting(channel, order.name):
                 serve_cleaning(channel, file, order)
+        case ReadRows() as order:
+            from mailprobe.api.reader.rows import send_rows
+
+            with reporting(channel, order.name):
+                send_rows(channel, file, order)
         case MakeWorkbook() as order:
             from mailprobe.api.reader.workbook import make_workbook
 
