@@ -14,7 +14,7 @@ import trio
 
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile.survey import BadList
-from mailprobe.api.reader.bounds import UNREADABLE, Bounds, end_of
+from mailprobe.api.reader.bounds import ENDS, UNREADABLE, Bounds, end_of
 from mailprobe.api.reader.forks import Forks
 from mailprobe.api.reader.frames import (
     FRAME_OCTETS_MAX,
@@ -45,7 +45,7 @@ class ReaderFault(BadList):
 
 
 class ReaderLost(OSError):
-    """The fork server has died, and a reader with it: its file is not to blame."""
+    """A reader has ended, and its file is not to blame: the fork server has died, for instance."""
 
 
 def checked(body: bytes, name: str, otherwise: str = UNREADABLE) -> Report:
@@ -97,10 +97,8 @@ class ReaderTask:
         """The next report. Raises CommandError, OSError."""
         try:
             body = await self._next_body()
-        except (ReaderLost, BadList) as error:
-            # What becomes of a kept reader before it has begun is not this file's doing.
-            is_kept = self._reader.reads > 1
-            if self._is_under_way or not (is_kept or isinstance(error, ReaderLost)):
+        except ReaderLost:
+            if self._is_under_way:
                 raise
             body = await self._begun_again()
         self._is_under_way = True
@@ -134,6 +132,9 @@ class ReaderTask:
             code = await self._reader.ended()
         if code is None and not waiting.cancelled_caught:
             return ReaderLost("the fork server has died")
+        # A kept reader may have ended before it had this file, unless it met a limit.
+        if self._reader.reads > 1 and not self._is_under_way and -(code or 0) not in ENDS:
+            return ReaderLost("a kept reader has ended")
         return BadList(self._work.failed(code))
 
     async def close(self) -> None:

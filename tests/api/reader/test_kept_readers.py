@@ -1,14 +1,15 @@
 """Readers that are kept: which files they read, and that these leave no trace in the next report."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
-from mailprobe.api.reader import forks
-from mailprobe.api.reader.bounds import UPLOAD
+from mailprobe.api.reader import client, forks
+from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.chunks import send_chunks
 from mailprobe.api.reader.client import Work, open_reader
 from mailprobe.api.reader.forks import SHORT_OCTETS_MAX, is_short_text
@@ -53,13 +54,14 @@ def test_no_short_text_changes_what_is_reported_of_another() -> None:
     expected = [reports_on(*each) for each in HONEST]
     read = 0
     for hostile in files():
-        if reports_on(hostile.make(), f".{hostile.file.rpartition('.')[2]}"):
+        ending = f".{hostile.file.rpartition('.')[2]}"
+        if ending in (".csv", ".ndjson") and reports_on(hostile.make(), ending):
             assert [reports_on(*each) for each in HONEST] == expected, hostile.name
             read += 1
     assert read >= 25
 
 
-async def readers_of(contents: Sequence[bytes]) -> list[str]:
+async def readers_of(contents: Sequence[bytes], bounds: Bounds = UPLOAD) -> list[str]:
     """The process that reads each of these files."""
     readers = []
     for octets in contents:
@@ -67,7 +69,7 @@ async def readers_of(contents: Sequence[bytes]) -> list[str]:
             file.write(octets)
             file.flush()
             order = ReadUpload("people", ".csv", ReadOptions(), 10)
-            work = Work("people", UPLOAD, file.fileno(), order)
+            work = Work("people", bounds, file.fileno(), order)
             is_short = is_short_text(file.fileno())
             async with open_reader(work, is_short_text=is_short) as reader:
                 report = await reader.receive()
@@ -112,6 +114,25 @@ async def test_a_reader_is_not_kept_if(
     """Even one that dies later costs the next file nothing: it is read by another."""
     monkeypatch.setattr(forks, "FORK_SERVER", program_of(deed))
     assert len(set(await readers_of([SHORT] * 3))) == 3
+
+
+async def test_a_file_that_takes_all_time_of_a_kept_reader_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch, real_readers: None
+) -> None:
+    waits = " while b'hang' in os.pread(_[1], 9, 0): time.sleep(99)\n"
+    monkeypatch.setattr(
+        forks, "FORK_SERVER", program_of(TELLS.replace("\n", f"\n{waits}", 1) + LOADED)
+    )
+    fork, forked = client.forks.fork, Counter[str]()
+
+    def counted() -> forks.Fork:
+        forked["all"] += 1
+        return fork()
+
+    monkeypatch.setattr(client.forks, "fork", counted)
+    with pytest.raises(CommandError, match="takes longer to read"):
+        await readers_of([SHORT, SHORT, b"hang"], Bounds(cpu_s=60, wall_s=2))
+    assert forked["all"] == len({"kept", "fresh"})
 
 
 async def test_a_kept_reader_is_replaced_in_the_end(
