@@ -3,6 +3,8 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,16 +61,17 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
 
 def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
-    from mailprobe.api.cli.listfile import BadList, open_list
+    from mailprobe.api.cli.listfile import BadList
     from mailprobe.api.cli.output.terminal import plain
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.reader.own_list import rows_of
     from mailprobe.engine.smtp.operators import load_operators
 
     operators = load_operators()
     providers: dict[str, str] = {}
-    with open_list(cleaned, reading) as source:
-        for row in source.rows():
-            results = row.results()
+    with closing(rows_of(cleaned, reading)) as parts:
+        for row in chain.from_iterable(part.rows for part in parts):
+            results = row.results
             if not results:
                 if row.address:
                     name = plain(str(cleaned))

@@ -1,7 +1,7 @@
 """The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ from mailprobe.api.lists.limits import (
     UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
-from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
+from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
@@ -49,7 +49,7 @@ XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 CSV = "text/csv; charset=utf-8"
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 
-FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncIterator[bytes]]]] = {
+FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
     "ndjson": (NDJSON, ndjson_parts),
     "csv": (CSV, csv_parts),
     "xlsx": (XLSX, workbook_parts),
@@ -183,7 +183,7 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     except Misuse as error:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
-    parts = StreamedParts(lambda: make(ListResults(service.store, found, lights)))
+    parts = StreamedParts(await begun(make(ListResults(service.store, found, lights))))
     headers = {
         "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page

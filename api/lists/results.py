@@ -8,11 +8,11 @@ import csv
 import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from time import thread_time
-from typing import Any, TypeVar, TypeVarTuple
+from typing import IO, Any, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -22,10 +22,11 @@ from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.lights import Light, light_of
 from mailprobe.api.cli.output.results import RowResult
 from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
+from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.lists.rows import results_in, results_of, rows_of
 from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.api.reader.bounds import workbook_bounds
-from mailprobe.api.reader.client import open_reader
+from mailprobe.api.reader.client import Work, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.lists.records import ListChunk, StoredList
@@ -170,7 +171,7 @@ async def _pieces_of_rows(
                     yield octets
 
 
-async def ndjson_parts(results: ListResults) -> AsyncIterator[bytes]:
+async def ndjson_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
     """Each row as an object: its own members, then the result's, null while there is none."""
     own = await results.store.list_columns(results.source.id)
     columns = ResultColumns()
@@ -186,7 +187,7 @@ async def ndjson_parts(results: ListResults) -> AsyncIterator[bytes]:
             yield octets
 
 
-async def csv_parts(results: ListResults) -> AsyncIterator[bytes]:
+async def csv_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
     """A table with a header."""
     own = await results.store.list_columns(results.source.id)
     columns = ResultColumns()
@@ -225,8 +226,21 @@ def _absent(cells: Sequence[str], own: Sequence[str]) -> Iterator[str]:
     return repeat("", len(own) - len(cells))
 
 
-async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
-    """A workbook, made in a file by a process of its own before its first part is sent."""
+async def workbook_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
+    """A workbook, made in a file by a process of its own before its first part is sent.
+
+    Raises InvalidRequest, Overloaded.
+    """
+    with ExitStack() as stack:
+        with refusing_trouble("No workbook can be made of the list", "Fetch the results as CSV."):
+            file = stack.enter_context(tempfile.TemporaryFile())
+            await _make_workbook(results, file)
+        file.seek(0)
+        while octets := await trio.to_thread.run_sync(file.read, PIECE_OCTETS_MAX):
+            yield octets
+
+
+async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
     source, columns, counts = results.source, ResultColumns(), ResultCounts()
     own = await results.store.list_columns(source.id)
 
@@ -237,18 +251,28 @@ async def workbook_parts(results: ListResults) -> AsyncIterator[bytes]:
                 counts.count(result)
         return BookRows([(cells, columns.values(result)) for cells, result in taken])
 
-    with tempfile.TemporaryFile() as file:
-        descriptor, bounds = file.fileno(), workbook_bounds(source.rows)
-        async with (
-            _workbook_turns.turn(source.account_id),
-            open_reader("the workbook", bounds, descriptor) as maker,
-        ):
-            await maker.send(MakeWorkbook(descriptor, [*own, *columns.names(own)], len(own)))
-            async with aclosing(results.groups()) as groups:
-                async for group in groups:
-                    await maker.send(await worked(made, group))
-            await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
-            await maker.receive()
-        file.seek(0)
-        while octets := await trio.to_thread.run_sync(file.read, PIECE_OCTETS_MAX):
+    command = MakeWorkbook([*own, *columns.names(own)], len(own))
+    bounds = workbook_bounds(source.rows)
+    work = Work("the workbook", bounds, file.fileno(), command, "is not made, by our fault")
+    async with _workbook_turns.turn(source.account_id), open_reader(work) as maker:
+        async with aclosing(results.groups()) as groups:
+            async for group in groups:
+                await maker.send(await worked(made, group))
+        await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
+        await maker.receive()
+
+
+async def begun(parts: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """The parts, of which the first is made: what cannot begin is refused before an answer has."""
+    first = await anext(parts, b"")
+    return _continued(first, parts)
+
+
+async def _continued(
+    first: bytes, parts: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(parts):
+        if first:
+            yield first
+        async for octets in parts:
             yield octets

@@ -4,27 +4,24 @@ The file is read as `mailprobe clean` reads it, by a process with bounds of its 
 file makes of its reader costs no other request anything.
 """
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
+from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.reader.bounds import UPLOAD
-from mailprobe.api.reader.client import ReaderFault, ReaderTask, open_reader
-from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, TooManyRows
+from mailprobe.api.reader.client import ReaderTask, Work, open_reader
+from mailprobe.api.reader.forks import is_short_text
+from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
 from mailprobe.api.reader.turns import FairTurns
-from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
 from mailprobe.storage.lists.records import ListChunk
 from mailprobe.storage.records import Account
-
-log = logging.getLogger("mailprobe.lists")
 
 CHUNKS_STORED = 10  # in one transaction
 
@@ -47,11 +44,11 @@ async def open_list_reader(
 ) -> AsyncIterator["ListReader"]:
     """Read an uploaded list by a process of its own, once it is the account's turn."""
     descriptor, rows_max = file.fileno(), ROWS_MAX[account.tier]
+    work = Work(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
     async with (
         _turns.turn(account.id),
-        open_reader(name, UPLOAD, descriptor) as reader,
+        open_reader(work, is_short_text=is_short_text(descriptor)) as reader,
     ):
-        await reader.send(ReadUpload(descriptor, name, ending, reading, rows_max))
         yield ListReader(reader)
 
 
@@ -74,15 +71,5 @@ class ListReader:
         return chunks
 
     async def _received(self) -> Report:
-        try:
+        with refusing_trouble("The list cannot be read"):
             return await self.reader.receive()
-        except TooManyRows as error:
-            raise InvalidRequest(f"{error.message}.", "lists", fix=error.fix) from None
-        except CommandError as error:
-            if isinstance(error, ReaderFault):
-                log.error("a list's reader failed: %s", error.traceback)
-            words = error.message
-            raise InvalidRequest(f"The list cannot be read: {words}.", "lists") from None
-        except OSError as error:
-            log.error("a list's reader has no place: %s", error)
-            raise Overloaded from None

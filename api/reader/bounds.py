@@ -26,6 +26,7 @@ ENDS: Mapping[int, str] = {
     signal.SIGXCPU: "takes more computing time than a list may",
     signal.SIGALRM: "takes longer to read than a list may",
 }
+UNREADABLE = "cannot be read; save it anew, or as CSV"
 NO_MEMORY = f"takes more than {MEMORY_OCTETS_MAX >> 20} MiB of memory to read"
 
 
@@ -34,7 +35,7 @@ class Bounds:
     """The time that a reader has."""
 
     cpu_s: int
-    wall_s: int | None = None  # and a lower priority: others wait for this machine
+    wall_s: int | None = None
 
 
 START_CPU_S = 60
@@ -74,11 +75,14 @@ def end_with(parent: int) -> None:
             os._exit(0)
 
 
-def bound_process(bounds: Bounds) -> None:
-    """Limit what this process may use."""
-    if bounds.wall_s is not None:
-        with suppress(OSError):
-            os.nice(NICENESS)
+def give_way() -> None:
+    """Have a lower priority: others wait for this machine."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+
+
+def limit_process() -> None:
+    """Limit what this process may use, but for its time."""
     with suppress(OSError):  # where memory ends all the same, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
     for kind, limit in (
@@ -88,9 +92,17 @@ def bound_process(bounds: Bounds) -> None:
     ):
         with suppress(ValueError, OSError):  # the limit is lower already
             resource.setrlimit(kind, (limit, limit))
+
+
+def allow_time(bounds: Bounds) -> None:
+    """From now on this process may work so long, in place of what it was allowed before."""
     allow_cpu(bounds.cpu_s)
-    if bounds.wall_s is not None:
-        signal.setitimer(signal.ITIMER_REAL, bounds.wall_s)
+    signal.setitimer(signal.ITIMER_REAL, bounds.wall_s or 0)
+
+
+def stop_clock() -> None:
+    """From now on this process may wait."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def allow_cpu(seconds: float) -> None:
@@ -104,6 +116,6 @@ def allow_cpu(seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (until, hard))
 
 
-def end_of(returncode: int | None) -> str:
+def end_of(returncode: int | None, otherwise: str = UNREADABLE) -> str:
     """Why a reader ended without a report, in words that follow the name of its list."""
-    return ENDS.get(-(returncode or 0), "cannot be read; save it anew, or as CSV")
+    return ENDS.get(-(returncode or 0), otherwise)

@@ -23,25 +23,31 @@ STORED_TIMES_MAX = 20
 STORED_OCTETS_MIN = 1 << 20  # a short list may take so much all the same
 
 
-def send_chunks(channel: Channel, order: ReadUpload) -> None:
-    """Send the chunks of a list, and what it has in all. Raises BadList, TooManyRows."""
-    received = os.fstat(order.descriptor).st_size
-    octets_left = max(STORED_TIMES_MAX * received, STORED_OCTETS_MIN)
-    with os.fdopen(order.descriptor, "rb", closefd=False) as file:
+def send_chunks(channel: Channel, descriptor: int, order: ReadUpload) -> None:
+    """Send the chunks of a list, then what it has in all. Raises BadList, TooManyRows."""
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
         opened = ListFile(file, order.name, order.ending)
         with read_list(opened, order.reading) as source, _seen_addresses() as seen:
-            rows = addresses = 0
-            for chunk in _chunks(source, seen, order.rows_max):
-                octets_left -= len(chunk.rows.encode())
-                if octets_left < 0:
-                    raise BadList(
-                        f"{order.name} takes more than {STORED_TIMES_MAX} times its own size to "
-                        "store; send it as CSV that is not compressed"
-                    )
-                rows += chunk.rows.count("\n")
-                addresses += chunk.units
-                channel.send(chunk)
-            channel.send(Loaded(source.named_members or ["email"], rows, addresses))
+            loaded = _send_chunks(channel, source, seen, order, os.fstat(descriptor).st_size)
+    channel.send(loaded)  # the last: another file may follow
+
+
+def _send_chunks(
+    channel: Channel, source: List, seen: "SeenAddresses", order: ReadUpload, received: int
+) -> Loaded:
+    octets_left = max(STORED_TIMES_MAX * received, STORED_OCTETS_MIN)
+    rows = addresses = 0
+    for chunk in _chunks(source, seen, order.rows_max):
+        octets_left -= len(chunk.rows.encode())
+        if octets_left < 0:
+            raise BadList(
+                f"{order.name} takes more than {STORED_TIMES_MAX} times its own size to "
+                "store; send it as CSV that is not compressed"
+            )
+        rows += chunk.rows.count("\n")
+        addresses += chunk.units
+        channel.send(chunk)
+    return Loaded(source.named_members or ["email"], rows, addresses)
 
 
 def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chunk]:

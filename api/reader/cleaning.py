@@ -44,10 +44,10 @@ CHARACTERS_MAX = 1 << 17  # of a frame's texts, of which the last has at most a 
 OFFSETS_OCTETS = 1 << 16
 
 
-def serve_cleaning(channel: Channel, order: ReadAddresses) -> None:
+def serve_cleaning(channel: Channel, descriptor: int, order: ReadAddresses) -> None:
     """Send the list's addresses, then write it as often as the starter asks. Raises BadList."""
     with (
-        os.fdopen(order.descriptor, "rb", closefd=False) as file,
+        os.fdopen(descriptor, "rb", closefd=False) as file,
         read_list(ListFile(file, order.name, order.ending), order.reading) as source,
     ):
         allow_cpu(own_file_bounds(source.survey.octets).cpu_s)

@@ -1,9 +1,9 @@
-"""A process that forks a reader for each file, at once: it has imported all that readers need.
+"""A process that forks readers at once: it has imported all that readers need.
 
-It is started by `client.Forks` at the first file, runs one thread, looks at no file, and ends with
-its starter. A starter asks with the bounds of a reader and three open files: the reader's
-socket, a socket for its end, and the file to read. Closing the second one's sending side kills
-the reader; its exit code comes back there, however it ends.
+It is started by `forks.Forks` at the first file, runs one thread, looks at no file, and ends with
+its starter. A starter asks with one octet and two open files: the reader's socket, and a socket
+for its end. Closing the latter's sending side kills the reader; its exit code comes back there,
+however it ends.
 """
 
 import gc
@@ -15,9 +15,9 @@ import sys
 from contextlib import suppress
 
 from mailprobe.api.reader import chunks, workbook
-from mailprobe.api.reader.bounds import Bounds, bound_process, end_with, leave_network
-from mailprobe.api.reader.frames import END, ORDER
-from mailprobe.api.reader.process import serve
+from mailprobe.api.reader.bounds import end_with, give_way, leave_network, limit_process
+from mailprobe.api.reader.frames import END
+from mailprobe.api.reader.process import serve_orders
 
 IMPORTED = (chunks, workbook)  # so that no reader does it
 
@@ -60,24 +60,23 @@ class ForkServer:
             self._reap()
 
     def _receive_order(self) -> bool:
-        octets, files, _, _ = socket.recv_fds(self._orders, ORDER.size, 3)
+        octets, files, _, _ = socket.recv_fds(self._orders, 1, 2)
         if not octets:
             return False
         end = socket.socket(fileno=files[1])
         try:
             if not (reader := os.fork()):
-                self._read(octets, files)
+                self._read(files)
         except OSError:  # no room for another process: the reader ends at once
             end.close()
             return True
         finally:
             os.close(files[0])
-            os.close(files[2])
         self._ends[end.fileno()] = (end, reader)
         self._poll.register(end, select.POLLIN)
         return True
 
-    def _read(self, octets: bytes, files: list[int]) -> None:
+    def _read(self, files: list[int]) -> None:
         """The reader: it has no files but its own."""
         try:
             signal.set_wakeup_fd(-1)
@@ -94,13 +93,10 @@ class ForkServer:
             os.close(files[1])
             os.dup2(files[0], 0)
             os.close(files[0])
-            cpu_s, wall_s, number = ORDER.unpack(octets)
-            if files[2] != number:
-                os.dup2(files[2], number)
-                os.close(files[2])
             gc.disable()  # reading makes no cycles that grow
-            bound_process(Bounds(cpu_s, wall_s or None))
-            serve(0)
+            give_way()
+            limit_process()
+            serve_orders(socket.socket(fileno=0))
             os._exit(0)
         finally:
             os._exit(1)

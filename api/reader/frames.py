@@ -13,8 +13,10 @@ import msgspec
 from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile.opening import ReadOptions
 
-ORDER = struct.Struct(">III")  # to a fork server: CPU seconds, seconds or 0, the file's number
-END = struct.Struct(">i")  # from it: a reader's exit code
+ORDER = struct.Struct(
+    ">II?"
+)  # to a forked reader: CPU seconds, seconds or 0, whether it is the last
+END = struct.Struct(">i")  # from a fork server: a reader's exit code
 HEAD = struct.Struct(">I")  # the octets of the body
 FRAME_OCTETS_MAX = (1 << 20) + 4096  # of a reader's frame: a chunk of 1 MiB, and what is around it
 COMMAND_OCTETS_MAX = 1 << 26  # of a starter's frame: the rows of a chunk with their results
@@ -39,7 +41,6 @@ class TooManyRows(Misuse):
 class ReadUpload(msgspec.Struct, frozen=True, tag=True):
     """Read a list into chunks: `Chunk`, then `Loaded`."""
 
-    descriptor: int
     name: str
     ending: str
     reading: ReadOptions
@@ -49,11 +50,18 @@ class ReadUpload(msgspec.Struct, frozen=True, tag=True):
 class ReadAddresses(msgspec.Struct, frozen=True, tag=True):
     """Read a list's addresses, a text for each row: `RowAddresses`, then `ListRead`."""
 
-    descriptor: int
     name: str
     ending: str
     reading: ReadOptions
     output: str | None  # its path: the ending sets the format
+
+
+class ReadRows(msgspec.Struct, frozen=True, tag=True):
+    """Read the rows of a list: `ListedRows`, then `RowsRead`."""
+
+    name: str
+    ending: str
+    reading: ReadOptions
 
 
 class WriteRows(msgspec.Struct, frozen=True, tag=True):
@@ -74,7 +82,6 @@ class WriteRows(msgspec.Struct, frozen=True, tag=True):
 class MakeWorkbook(msgspec.Struct, frozen=True, tag=True):
     """Make a workbook in an open file, of the rows that follow: `OutputWritten`."""
 
-    descriptor: int
     names: list[str]
     own: int  # columns of the list
 
@@ -93,7 +100,7 @@ class BookEnd(msgspec.Struct, frozen=True, tag=True):
     reasons: dict[str, int]
 
 
-Command = ReadUpload | ReadAddresses | WriteRows | MakeWorkbook | BookRows | BookEnd
+Command = ReadUpload | ReadAddresses | ReadRows | WriteRows | MakeWorkbook | BookRows | BookEnd
 
 
 # From the reader
@@ -129,6 +136,25 @@ class ListRead(msgspec.Struct, frozen=True, tag=True):
     remarks: list[str]
 
 
+class ListedRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a list: its address or "", its cells, and its results of an earlier cleaning."""
+
+    address: str
+    cells: list[str]
+    results: dict[str, str]
+
+
+class ListedRows(msgspec.Struct, frozen=True, tag=True):
+    """The next rows, and the names of the columns as far as they are known."""
+
+    columns: list[str]
+    rows: list[ListedRow]
+
+
+class RowsRead(msgspec.Struct, frozen=True, tag=True):
+    """All rows were sent."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The open files may come: one that comes with other octets could be lost."""
 
@@ -160,7 +186,17 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 
 
 Report = (
-    Chunk | Loaded | RowAddresses | ListRead | Ready | OutputWritten | Refused | Failed | Broken
+    Chunk
+    | Loaded
+    | RowAddresses
+    | ListRead
+    | ListedRows
+    | RowsRead
+    | Ready
+    | OutputWritten
+    | Refused
+    | Failed
+    | Broken
 )
 
 M = TypeVar("M")
@@ -191,6 +227,11 @@ class FrameBuffer:
     def __init__(self, octets_max: int) -> None:
         self._octets_max = octets_max
         self._octets = bytearray()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a part of a frame is there."""
+        return bool(self._octets)
 
     def feed(self, octets: bytes) -> None:
         self._octets += octets

@@ -1,29 +1,33 @@
-"""The list of `mailprobe clean`, read and written by a reader process. Its calls block."""
+"""A list of the command line, read and written by a reader process. Its calls block."""
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from mailprobe.api.cli.errors import telling_open_files
-from mailprobe.api.cli.listfile.opening import ReadOptions, open_file
-from mailprobe.api.reader import client
-from mailprobe.api.reader.bounds import own_file_bounds
-from mailprobe.api.reader.client import Process, ReaderFault, checked
+from mailprobe.api.cli.listfile.opening import ListFile, ReadOptions, open_file
+from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.reader import starting
+from mailprobe.api.reader.bounds import end_of, own_file_bounds
+from mailprobe.api.reader.client import ReaderFault, checked
 from mailprobe.api.reader.frames import (
     FRAME_OCTETS_MAX,
     BadFrame,
     Channel,
+    ListedRows,
     ListRead,
     OutputWritten,
     ReadAddresses,
+    ReadRows,
     Ready,
     Report,
     RowAddresses,
     WriteRows,
 )
+from mailprobe.api.reader.starting import Process
 
 
 class OwnList:
@@ -47,6 +51,12 @@ class OwnList:
                     self.found = found
                     return
 
+    def read_rows(self, order: ReadRows) -> Iterator[ListedRows]:
+        """The rows with all their cells. Raises BadList, OSError."""
+        self._send(order)
+        while isinstance(rows := self._received(), ListedRows):
+            yield rows
+
     def begin_writing(
         self, command: WriteRows, output: BinaryIO, journal: int, offsets: BinaryIO
     ) -> None:
@@ -62,7 +72,7 @@ class OwnList:
         written = self._received()
         return written.rows if isinstance(written, OutputWritten) else 0
 
-    def _send(self, command: ReadAddresses | WriteRows) -> None:
+    def _send(self, command: ReadAddresses | ReadRows | WriteRows) -> None:
         with suppress(ConnectionError):  # its end is the next report
             self._channel.send(command)
 
@@ -70,8 +80,10 @@ class OwnList:
         try:
             body = self._channel.receive()
         except BadFrame as error:
-            raise ReaderFault(self.name, str(error)) from None
-        return checked(body, self.name, self._process)
+            raise ReaderFault(f"{self.name} {end_of(None)}", str(error)) from None
+        if body is None:
+            raise BadList(f"{self.name} {end_of(self._process.wait())}")
+        return checked(body, self.name)
 
 
 @contextmanager
@@ -79,18 +91,27 @@ def open_own_list(
     path: Path | None, reading: ReadOptions, output: Path | None
 ) -> Iterator[tuple[OwnList, ReadAddresses]]:
     """Open a list at a reader of its own, with the command that reads it. Raises BadList."""
+    named = None if output is None else str(output)
+    with _opened(path) as (opened, own):
+        yield own, ReadAddresses(opened.name, opened.ending, reading, named)
+
+
+def rows_of(path: Path | None, reading: ReadOptions) -> Generator[ListedRows, None, None]:
+    """The rows of a list, read by a reader of its own; close it early. Raises BadList, OSError."""
+    with _opened(path) as (opened, own):
+        yield from own.read_rows(ReadRows(opened.name, opened.ending, reading))
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[tuple[ListFile, OwnList]]:
     with open_file(path) as opened:
         descriptor = opened.file.fileno()
         bounds = own_file_bounds(os.fstat(descriptor).st_size)
         with telling_open_files():
-            spawned = client.spawn(bounds, [descriptor])
+            spawned = starting.spawn(bounds, descriptor)
         try:
             with spawned.connection:
-                named = None if output is None else str(output)
-                yield (
-                    OwnList(opened.name, spawned.process, spawned.connection),
-                    ReadAddresses(descriptor, opened.name, opened.ending, reading, named),
-                )
+                yield opened, OwnList(opened.name, spawned.process, spawned.connection)
         finally:
             spawned.process.kill()
             spawned.process.wait()

@@ -1,20 +1,30 @@
-"""The reader process. It reads one list, or makes one workbook, and ends.
+"""The reader process. It reads lists, or makes one workbook, and ends.
 
-It is started by `client` or forked by `fork_server`, gets an open file and a socket, and
+It is started by `starting.spawn` or forked by `fork_server`, gets open files and a socket, and
 imports nothing that opens connections.
 """
 
 import gc
 import os
+import socket
 import sys
 
-from mailprobe.api.reader.bounds import Bounds, bound_process, end_with, leave_network
+from mailprobe.api.reader.bounds import (
+    Bounds,
+    allow_time,
+    end_with,
+    leave_network,
+    limit_process,
+    stop_clock,
+)
 from mailprobe.api.reader.frames import (
     COMMAND_OCTETS_MAX,
+    ORDER,
     BadFrame,
     Channel,
     MakeWorkbook,
     ReadAddresses,
+    ReadRows,
     ReadUpload,
     decode_command,
 )
@@ -22,27 +32,44 @@ from mailprobe.api.reader.reporting import reporting
 
 
 def main() -> None:
-    """The process: its arguments are its time, and who started it."""
-    cpu_s, wall_s, parent = map(int, sys.argv[1:4])
+    """The process of `clean`: its arguments are its time, who started it, and its file."""
+    cpu_s, parent, file = map(int, sys.argv[1:4])
     end_with(parent)
     leave_network()
-    bound_process(Bounds(cpu_s, wall_s or None))
+    limit_process()
+    allow_time(Bounds(cpu_s))
     gc.disable()  # reading makes no cycles that grow
-    serve(0)
+    serve(0, file)
     os._exit(0)  # nothing is left to do, and the starter waits
 
 
-def serve(descriptor: int) -> None:
-    """Do what the starter asks at the other end of this socket, until it is gone."""
+def serve_orders(connection: socket.socket) -> None:
+    """Serve one file after the other, until the last one or until the starter is gone."""
+    while True:
+        octets, files, _, _ = socket.recv_fds(connection, ORDER.size, 1)
+        if not octets:
+            return
+        (file,) = files
+        cpu_s, wall_s, is_last = ORDER.unpack(octets)
+        allow_time(Bounds(cpu_s, wall_s or None))
+        serve(connection.fileno(), file)
+        os.close(file)
+        if is_last:
+            return
+        stop_clock()
+
+
+def serve(descriptor: int, file: int) -> None:
+    """Do with the file what the starter asks at the other end of this socket."""
     channel = Channel(descriptor, COMMAND_OCTETS_MAX)
     try:
         with reporting(channel, "it"):
-            _serve(channel)
+            _serve(channel, file)
     except (ConnectionError, BadFrame):
         return  # the starter is gone, or not ours
 
 
-def _serve(channel: Channel) -> None:
+def _serve(channel: Channel, file: int) -> None:
     body = channel.receive()
     if body is None:
         return
@@ -51,14 +78,19 @@ def _serve(channel: Channel) -> None:
             from mailprobe.api.reader.chunks import send_chunks
 
             with reporting(channel, order.name):
-                send_chunks(channel, order)
+                send_chunks(channel, file, order)
         case ReadAddresses() as order:
             from mailprobe.api.reader.cleaning import serve_cleaning
 
             with reporting(channel, order.name):
-                serve_cleaning(channel, order)
+                serve_cleaning(channel, file, order)
+        case ReadRows() as order:
+            from mailprobe.api.reader.rows import send_rows
+
+            with reporting(channel, order.name):
+                send_rows(channel, file, order)
         case MakeWorkbook() as order:
             from mailprobe.api.reader.workbook import make_workbook
 
             with reporting(channel, "the workbook"):
-                make_workbook(channel, order)
+                make_workbook(channel, file, order)

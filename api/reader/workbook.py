@@ -22,11 +22,11 @@ from mailprobe.api.reader.frames import (
 )
 
 
-def make_workbook(channel: Channel, order: MakeWorkbook) -> None:
+def make_workbook(channel: Channel, descriptor: int, order: MakeWorkbook) -> None:
     """Make the workbook in the file that was handed over."""
     types: list[CellType] = ["blank"] * order.own
     written = 0
-    with temporary_file() as spool, os.fdopen(order.descriptor, "w+b", closefd=False) as file:
+    with temporary_file() as spool, os.fdopen(descriptor, "w+b", closefd=False) as file:
         counts = _received(channel, spool, types)
         if counts is None:
             return  # the starter is gone

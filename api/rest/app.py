@@ -130,7 +130,7 @@ def _body_of(reply: OperationReply) -> ResponseBody:
         case StreamedLines():
             return NdjsonBody(reply.body)
         case StreamedParts(parts=parts):
-            return IterableBody(parts())
+            return IterableBody(parts)
         case octets:
             return DataBody(octets)
 

@@ -25,7 +25,9 @@ from mailprobe.storage.records import Answered, IdempotencyRecord
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
 LEASE_S = 60.0  # far longer than the longest request takes
-UPLOAD_LEASE_S = 180.0  # the same of an upload: a list is read and stored in less
+# Most lists are read and stored in less. One that is not loses its key to the next repeat: its
+# transaction fails, and the repeat is stored.
+UPLOAD_LEASE_S = 180.0
 FINISH_S = 1.0  # how long a reply waits until it is stored
 KEPT = {200, 201, 202}
 

@@ -112,7 +112,7 @@ class StreamedLines:
 class StreamedParts:
     """A streamed body that is made part by part."""
 
-    parts: Callable[[], AsyncIterator[bytes]]
+    parts: AsyncIterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Sends hostile files to a service, and watches what becomes of it and of a neighbour.
+"""Sends hostile files to a service, downloads them, and watches what becomes of it and of a neighbour.
 
 The neighbour is another account, which verifies a malformed address every 20 ms: its waits are
 those of the service alone.
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPConnection
+from http.client import HTTPConnection, IncompleteRead
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,9 @@ EVERY_S = 0.02
 WATCHED_EVERY_S = 0.1
 ANSWER_S = 130.0  # without an answer: longer than a reader may take
 MALFORMED = json.dumps({"email": "not an address"})
+# How an accepted list is downloaded, and the answers that this may have.
+DOWNLOADS = {"csv": {200}, "xlsx": {200, 400}}
+PIECE_OCTETS = 1 << 16
 STATUS = {"accepted": 202, "too large to store": 400, "refused": 400}
 TYPES = {
     ".csv": "text/csv",
@@ -40,18 +43,34 @@ MadeFile = tuple[HostileFile, bytes]
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """A download of an accepted list: an answer of other than 200 is read as JSON."""
+
+    format: str
+    status: int
+    is_whole: bool
+
+    @property
+    def is_as_expected(self) -> bool:
+        return self.is_whole and self.status in DOWNLOADS[self.format]
+
+
+@dataclass(frozen=True, slots=True)
 class SentFile:
-    """A file and its answer."""
+    """A file, its answer, and the downloads of what was accepted."""
 
     hostile: HostileFile
     octets: int
     status: int
     body: dict[str, Any]
     took_s: float
+    downloads: tuple[Download, ...] = ()
 
     @property
     def is_as_expected(self) -> bool:
-        return self.status == STATUS[self.hostile.expected]
+        return self.status == STATUS[self.hostile.expected] and all(
+            each.is_as_expected for each in self.downloads
+        )
 
 
 @dataclass(slots=True)
@@ -89,7 +108,7 @@ def accounts_for(files: Sequence[MadeFile]) -> int:
 
 
 def send_files(at: At, keys: Sequence[str], files: Sequence[MadeFile]) -> list[SentFile]:
-    """Send each file as a list, some at a time; the accounts of the keys by turns."""
+    """Send each file as a list and download it, some at a time; the accounts by turns."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(partial(send_file, at), cycle(keys), files))
 
@@ -100,7 +119,12 @@ def send_file(at: At, key: str, file: MadeFile) -> SentFile:
     headers = {"Content-Type": TYPES[Path(hostile.file).suffix]}
     with closing(HTTPConnection(*at, timeout=ANSWER_S)) as connection:
         status, body = _send(connection, "POST", "/v1/lists", key, octets, headers)
-    return SentFile(hostile, len(octets), status, body, time.perf_counter() - began)
+        took_s = time.perf_counter() - began
+        downloads = tuple(
+            _download(connection, f"/v1/lists/{body['list_id']}/results", key, each)
+            for each in (DOWNLOADS if status == 202 else ())
+        )
+    return SentFile(hostile, len(octets), status, body, took_s, downloads)
 
 
 @contextmanager
@@ -146,6 +170,19 @@ def _watch(at: At, pid: int, watched: WatchedService, ended: threading.Event) ->
             status, body = _send(connection, "GET", "/health")
             if status != 200:
                 watched.failures.append(f"/health: {status} {body}")
+
+
+def _download(connection: HTTPConnection, path: str, key: str, kind: str) -> Download:
+    """Fetch the rows, which are not kept."""
+    connection.request("GET", f"{path}?format={kind}", headers={"Authorization": f"Bearer {key}"})
+    answer = connection.getresponse()
+    try:
+        while answer.read(PIECE_OCTETS):
+            pass
+    except IncompleteRead:
+        connection.close()
+        return Download(kind, answer.status, is_whole=False)
+    return Download(kind, answer.status, is_whole=True)
 
 
 def _send(

@@ -2,26 +2,28 @@
 
 import socket
 import threading
-from collections.abc import Sequence
 
 import pytest
 
-from mailprobe.api.reader import cleaning, client
+from mailprobe.api.reader import cleaning, client, process, starting
 from mailprobe.api.reader.bounds import Bounds
-from mailprobe.api.reader.process import serve
+from mailprobe.api.reader.forks import Fork
+from mailprobe.api.reader.frames import END
+from mailprobe.api.reader.process import serve, serve_orders
 
 
 class ReaderThread:
     """Stands for a process; it ends once its socket is closed."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, file: int) -> None:
         self._connection = connection
+        self._file = file
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         with self._connection:
-            serve(self._connection.fileno())
+            serve(self._connection.fileno(), self._file)
 
     def kill(self) -> None:
         pass
@@ -31,14 +33,30 @@ class ReaderThread:
         return 0
 
 
-def spawn_thread(bounds: Bounds, files: Sequence[int]) -> client.Spawned:
-    """See `client.spawn`."""
+def spawn_thread(bounds: Bounds, file: int) -> starting.Spawned:
+    """See `starting.spawn`."""
     ours, theirs = socket.socketpair()
-    return client.Spawned(ReaderThread(theirs), ours)
+    return starting.Spawned(ReaderThread(theirs, file), ours)
+
+
+def fork_thread() -> Fork:
+    """See `Forks.fork`. It has ended for its starter as soon as it is killed."""
+    ours, theirs = socket.socketpair()
+    end, reported = socket.socketpair()
+    reported.sendall(END.pack(0))
+
+    def run() -> None:
+        with theirs, reported:
+            serve_orders(theirs)
+
+    threading.Thread(target=run, daemon=True).start()
+    return Fork(ours, end)
 
 
 def read_in_threads(patch: pytest.MonkeyPatch) -> None:
     """Have all readers of this process run in threads."""
-    patch.setattr(client, "spawn", spawn_thread)
-    patch.setattr(client.forks, "fork", lambda bounds, file: spawn_thread(bounds, [file]))
+    patch.setattr(starting, "spawn", spawn_thread)
+    patch.setattr(client.forks, "fork", fork_thread)
     patch.setattr(cleaning, "allow_cpu", lambda seconds: None)
+    patch.setattr(process, "allow_time", lambda bounds: None)
+    patch.setattr(process, "stop_clock", lambda: None)

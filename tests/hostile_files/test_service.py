@@ -13,6 +13,7 @@ import pytest
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.hostile_files import HostileFile, files
 from mailprobe.bench.load.file_attack import (
+    MadeFile,
     accounts_for,
     database_octets,
     made,
@@ -20,7 +21,7 @@ from mailprobe.bench.load.file_attack import (
     send_files,
     watching,
 )
-from tests.api.service_process import PATIENCE_S, POLL_S, Place, make_place, running
+from tests.api.service_process import PATIENCE_S, POLL_S, Place, Running, make_place, running
 
 PLANS = "[scale]\nrate_limit_per_min = 1_000_000\nmonthly_calls = 1_000_000\n"
 ERROR_FIELDS = {"error", "message", "action", "docs"}
@@ -30,6 +31,7 @@ STORED_TIMES_MAX = 20  # of what was uploaded
 STORED_OCTETS_MIN = 4 << 20  # and the log that SQLite keeps
 WAIT_MS_MAX = 5_000  # the bench promises 100 on a quiet machine
 SLOWEST = "2 GiB of zeros"  # half a minute on a busy machine: only for the test that ends it
+EVERY = 12  # of the others, which cost a reader's start each
 COSTLY = {  # of time, memory or disk, as measured
     "72 MiB of shared strings",
     "white space of 32 MiB between rows",
@@ -43,6 +45,7 @@ COSTLY = {  # of time, memory or disk, as measured
     "the last of 1,000 fields in 500 lines",
 }
 STOP_S = 10.0
+READING_TICKS = 5  # of a hundredth of a second: far more than a reader that waits has had
 
 
 @pytest.fixture(scope="module")
@@ -51,41 +54,58 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def place(tmp_path: Path, lab: Lab) -> Place:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, lab: Lab) -> Place:
     """A place whose database is SQLite's; freed memory is returned, so that it is not counted."""
-    place = make_place(tmp_path / "place", lab, PLANS)
+    place = make_place(tmp_path_factory.mktemp("hostile") / "place", lab, PLANS)
     env = {**place.env, "MALLOC_MMAP_THRESHOLD_": "16384"}
     return replace(place, env={**env, "MAILPROBE_DATABASE": str(place.path / "mailprobe.db")})
 
 
-def test_every_hostile_file_is_accepted_or_refused_and_others_do_not_wait(place: Place) -> None:
-    """Two of five files, and those that cost most; `mailprobe bench files` sends them all."""
-    hostile = made(
-        [
-            each
-            for place, each in enumerate(files())
-            if (place % 5 < 2 or each.name in COSTLY) and each.name != SLOWEST
-        ]
-    )
-    assert len(hostile) >= 60
-    accounts = place.make_accounts("scale", accounts_for(hostile) + 1)
-    neighbour, *keys = [account.key for account in accounts]
-    database = Path(place.database)
+@pytest.fixture(scope="module")
+def hostile() -> list[MadeFile]:
+    """Some files, and those that cost most; `mailprobe bench files` sends them all."""
+    some = [
+        each
+        for place, each in enumerate(files())
+        if (place % EVERY == 0 or each.name in COSTLY) and each.name != SLOWEST
+    ]
+    assert len(some) >= 20
+    return made(some)
+
+
+@pytest.fixture(scope="module")
+def keys(place: Place, hostile: list[MadeFile]) -> list[str]:
+    """Of a neighbour, then of those that send files."""
+    accounts = place.make_accounts("scale", 1 + accounts_for(hostile))
+    return [account.key for account in accounts]
+
+
+@pytest.fixture(scope="module")
+def service(place: Place, keys: list[str]) -> Iterator[Running]:
+    """One service for both tests: the last one ends it."""
     with running(place) as service:
-        before = database_octets(database)
-        at = ("127.0.0.1", service.port)
-        with watching(at, neighbour, service.process.pid) as watched:
-            sent = send_files(at, keys, hostile)
-        grown = database_octets(database) - before
-        service.stop()
+        yield service
+
+
+def test_hostile_files_are_accepted_or_refused_and_others_do_not_wait(
+    place: Place, service: Running, keys: list[str], hostile: list[MadeFile]
+) -> None:
+    """What is accepted is downloaded as well."""
+    database, at = Path(place.database), ("127.0.0.1", service.port)
+    before = database_octets(database)
+    with watching(at, keys[0], service.process.pid) as watched:
+        sent = send_files(at, keys[1:], hostile)
+    grown = database_octets(database) - before
     uploaded = sum(each.octets for each in sent)
     print(
         f"neighbour: p50 {watched.wait_ms:.1f} ms, max {watched.wait_ms_max:.1f} ms;"
         f" memory +{watched.grown_mib:.0f} MiB; database +{grown / uploaded:.1f} times"
     )
     assert [
-        (each.hostile.name, each.status, each.body) for each in sent if not each.is_as_expected
+        (each.hostile.name, each.status, each.body, each.downloads)
+        for each in sent
+        if not each.is_as_expected
     ] == []
     for each in sent:
         if each.status == 400:
@@ -98,22 +118,37 @@ def test_every_hostile_file_is_accepted_or_refused_and_others_do_not_wait(place:
     assert grown < STORED_TIMES_MAX * uploaded + STORED_OCTETS_MIN
 
 
-def test_a_service_ends_while_it_reads_a_hostile_file(place: Place) -> None:
+def test_a_service_ends_while_it_reads_a_hostile_file(service: Running, keys: list[str]) -> None:
     slowest = next(each for each in files() if each.name == SLOWEST)
-    key = place.make_account("scale").key
-    with running(place) as service:
-        at = ("127.0.0.1", service.port)
-        upload = threading.Thread(target=send_and_forget, args=(at, key, slowest))
-        upload.start()
-        children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
-        deadline = time.monotonic() + PATIENCE_S
-        while not children.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(POLL_S)
-        began = time.monotonic()
-        service.stop()
-        assert time.monotonic() - began < STOP_S
-        upload.join()
+    at = ("127.0.0.1", service.port)
+    upload = threading.Thread(target=send_and_forget, args=(at, keys[-1], slowest))
+    upload.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_reading(service.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(POLL_S)
+    began = time.monotonic()
+    service.stop()
+    assert time.monotonic() - began < STOP_S
+    upload.join()
+
+
+def is_reading(service: int) -> bool:
+    """Whether a reader computes: a child of the fork server that is not waiting for a file."""
+    for server in children_of(service):
+        for reader in children_of(server):
+            with suppress(OSError):
+                ticks = Path(f"/proc/{reader}/stat").read_text().rpartition(") ")[2].split()
+                if int(ticks[11]) + int(ticks[12]) > READING_TICKS:
+                    return True
+    return False
+
+
+def children_of(process: int) -> list[int]:
+    with suppress(OSError):
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        return [int(child) for child in text.split()]
+    return []
 
 
 def send_and_forget(at: tuple[str, int], key: str, hostile: HostileFile) -> None:

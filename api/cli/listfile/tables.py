@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 import orjson
@@ -37,16 +37,34 @@ from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
 
-@dataclass(frozen=True, slots=True)
 class Records:
     """The records of a file, which can be read repeatedly.
 
     `skipped` is the text of the lines above them that --skip-lines skips.
     """
 
-    name: str
-    read: Callable[[], Iterator[RawRecord]]
-    skipped: Sequence[Any] = ()
+    def __init__(
+        self, name: str, read: Callable[[], Iterator[RawRecord]], skipped: Sequence[Any] = ()
+    ) -> None:
+        self.name = name
+        self.skipped = skipped
+        self._read = read
+        self._sampled: tuple[list[RawRecord], Iterator[RawRecord]] | None = None
+
+    def sample(self) -> list[RawRecord]:
+        """The first records: a limited number of filled ones, and as many blank ones."""
+        if self._sampled is None:
+            records = self._read()
+            self._sampled = _sample(records), records
+        return self._sampled[0]
+
+    def all(self) -> Iterator[RawRecord]:
+        """Every record. The first reading goes on behind the sample."""
+        if self._sampled is None:
+            return self._read()
+        sample, rest = self._sampled
+        self._sampled = None
+        return chain(sample, rest)
 
 
 class Unvalued(str):
@@ -121,7 +139,7 @@ class TableList:
         position = self._address
         is_result = position in self.earlier  # of a list of lines, cleaned again
         self.wide, self.several = RowsToNote(), RowsToNote()
-        records = self._records.read()
+        records = self._records.all()
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
@@ -174,11 +192,10 @@ def _blank(record: Sequence[str]) -> bool:
     return not any(cell.strip() for cell in record)
 
 
-def _sample(records: Records) -> list[RawRecord]:
-    """Return the first rows: a limited number of filled rows, and as many blank ones."""
+def _sample(records: Iterator[RawRecord]) -> list[RawRecord]:
     sample: list[RawRecord] = []
     filled = weight = 0
-    for record in records.read():
+    for record in records:
         sample.append(record)
         filled += not _blank(record[0])
         weight += weight_of(record[0])
@@ -189,7 +206,7 @@ def _sample(records: Records) -> list[RawRecord]:
 
 def read_table(records: Records, wanted: str | None) -> TableList:
     """Find header and column from the first rows. Raises BadList if there is nothing to verify."""
-    name, sample = records.name, _sample(records)
+    name, sample = records.name, records.sample()
     rows = [cells for cells, _ in sample]
     if all(map(_blank, rows)):
         raise BadList(f"{name} holds nothing but blank rows")
@@ -239,7 +256,7 @@ def _headless(
 
 def read_lines(records: Records, wanted: str | None) -> TableList:
     """Read a list with one address per line; a first line such as `email` is a header."""
-    sample = _sample(records)
+    sample = records.sample()
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
     if not filled:
         raise BadList(f"{records.name} holds nothing but blank rows")

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailprobe.api.cli.listfile import BadList, ReadOptions, open_list
+from mailprobe.api.cli.listfile import BadList, ReadOptions
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli.scoring.mails import files_of, is_mail, mails_of
 from mailprobe.api.cli.scoring.reports import bounces_of
+from mailprobe.api.reader.own_list import rows_of
 from mailprobe.engine.address import NotAnAddress, parse
 
 ROW_TEXT_MAX = 4_000
@@ -69,7 +70,7 @@ def read_bounces(path: Path, reading: ReadOptions | None = None) -> Bounces:
     except OSError as error:
         named = error.filename or path
         raise BadList(f"{plain(os.fsdecode(named))} cannot be read: {error.strerror}") from None
-    for address, kind in _listed(path, reading):
+    for address, kind in _listed(path, reading or ReadOptions()):
         bounces.add(address, kind)
     return bounces
 
@@ -83,14 +84,14 @@ def _read_mails(path: Path, bounces: Bounces) -> None:
             bounces.add(address, kind)
 
 
-def _listed(path: Path, reading: ReadOptions | None) -> Iterator[tuple[str, Kind]]:
+def _listed(path: Path, reading: ReadOptions) -> Iterator[tuple[str, Kind]]:
     """The addresses of a list with what their rows say."""
-    with open_list(path, reading) as source:
-        for row in source.rows():
+    for part in rows_of(path, reading):
+        for row in part.rows:
             if not row.address:
                 continue
-            cells = row.cells()
-            why = zip(source.columns, cells, strict=False)
+            cells = row.cells
+            why = zip(part.columns, cells, strict=False)
             said = [cell for column, cell in why if WHY.search(column)] or cells
             said = [_without(cell, row.address) for cell in said]
             text = " | ".join(cell for cell in said if cell)[:ROW_TEXT_MAX]

@@ -294,7 +294,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         query = {name: [request.args[name]] for name in ("format", "only") if name in request.args}
         reply = await frame.perform(lists.get_list_results, query=query, id=id)
         assert isinstance(reply.body, StreamedParts)
-        response = Response(IterableBody(reply.body.parts()), 200)
+        response = Response(IterableBody(reply.body.parts), 200)
         response.headers.update({**HEADERS, **reply.headers, "Content-Type": reply.media_type})
         response.timeout = None
         return response

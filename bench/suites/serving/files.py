@@ -1,4 +1,4 @@
-"""Sends lists made to do harm to the service, and measures what a neighbour notices of them."""
+"""Sends lists to the service: what a short one costs, and what a neighbour notices of hostile ones."""
 
 import tempfile
 import time
@@ -14,6 +14,7 @@ from mailprobe.bench.load.file_attack import (
     send_files,
     watching,
 )
+from mailprobe.bench.load.list_uploads import measure_lists
 from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
 
 ALONE_S = 10.0
@@ -27,7 +28,7 @@ def run() -> list[Figure]:
         start_lab() as lab,
         start_service(lab.env, Path(folder), plans=PLANS) as service,
     ):
-        return measure(service)
+        return [*measure_lists(service), *measure(service)]
 
 
 def measure(service: ServiceProcess) -> list[Figure]:
@@ -45,7 +46,7 @@ def measure(service: ServiceProcess) -> list[Figure]:
         print(f"# {each.took_s:.1f} s: {each.hostile.name}")
     for each in sent:
         if not each.is_as_expected:
-            print(f"# {each.hostile.name}: {each.status} {each.body}")
+            print(f"# {each.hostile.name}: {each.status} {each.body} {each.downloads}")
     for failure in [*alone.failures, *beside.failures][:SHOWN]:
         print(f"# {failure}")
     unexpected = sum(not each.is_as_expected for each in sent)

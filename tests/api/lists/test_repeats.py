@@ -8,8 +8,11 @@ import pytest
 import trio.testing
 
 from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.lists.upload import ListReader
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.app import create_app
+from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
+from mailprobe.storage.lists.records import ListChunk
 from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, send
 from tests.api.service_fixture import Shop
 
@@ -65,6 +68,41 @@ async def test_of_lists_sent_at_once_under_one_key_one_is_stored(
         running = [each.error for each in answers if each.status != 202]
         assert set(running) <= {"idempotency_in_progress"}
         assert len(await listed(shop)) == 1
+
+
+async def test_a_list_that_takes_longer_than_its_lease_is_stored_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The repeat after the lease has the key; the first is given up, whatever it has read."""
+    read, reads, goes_on = ListReader.next_chunks, trio.Event(), trio.Event()
+
+    async def next_chunks(reader: ListReader) -> list[ListChunk]:
+        if not reads.is_set():
+            reads.set()
+            await goes_on.wait()
+        return await read(reader)
+
+    monkeypatch.setattr(ListReader, "next_chunks", next_chunks)
+    first: list[Any] = []
+    async with open_list_shop() as shop:
+
+        async def send_first() -> None:
+            first.append(await send(shop, headers=KEY))
+
+        async with trio.open_nursery() as nursery:
+            began_at = shop.clock()
+            nursery.start_soon(send_first)
+            await reads.wait()
+            shop.clock.set(began_at + timedelta(seconds=UPLOAD_LEASE_S - 10))
+            assert (await send(shop, headers=KEY)).status == 409
+            shop.clock.set(began_at + timedelta(seconds=UPLOAD_LEASE_S + 10))
+            made = await send(shop, headers=KEY)
+            goes_on.set()
+        assert (first[0].status, made.status) == (409, 202)
+        await shop.service.background_writes.drain(10)
+        assert [each["list_id"] for each in await listed(shop)] == [made.body["list_id"]]
+        again = await send(shop, headers=KEY)
+        assert (again.status, again.octets) == (202, made.octets)
 
 
 async def test_a_list_that_is_refused_leaves_its_key_unused(

@@ -1,7 +1,8 @@
 """The reader process: its bounds, its end, and what its starter makes of them."""
 
+import errno
+import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,14 +16,15 @@ from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile import ReadOptions
-from mailprobe.api.reader import client
+from mailprobe.api.reader import client, forks, starting
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
-from mailprobe.api.reader.client import open_reader
+from mailprobe.api.reader.client import Work, open_reader
+from mailprobe.api.reader.forks import Fork, Forks, is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
 from mailprobe.api.reader.turns import FairTurns
 from tests.api.fake_source import FakeSource
 
-WITHIN_S = 60.0  # only a failing test waits so long
+WITHIN_S = 300.0  # only a failing test waits so long
 IMPORTS = (
     "import os, sys, time\n"
     "from mailprobe.api.reader import fork_server, process\n"
@@ -34,15 +36,18 @@ IMPORTS = (
 
 def program_of(deed: str, started: str = "fork_server") -> str:
     """A program whose readers do this in place of reading."""
-    return f"{IMPORTS}def serve(_):\n {deed}\n{started}.serve = serve\n{started}.main()\n"
+    return f"{IMPORTS}def serve(*_):\n {deed}\nprocess.serve = serve\n{started}.main()\n"
+
+
+def work_on(file: int, bounds: Bounds = UPLOAD, ending: str = ".csv") -> Work:
+    return Work("people", bounds, file, ReadUpload("people", ending, ReadOptions(), 10))
 
 
 async def reports_on(path: Path, bounds: Bounds = UPLOAD) -> list[Report]:
     reports: list[Report] = []
     with path.open("rb") as file, trio.fail_after(WITHIN_S):
-        async with open_reader("people", bounds, file.fileno()) as reader:
-            order = ReadUpload(file.fileno(), "people", path.suffix, ReadOptions(), 10)
-            await reader.send(order)
+        work, is_short = work_on(file.fileno(), bounds, path.suffix), is_short_text(file.fileno())
+        async with open_reader(work, is_short_text=is_short) as reader:
             while not reports or not isinstance(reports[-1], Loaded):
                 reports.append(await reader.receive())
     return reports
@@ -84,18 +89,18 @@ HOSTILE = {
 async def test_a_hostile_file_costs_its_owner_one_line(
     deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
+    monkeypatch.setattr(forks, "FORK_SERVER", program_of(deed))
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     with pytest.raises(Misuse) as refused:
-        await reports_on(path, Bounds(cpu_s=60, wall_s=1) if "sleep" in deed else Bounds(cpu_s=1))
+        await reports_on(path, Bounds(cpu_s=60, wall_s=1) if "sleep" in deed else Bounds(cpu_s=0))
     assert refused.value.message == HOSTILE[deed]
 
 
 def test_a_hostile_file_ends_clean_with_one_line_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    monkeypatch.setattr(client, "PROGRAM", program_of("os.abort()", "process"))
+    monkeypatch.setattr(starting, "PROGRAM", program_of("os.abort()", "process"))
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     order = Order(path, tmp_path / "out.csv")
@@ -114,19 +119,39 @@ def test_a_list_is_cleaned_by_a_process_of_its_own(tmp_path: Path, real_readers:
     assert (tmp_path / "out.keep.csv").read_text().splitlines()[1].startswith("Ann,ann@shop.test,")
 
 
-@pytest.mark.parametrize("call", ["spawn(bounds, [])", "forks.fork(bounds, file.fileno())"])
-def test_a_reader_ends_with_its_starter(call: str, real_readers: None) -> None:
-    deed = "os.write(0, b'%d' % os.getpid()); time.sleep(600)"
-    starter = (
-        "import time\n"
-        "from mailprobe.api.reader import client\n"
-        f"client.PROGRAM = {program_of(deed, 'process')!r}\n"
-        f"client.FORK_SERVER = {program_of(deed)!r}\n"
-        "bounds, file = client.Bounds(60), open('/dev/null')\n"
-        f"spawned = client.{call}\n"
-        "print(spawned.connection.recv(100).decode(), flush=True)\n"
+# How a reader is started with `file`, for its octets to come from `connection`.
+STARTS = {
+    "spawned": "connection = starting.spawn(Bounds(60), file).connection\n",
+    "forked": (
+        "ours = Forks()\n"
+        "fork = ours.fork()\n"
+        "trio.run(partial(fork.begin, Bounds(60), file, b'', is_last=True))\n"
+        "connection = fork._connection\n"
+        "connection.setblocking(True)\n"
+    ),
+}
+
+
+def starter_of(start: str, deed: str) -> str:
+    """A program that starts a reader which does this, prints what it sends, and stays."""
+    return (
+        "import time, trio\n"
+        "from functools import partial\n"
+        "from mailprobe.api.reader import forks, starting\n"
+        "from mailprobe.api.reader.bounds import Bounds\n"
+        "from mailprobe.api.reader.forks import Forks\n"
+        f"starting.PROGRAM = {program_of(deed, 'process')!r}\n"
+        f"forks.FORK_SERVER = {program_of(deed)!r}\n"
+        "file = open('/dev/null').fileno()\n"
+        f"{start}"
+        "print(connection.recv(4096).decode(), flush=True)\n"
         "time.sleep(600)\n"
     )
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_a_reader_ends_with_its_starter(start: str) -> None:
+    starter = starter_of(start, "os.write(0, b'%d' % os.getpid()); time.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         reader = int(process.stdout.readline())
@@ -137,20 +162,35 @@ def test_a_reader_ends_with_its_starter(call: str, real_readers: None) -> None:
         time.sleep(0.01)
 
 
-def test_a_reader_has_no_settings_and_no_secrets(
-    monkeypatch: pytest.MonkeyPatch, real_readers: None
-) -> None:
-    monkeypatch.setenv("MAILPROBE_SECRET_KEY", "secret")
-    deed = "os.write(0, ' '.join(os.environ).encode())"
-    monkeypatch.setattr(client, "PROGRAM", program_of(deed, "process"))
-    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
-    with open("/dev/null") as file:
-        for spawned in (client.spawn(UPLOAD, []), client.forks.fork(UPLOAD, file.fileno())):
-            with spawned.connection as connection:
-                names = connection.recv(4096).decode().split()
-            spawned.process.wait()
-            assert names
-            assert set(names) <= {*client.ENVIRONMENT, "LC_ALL"}
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_a_reader_has_no_network_no_settings_and_no_secrets(start: str) -> None:
+    """No network where it has a namespace of its own: it then has not even a loopback that is up."""
+    deed = (
+        "import socket\n"
+        " listening = socket.socket()\n"
+        " listening.bind(('127.0.0.1', 0)); listening.listen()\n"
+        " error = socket.socket().connect_ex(listening.getsockname())\n"
+        " os.write(0, f'{error} {\" \".join(os.environ)}'.encode())\n"
+    )
+    environment = {**os.environ, "MAILPROBE_SECRET_KEY": "secret"}
+    with subprocess.Popen(
+        [sys.executable, "-c", starter_of(start, deed)], stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        error, *names = process.stdout.readline().decode().split()
+        process.kill()
+    assert names
+    assert set(names) <= {*starting.ENVIRONMENT, "LC_ALL"}
+    if _may_have_namespaces():
+        assert int(error) == errno.ENETUNREACH
+
+
+def _may_have_namespaces() -> bool:
+    """Whether the kernel gives this user a network of its own."""
+    program = "import os; from mailprobe.api.reader.bounds import leave_network as leave\n"
+    program += "before = os.readlink('/proc/self/ns/net'); leave()\n"
+    program += "assert os.readlink('/proc/self/ns/net') != before"
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def _is_running(pid: int) -> bool:
@@ -162,21 +202,21 @@ def _is_running(pid: int) -> bool:
 
 
 async def test_a_client_that_leaves_ends_its_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
+    monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    forked: list[client.Forked] = []
+    ends: list[int | None] = []
 
-    class Forked(client.Forked):
-        def __init__(self, end: socket.socket) -> None:
-            super().__init__(end)
-            forked.append(self)
+    class Watched(Fork):
+        async def ended(self) -> int | None:
+            ends.append(await super().ended())
+            return ends[-1]
 
-    monkeypatch.setattr(client, "FORK_SERVER", program_of("time.sleep(600)"))
-    monkeypatch.setattr(client, "Forked", Forked)
+    monkeypatch.setattr(forks, "FORK_SERVER", program_of("time.sleep(600)"))
+    monkeypatch.setattr(forks, "Fork", Watched)
     with tempfile.TemporaryFile() as file, trio.move_on_after(0.2):
-        async with open_reader("people", UPLOAD, file.fileno()) as reader:
+        async with open_reader(work_on(file.fileno())) as reader:
             await reader.receive()
-    assert forked[0].wait() == -signal.SIGKILL
+    assert ends == [-signal.SIGKILL]
 
 
 async def test_a_fork_server_that_has_died_is_replaced(tmp_path: Path, real_readers: None) -> None:
@@ -192,23 +232,53 @@ async def test_a_fork_server_that_has_died_is_replaced(tmp_path: Path, real_read
     assert client.forks._server is not server
 
 
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_a_dying_fork_server_has_lost_is_read_by_the_next_one(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
+) -> None:
+    """Once; then it is the service's failure, and not the file's."""
+    path = tmp_path / "list.csv"
+    path.write_text("email\nann@shop.test\n")
+    reports = await reports_on(path)
+    client.forks.close()
+
+    class Dying(Forks):
+        def fork(self) -> Fork:
+            nonlocal times
+            reader = super().fork()
+            if times:
+                times -= 1
+                assert self._server is not None
+                self._server.process.kill()
+                self._server.process.wait()
+            return reader
+
+    dying, is_lost = Dying(), times > 1
+    monkeypatch.setattr(client, "forks", dying)
+    try:
+        if is_lost:
+            with pytest.raises(client.ReaderLost):
+                await reports_on(path)
+        else:
+            assert await reports_on(path) == reports
+    finally:
+        dying.close()
+
+
 async def test_readers_of_two_files_have_no_descriptor_of_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
+    monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
     listed = "[each for each in os.listdir('/proc/self/fd')]"
     deed = f"Channel(0, 1).send(RowAddresses({listed})); time.sleep(600)"
-    monkeypatch.setattr(client, "FORK_SERVER", program_of(deed))
+    monkeypatch.setattr(forks, "FORK_SERVER", program_of(deed))
     with tempfile.TemporaryFile() as file, trio.fail_after(WITHIN_S):
-        number = file.fileno()
-        async with (
-            open_reader("a", UPLOAD, number) as first,
-            open_reader("b", UPLOAD, number) as second,
-        ):
+        work = work_on(file.fileno())
+        async with open_reader(work) as first, open_reader(work) as second:
             for reader in (first, second):
                 report = await reader.receive()
                 assert isinstance(report, RowAddresses)
                 listing = 1  # the folder that is listed
-                assert len(report.texts) == len({"0", "1", "2", str(number)}) + listing
+                assert len(report.texts) == len({"0", "1", "2", "the file"}) + listing
 
 
 async def test_accounts_take_turns_and_one_that_leaves_holds_up_nobody(autojump_clock) -> None:

@@ -21,7 +21,9 @@ from mailprobe.api.cli.listfile import OutputFormat, ResultColumns, open_list, o
 from mailprobe.api.cli.scoring.bounces import key_of, read_bounces
 from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
+from mailprobe.api.reader import starting
 from tests.api.fake_source import result_of
+from tests.api.reader.test_reader_process import program_of
 
 TEXTS: dict[str, Kind] = {
     "": "unknown",
@@ -153,6 +155,21 @@ def test_a_damaged_report_is_counted_and_nothing_worse(tmp_path: Path, octets: b
     bounces = read_bounces(path)
     assert bounces.unread == 1
     assert not bounces.kinds
+
+
+def test_a_list_that_breaks_its_reader_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
+) -> None:
+    """Lists are read by a process of their own here too, which has its bounds."""
+    path = tmp_path / "bounces.csv"
+    path.write_text("email,type\na@shop.test,Hard\n")
+    assert read_bounces(path).kinds == {"a@shop.test": "no_mailbox"}
+    monkeypatch.setattr(starting, "PROGRAM", program_of("os.abort()", "process"))
+    for bounces in (path, mbox(tmp_path / "bounces.mbox", report("gone@shop.test", "550"))):
+        done = CliRunner().invoke(main, ["score", str(path), str(bounces)])
+        assert done.exit_code == 2
+        assert "bounces.csv cannot be read" in done.output
+        assert done.output.count("\n") == 1
 
 
 def test_a_list_of_bounces_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""What a client reads if a reader refuses its list, or fails: one line, and what to do."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.reader.client import ReaderFault
+from mailprobe.api.reader.frames import TooManyRows
+from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
+
+log = logging.getLogger("mailprobe.lists")
+
+
+@contextmanager
+def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None]:
+    """Raise InvalidRequest, which begins so, for the list's fault, and Overloaded for ours."""
+    try:
+        yield
+    except TooManyRows as error:
+        raise InvalidRequest(f"{error.message}.", "lists", fix=error.fix) from None
+    except CommandError as error:
+        if isinstance(error, ReaderFault):
+            log.error("a list's reader failed: %s", error.traceback)
+        raise InvalidRequest(f"{begin}: {error.message}.", "lists", fix=fix) from None
+    except OSError as error:
+        log.error("a list's reader has no place: %s", error)
+        raise Overloaded from None
