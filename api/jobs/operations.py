@@ -10,8 +10,8 @@ import trio
 
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.quota.charge import Submission, charge
+from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
-from mailprobe.api.rest.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.schema import (
     AsyncVerifyResponse,
     JobAttempt,

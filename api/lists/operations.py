@@ -22,8 +22,7 @@ from mailprobe.api.lists.limits import (
 from mailprobe.api.lists.results import ListResults, csv_parts, ndjson_parts, workbook_parts
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
-from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidRequest,
     ListNotFound,
     ListsTooFast,
@@ -31,6 +30,7 @@ from mailprobe.api.rest.refusals import (
     TooManyKeptLists,
     TooManyLists,
 )
+from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.rest.schema import (
     SECRET_CHARACTERS_MAX,
     SECRET_CHARACTERS_MIN,

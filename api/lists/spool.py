@@ -21,7 +21,7 @@ from mailprobe.api.lists.limits import (
     UPLOAD_WINDOW_S,
     UPLOADS_MAX,
 )
-from mailprobe.api.rest.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
+from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
 
 log = logging.getLogger("mailprobe.lists")
 

@@ -17,7 +17,7 @@ from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderFault, ReaderTask, open_reader
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, TooManyRows
 from mailprobe.api.reader.turns import FairTurns
-from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
+from mailprobe.api.refusals import InvalidRequest, Overloaded
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )

@@ -23,10 +23,10 @@ from mailprobe.api.http.exchange import (
 from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
+from mailprobe.api.refusals import MethodNotAllowed
 from mailprobe.api.rest.decoding import read_body
 from mailprobe.api.rest.errors import Links, body_of, headers_of
 from mailprobe.api.rest.messages import OperationReply
-from mailprobe.api.rest.refusals import MethodNotAllowed
 from mailprobe.api.rest.schema import ApiError
 from mailprobe.api.service import Service
 

@@ -48,12 +48,7 @@ from mailprobe.api.mcp.tools import (
     define,
 )
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
-from mailprobe.api.rest.openapi import VERSION
-from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,
     OurFault,
@@ -64,6 +59,11 @@ from mailprobe.api.rest.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.dispatch import answer, check_head, refuse
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
+from mailprobe.api.rest.openapi import VERSION
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.schema import ApiError
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable

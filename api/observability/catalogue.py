@@ -10,10 +10,10 @@ from functools import cache
 
 from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
+from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault
 from mailprobe.api.rest.errors import BEFORE_ROUTING, ErrorRow
 from mailprobe.api.rest.errors import TABLE as REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute, OurFault
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.verdict import LADDER, Outcome
 from mailprobe.storage.store import Store

@@ -34,7 +34,7 @@ from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
 from mailprobe.api.quota.settlement import Settlement, row_of
-from mailprobe.api.rest.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
+from mailprobe.api.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers

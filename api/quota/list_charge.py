@@ -21,7 +21,7 @@ from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.quota.service import LEASE_S, QuotaService
 from mailprobe.api.quota.settlement import row_of
-from mailprobe.api.rest.refusals import Overloaded, Refusal
+from mailprobe.api.refusals import Overloaded, Refusal
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers

@@ -16,7 +16,7 @@ from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.pricing import is_reported
-from mailprobe.api.rest.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
+from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
 from mailprobe.storage.contract import StoreUnavailable

@@ -47,6 +47,15 @@ from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
+from mailprobe.api.refusals import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NoSuchRoute,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+)
 from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, refuse
 from mailprobe.api.rest.messages import (
@@ -57,15 +66,6 @@ from mailprobe.api.rest.messages import (
     StreamedParts,
 )
 from mailprobe.api.rest.operations import OPERATIONS, description
-from mailprobe.api.rest.refusals import (
-    InvalidRequest,
-    MethodNotAllowed,
-    NoSuchRoute,
-    OurFault,
-    PayloadTooLarge,
-    Refusal,
-    SlowBody,
-)
 from mailprobe.api.service import Service
 
 log = logging.getLogger("mailprobe.api")

@@ -18,12 +18,7 @@ from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.observability.request_context import RequestContext, present, request_scope
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.decoding import check_media_type, parse
-from mailprobe.api.rest.errors import body_of, headers_of, row_of
-from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidRequest,
     NoSuchRoute,
     OurFault,
@@ -32,6 +27,11 @@ from mailprobe.api.rest.refusals import (
     UnsupportedCoding,
     UsageUnknown,
 )
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.decoding import check_media_type, parse
+from mailprobe.api.rest.errors import body_of, headers_of, row_of
+from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
+from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
 from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer

@@ -12,7 +12,7 @@ from math import ceil
 import msgspec
 
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     AnswerLost,
     HardCapReached,
     IdempotencyReused,

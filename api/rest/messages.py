@@ -15,7 +15,7 @@ import msgspec
 
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     MethodNotAllowed,
     NoSuchRoute,
     OurFault,

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.errors import TABLE, Links
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
 from mailprobe.api.rest.messages import NDJSON, Operation
@@ -22,7 +23,6 @@ from mailprobe.api.rest.openapi_text import (
     UPLOAD,
     WEBHOOK,
 )
-from mailprobe.api.rest.refusals import Refusal
 from mailprobe.api.rest.schema import (
     ApiError,
     AsyncVerifyResponse,

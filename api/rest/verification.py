@@ -10,6 +10,7 @@ import trio
 
 from mailprobe.api.jobs.operations import submit_job
 from mailprobe.api.quota.charge import UsageName, Verifications, charge
+from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.messages import (
     NDJSON,
     Call,
@@ -17,7 +18,6 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     reply,
 )
-from mailprobe.api.rest.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.schema import (
     BatchRequest,
     BatchVerifyResponse,

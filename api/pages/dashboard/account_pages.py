@@ -17,8 +17,8 @@ from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
+from mailprobe.api.refusals import InvalidRequest, Refusal
 from mailprobe.api.rest import management
-from mailprobe.api.rest.refusals import InvalidRequest, Refusal
 from mailprobe.api.rest.schema import CreateKeyRequest
 from mailprobe.engine.address import NotAnAddress, parse
 

@@ -30,9 +30,9 @@ from mailprobe.api.pages.dashboard.sessions import (
     is_same_site,
 )
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
+from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
 from mailprobe.api.rest.errors import body_of, row_of
 from mailprobe.api.rest.messages import Call, OperationReply
-from mailprobe.api.rest.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller

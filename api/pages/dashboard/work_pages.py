@@ -27,9 +27,9 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
+from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
-from mailprobe.api.rest.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest.schema import VerifyRequest
 from mailprobe.engine import Verdict
 from mailprobe.storage.lists.records import LAST_PLACE

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.decoding import TOKENS_MAX, read
-from mailprobe.api.rest.refusals import InvalidRequest
 from mailprobe.api.rest.schema import BatchRequest
 from tests.api.service_fixture import Shop
 
