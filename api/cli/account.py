@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.runner import run
+from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix

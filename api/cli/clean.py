@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
+from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:

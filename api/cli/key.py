@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mailprobe.api.cli.account import find, new_key, print_json, read_settings, with_store
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.runner import run
+from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.output.counts import ResultCounts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.errors import CommandError
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.listfile import ReadOptions
@@ -60,8 +60,8 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
 def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
     from mailprobe.api.cli.listfile import BadList, open_list
-    from mailprobe.api.cli.output.terminal import plain
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.terminal import plain
     from mailprobe.engine.smtp.operators import load_operators
 
     operators = load_operators()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:

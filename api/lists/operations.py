@@ -9,8 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from mailprobe.api.cli.clean import lights_of
-from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.limits import (

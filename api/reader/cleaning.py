@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 from mailprobe.api.cli.cleaning.journal import Journal
 from mailprobe.api.cli.cleaning.selection import Selection, mailbox_of
-from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile import (
     List,
     ListFile,
@@ -26,6 +25,7 @@ from mailprobe.api.cli.listfile import (
     output_manner,
     read_list,
 )
+from mailprobe.api.errors import CommandError, Misuse
 from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
 from mailprobe.api.reader.frames import (
     Channel,

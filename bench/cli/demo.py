@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
 from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
+from mailprobe.api.errors import CommandError, Interrupted, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.run import Summary

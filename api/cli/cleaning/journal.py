@@ -35,10 +35,10 @@ from pathlib import Path
 
 import msgspec
 
-from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile import CannotWrite, temporary_file
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.terminal import plain
 
 VERSION = 2
 HEADER_OCTETS_MAX = 1024

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mailprobe.api.cli.listfile.survey import BadList
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 
 SAMPLE_ROWS = 1000  # a column without addresses in these has none

@@ -30,7 +30,7 @@ from mailprobe.api.cli.listfile.earlier_results import (
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.tables import RowsToNote
 from mailprobe.api.cli.listfile.text import text_lines
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 
 NESTED_SAMPLE = 20  # lines searched for addresses in nested fields
 DEPTH_MAX = 5  # levels searched

@@ -27,7 +27,7 @@ from mailprobe.api.cli.listfile.tables import (
 )
 from mailprobe.api.cli.listfile.workbook.sheets import Sheet
 from mailprobe.api.cli.listfile.workbook.summary import is_summary
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 

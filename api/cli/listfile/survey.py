@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile.encodings import SINGLE, Octets, guess
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.errors import Misuse
+from mailprobe.api.terminal import plain
 
 PIECE_OCTETS = 1 << 20
 HEAD_OCTETS = 1 << 16  # inspected for the kind of file and its delimiter

@@ -17,7 +17,6 @@ from typing import BinaryIO
 
 import orjson
 
-from mailprobe.api.cli.errors import Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
 from mailprobe.api.cli.listfile.earlier_results import around
 from mailprobe.api.cli.listfile.opening import (
@@ -38,7 +37,8 @@ from mailprobe.api.cli.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_M
 from mailprobe.api.cli.listfile.workbook.whole import check_parts
 from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.errors import Misuse
+from mailprobe.api.terminal import plain
 
 SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
 

@@ -14,7 +14,7 @@ from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.cli.output.counts import ResultCounts, duration
 from mailprobe.api.cli.output.lights import WORDS, Light, light_of
 from mailprobe.api.cli.output.results import RowResult, suggested
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 
 if TYPE_CHECKING:

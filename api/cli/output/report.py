@@ -19,7 +19,7 @@ from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.cli.output.counts import ResultCounts, duration
 from mailprobe.api.cli.output.lights import WORDS, light_of
 from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 

@@ -16,7 +16,6 @@ import msgspec
 import trio
 
 from mailprobe.api.cli.cleaning.journal import SentList
-from mailprobe.api.cli.errors import CommandError, print_error
 from mailprobe.api.cli.listfile.columns import address_in
 from mailprobe.api.cli.remote.http_responses import (
     ANSWER_S,
@@ -34,6 +33,7 @@ from mailprobe.api.cli.remote.http_source import (
     LimitNotice,
 )
 from mailprobe.api.cli.source import SentRecord
+from mailprobe.api.errors import CommandError, print_error
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict

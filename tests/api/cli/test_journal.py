@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse
 from tests.api.fake_source import result_of
 
 HEADER = Header(VERSION, 10, "ab" * 32)

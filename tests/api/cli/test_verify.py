@@ -21,9 +21,9 @@ from mailprobe.api.cli.output.report import (
     summary_table,
     verdict_table,
 )
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.cli.verify import _texts, print_table
+from mailprobe.api.terminal import plain
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host

@@ -10,7 +10,7 @@ from typing import IO, BinaryIO
 
 from mailprobe.api.cli.listfile.workbook.markup import Element, elements_of, local_name
 from mailprobe.api.cli.listfile.workbook.strings import STRINGS_OCTETS_MAX, SharedStrings
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 
 PART_OCTETS_MAX = 1 << 20  # of the workbook, relations, types and styles, which are held in memory
 OCTETS_MAX = 1 << 30  # of all parts unpacked; a larger file may be a ZIP bomb

@@ -18,7 +18,7 @@ from mailprobe.api.cli.listfile.workbook.markup import (
     open_parser,
 )
 from mailprobe.api.cli.listfile.workbook.package import NotAWorkbook, target_part
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 
 RELATIONS = ".rels"
 XML_ENDINGS = (".xml", RELATIONS)

@@ -23,9 +23,9 @@ from mailprobe.api.cli.cleaning.passes import (
 )
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.cleaning.selection import Selection
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile.results import ResultColumns
 from mailprobe.api.cli.output.results import row_result
+from mailprobe.api.errors import CommandError
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, judge

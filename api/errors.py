@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.terminal import plain
 
 
 class CommandError(click.ClickException):
