@@ -11,8 +11,8 @@ import click
 from mailprobe.api.errors import CommandError
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.listfile import ReadOptions
 
 FILE = click.Path(path_type=Path)
 
@@ -36,11 +36,11 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
     exports. The tables compare what each address was called with what happened, with
     95 % confidence intervals.
     """
-    from mailprobe.api.cli.clean import lights_of
-    from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.scoring.bounces import read_bounces
     from mailprobe.api.cli.scoring.output import as_json, print_score
     from mailprobe.api.cli.scoring.scores import score as compare
+    from mailprobe.api.listfile import ReadOptions
+    from mailprobe.api.results.lights import lights_of
 
     lights = lights_of(sent, "--sent")
     found = read_bounces(bounces, ReadOptions(column))
@@ -59,8 +59,8 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
 
 def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
-    from mailprobe.api.cli.listfile import BadList, open_list
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.listfile import BadList, open_list
     from mailprobe.api.terminal import plain
     from mailprobe.engine.smtp.operators import load_operators
 

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from mailprobe.api.cli.clean import lights_of
-from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
+from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.lists.limits import (
     BOUNDS,
     NAME_CHARACTERS_MAX,
@@ -37,6 +36,7 @@ from mailprobe.api.rest.schema import (
     ListResponse,
     ListsResponse,
 )
+from mailprobe.api.results.lights import lights_of
 from mailprobe.api.service import Service
 from mailprobe.storage import contract
 from mailprobe.storage.lists.records import ListOrder, ListState, StoredList

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mailprobe.api.cli.listfile import ReadOptions
 from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderFault, ReaderTask, open_reader

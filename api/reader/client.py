@@ -16,8 +16,8 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.bounds import Bounds, end_of
 from mailprobe.api.reader.frames import (
     END,

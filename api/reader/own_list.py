@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.cli.listfile.opening import ReadOptions, open_file
 from mailprobe.api.errors import telling_open_files
+from mailprobe.api.listfile.opening import ReadOptions, open_file
 from mailprobe.api.reader import client
 from mailprobe.api.reader.bounds import own_file_bounds
 from mailprobe.api.reader.client import Process, ReaderFault, checked

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from mailprobe.api.cli.output.lights import LIGHTS, light_of
 from mailprobe.api.quota.plans import MICROS_PER_EUR, PLANS
 from mailprobe.api.rest.errors import TABLE as ERRORS
 from mailprobe.api.rest.messages import Operation
@@ -20,6 +19,7 @@ from mailprobe.api.rest.schema import (
     ManagementUsageResponse,
     ManagementUsageSummaryResponse,
 )
+from mailprobe.api.results.lights import LIGHTS, light_of
 from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.verdict import FIELDS, Outcome, Status, judge
 from tests.docs.pages import ROOT, bare, blocks_in, headings_of, table_of

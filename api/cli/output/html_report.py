@@ -11,9 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mailprobe.api.cli.output.advice import advice
-from mailprobe.api.cli.output.counts import ResultCounts, duration
-from mailprobe.api.cli.output.lights import WORDS, Light, light_of
-from mailprobe.api.cli.output.results import RowResult, suggested
+from mailprobe.api.results.counts import ResultCounts, duration
+from mailprobe.api.results.lights import WORDS, Light, light_of
+from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.api.terminal import plain
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailprobe.api.cli.listfile import BadList, ReadOptions, open_list
 from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli.scoring.mails import files_of, is_mail, mails_of
 from mailprobe.api.cli.scoring.reports import bounces_of
+from mailprobe.api.listfile import BadList, ReadOptions, open_list
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 

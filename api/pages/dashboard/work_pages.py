@@ -8,7 +8,6 @@ import trio
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
-from mailprobe.api.cli.output.lights import WORDS, light_of
 from mailprobe.api.jobs import operations as jobs
 from mailprobe.api.lists import operations as lists
 from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
@@ -31,6 +30,7 @@ from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
 from mailprobe.api.rest.schema import VerifyRequest
+from mailprobe.api.results.lights import WORDS, light_of
 from mailprobe.engine import Verdict
 from mailprobe.storage.lists.records import LAST_PLACE
 

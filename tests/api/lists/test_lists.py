@@ -426,7 +426,7 @@ async def test_a_list_that_unpacks_to_too_much_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mailprobe.api.lists.operations.UNPACKED_OCTETS_MAX", 1 << 20)
-    monkeypatch.setattr("mailprobe.api.cli.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
+    monkeypatch.setattr("mailprobe.api.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
     async with open_list_shop() as shop:
         got = await send(shop, gzip.compress(b"email\n" + b"a" * (2 << 20)))
         assert (got.status, "unpacks to more than 1 MiB" in got.body["message"]) == (400, True)
