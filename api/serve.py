@@ -18,6 +18,7 @@ import trio
 
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.billing.billing import open_payments
+from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
@@ -42,7 +43,6 @@ from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import Links, octets_of_code
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind

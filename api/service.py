@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from mailprobe.api.error_table import Links
 from mailprobe.api.http.overload import AdmissionQueue
 from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.keys import Draw
@@ -15,7 +16,6 @@ from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
-from mailprobe.api.rest.errors import Links
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
 from mailprobe.storage.records import Account, Caller

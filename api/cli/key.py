@@ -91,7 +91,7 @@ def revoke(key_id: str) -> None:
 
 
 def _check_label(label: str | None) -> None:
-    from mailprobe.api.rest.schema import LABEL, LABEL_CHARACTERS_MAX
+    from mailprobe.api.schema import LABEL, LABEL_CHARACTERS_MAX
 
     if label is None:
         return

@@ -12,7 +12,8 @@ from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.quota.charge import Submission, charge
 from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
-from mailprobe.api.rest.schema import (
+from mailprobe.api.sandbox.addresses import verify
+from mailprobe.api.schema import (
     AsyncVerifyResponse,
     JobAttempt,
     JobResponse,
@@ -20,7 +21,6 @@ from mailprobe.api.rest.schema import (
     VerifyEmailResult,
     VerifyRequest,
 )
-from mailprobe.api.sandbox.addresses import verify
 from mailprobe.api.service import Service
 from mailprobe.engine import Verdict
 from mailprobe.storage.records import Job, JobOrder

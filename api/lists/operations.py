@@ -30,13 +30,13 @@ from mailprobe.api.refusals import (
     TooManyLists,
 )
 from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
-from mailprobe.api.rest.schema import (
+from mailprobe.api.results.lights import lights_of
+from mailprobe.api.schema import (
     SECRET_CHARACTERS_MAX,
     SECRET_CHARACTERS_MIN,
     ListResponse,
     ListsResponse,
 )
-from mailprobe.api.results.lights import lights_of
 from mailprobe.api.service import Service
 from mailprobe.storage import contract
 from mailprobe.storage.lists.records import ListOrder, ListState, StoredList

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import trio
 
+from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
 from mailprobe.api.lists.rows import addresses_of, passing_of
@@ -23,7 +24,6 @@ from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, Work
 from mailprobe.api.quota.list_charge import ListCharge, ListRecheck, store_callback, units_for_list
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
-from mailprobe.api.rest.errors import row_of
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.lists.records import ListChunk, ListClaim
 from mailprobe.storage.store import Store

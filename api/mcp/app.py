@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import trio
 
+from mailprobe.api.error_table import Links, body_of, headers_of
 from mailprobe.api.http.encoder import Message
 from mailprobe.api.http.exchange import (
     Application,
@@ -25,9 +26,8 @@ from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 from mailprobe.api.refusals import MethodNotAllowed
 from mailprobe.api.rest.decoding import read_body
-from mailprobe.api.rest.errors import Links, body_of, headers_of
 from mailprobe.api.rest.messages import OperationReply
-from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.schema import ApiError
 from mailprobe.api.service import Service
 
 PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits

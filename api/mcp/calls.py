@@ -47,7 +47,6 @@ from mailprobe.api.mcp.tools import (
     arguments_of,
     define,
 )
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,
@@ -64,7 +63,7 @@ from mailprobe.api.rest.dispatch import answer, check_head, refuse
 from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
 from mailprobe.api.rest.openapi import VERSION
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.schema import BODY_OCTETS_MAX, ApiError
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller

@@ -8,11 +8,11 @@ gets its series from its own table.
 from collections.abc import Iterator
 from functools import cache
 
+from mailprobe.api.error_table import BEFORE_ROUTING, ErrorRow
+from mailprobe.api.error_table import TABLE as REFUSALS
 from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
 from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault
-from mailprobe.api.rest.errors import BEFORE_ROUTING, ErrorRow
-from mailprobe.api.rest.errors import TABLE as REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.verdict import LADDER, Outcome

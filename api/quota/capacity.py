@@ -8,9 +8,6 @@ import trio
 
 from mailprobe.engine.fair_queue import FairQueue
 
-BODY_OCTETS_MAX = 2 * 1024 * 1024
-EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
-BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 WAIT_S = 1.0  # a request waits for free capacity
 SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited in vain
 

@@ -46,7 +46,6 @@ from mailprobe.api.pages.dashboard.frame import Frame
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -66,6 +65,7 @@ from mailprobe.api.rest.messages import (
     StreamedParts,
 )
 from mailprobe.api.rest.operations import OPERATIONS, description
+from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 
 log = logging.getLogger("mailprobe.api")

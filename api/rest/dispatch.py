@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.observability.request_context import RequestContext, present, request_scope
@@ -29,10 +30,9 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
-from mailprobe.api.rest.errors import body_of, headers_of, row_of
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
 from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
-from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.api.schema import BatchRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreUnavailable

@@ -20,7 +20,7 @@ from mailprobe.api.refusals import (
     TooManyKeys,
 )
 from mailprobe.api.rest.messages import Call, OperationReply, reply
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     AccountLimits,
     BillingPortalRequest,
     CreateKeyRequest,

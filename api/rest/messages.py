@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
 from mailprobe.api.refusals import (
     MethodNotAllowed,
@@ -23,7 +22,7 @@ from mailprobe.api.refusals import (
     Refusal,
     Section,
 )
-from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.api.schema import BODY_OCTETS_MAX, BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
 from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord, KeyKind
 

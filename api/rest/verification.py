@@ -18,7 +18,7 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     reply,
 )
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     BatchRequest,
     BatchVerifyResponse,
     VerifyEmailResult,

@@ -19,7 +19,7 @@ from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.refusals import InvalidRequest, Refusal
 from mailprobe.api.rest import management
-from mailprobe.api.rest.schema import CreateKeyRequest
+from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
 from mailprobe.storage.records import Tier

@@ -15,6 +15,7 @@ import orjson
 import trio
 from quart import Response, g, render_template, request
 
+from mailprobe.api.error_table import body_of, row_of
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.pages.dashboard.assets import assets
@@ -29,10 +30,9 @@ from mailprobe.api.pages.dashboard.sessions import (
     SignInLimit,
     is_same_site,
 )
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
-from mailprobe.api.rest.errors import body_of, row_of
 from mailprobe.api.rest.messages import Call, OperationReply
+from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller

@@ -29,8 +29,8 @@ from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
-from mailprobe.api.rest.schema import VerifyRequest
 from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.schema import VerifyRequest
 from mailprobe.engine import Verdict
 from mailprobe.storage.lists.records import LAST_PLACE
 

@@ -11,7 +11,6 @@ from math import ceil
 
 import msgspec
 
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.refusals import (
     AnswerLost,
     HardCapReached,
@@ -49,7 +48,9 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
+    BODY_OCTETS_MAX,
+    BODY_S_MAX,
     ApiError,
     MonthlyQuotaError,
     PaymentRequiredError,

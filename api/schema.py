@@ -14,6 +14,9 @@ from mailprobe.engine import Evidence, Verdict
 from mailprobe.storage.lists.records import ListState
 from mailprobe.storage.records import JobState, Tier
 
+BODY_OCTETS_MAX = 2 * 1024 * 1024
+EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
+BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 EMAILS_MAX = 50
 LABEL_CHARACTERS_MAX = 100
 SECRET_CHARACTERS_MIN = 8
