@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from mailprobe.api.admission.overload import AdmissionQueue
+from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
-from mailprobe.api.http.overload import AdmissionQueue
-from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.keys import Draw
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog

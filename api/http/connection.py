@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import trio
 from hypercorn.utils import parse_socket_addr
 
+from mailprobe.api.admission.overload import set_ticket
+from mailprobe.api.admission.request_bodies import ArrivingBody, set_arrival
 from mailprobe.api.http.encoder import CONTINUE, Message, ResponseEncoder, error_messages
 from mailprobe.api.http.exchange import Exchange, RequestTurn, contain, new_request_id
 from mailprobe.api.http.incoming import IncomingBody, ReadDeadline
 from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
-from mailprobe.api.http.overload import set_ticket
 from mailprobe.api.http.parser import (
     FastReader,
     MalformedRequest,
@@ -28,7 +29,6 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
-from mailprobe.api.http.request_bodies import ArrivingBody, set_arrival
 
 if TYPE_CHECKING:
     from mailprobe.api.http.server import HttpServer

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import trio
 
+from mailprobe.api.admission.overload import Ticket
+from mailprobe.api.admission.request_bodies import ArrivingBody
 from mailprobe.api.http.encoder import ErrorBody, Message, error_messages
-from mailprobe.api.http.overload import Ticket
-from mailprobe.api.http.request_bodies import ArrivingBody
 from mailprobe.engine.background import separate
 
 logger = logging.getLogger("mailprobe.http")

@@ -24,6 +24,8 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
+from mailprobe.api.admission.overload import AdmissionQueue, Ticket
+from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ErrorBody, error_messages, head_of
@@ -34,9 +36,7 @@ from mailprobe.api.http.exchange import (
     new_request_id,
 )
 from mailprobe.api.http.listeners import accept, accept_now
-from mailprobe.api.http.overload import AdmissionQueue, Ticket
 from mailprobe.api.http.parser import Fields, RequestHead
-from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import contained, supervised
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import trio
 
-from mailprobe.api.http.request_bodies import stored
+from mailprobe.api.admission.request_bodies import stored
 from mailprobe.api.lists.limits import (
     ACCOUNT_UPLOADS_MAX,
     UPLOAD_OCTETS_MIN,

@@ -14,7 +14,6 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.lists.operations import response_of
 from mailprobe.api.live.messages import (
     EndOfInput,
     LiveAddress,
@@ -37,6 +36,7 @@ from mailprobe.api.refusals import (
     Refusal,
     UsageUnknown,
 )
+from mailprobe.api.rest.lists import response_of
 from mailprobe.api.rest.verification import result_of
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import EvidenceBudget

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.admission.request_bodies import identified
 from mailprobe.api.mcp.jsonrpc import (
     HANDSHAKE_VERSIONS,
     INTERNAL_ERROR,

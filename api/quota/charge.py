@@ -28,7 +28,7 @@ from typing import Literal, NoReturn, TypeVar, overload
 
 import trio
 
-from mailprobe.api.http.overload import admitted
+from mailprobe.api.admission.overload import admitted
 from mailprobe.api.quota.capacity import CapacityTicket
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.policy import check_limits

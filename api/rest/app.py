@@ -39,7 +39,6 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.frame import Frame
@@ -64,6 +63,7 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     StreamedParts,
 )
+from mailprobe.api.rest.ndjson import NdjsonBody
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from mailprobe.api.admission.overload import admitted
+from mailprobe.api.admission.request_bodies import identified
 from mailprobe.api.error_table import body_of, headers_of, row_of
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.observability.request_context import RequestContext, present, request_scope
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.limits import LimitsLeft

@@ -5,8 +5,6 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.jobs import operations as jobs
-from mailprobe.api.lists import operations as lists
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     AnswerLost,
@@ -39,6 +37,8 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
+from mailprobe.api.rest import jobs as jobs
+from mailprobe.api.rest import lists as lists
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe

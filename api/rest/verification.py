@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from mailprobe.api.jobs.operations import submit_job
 from mailprobe.api.quota.charge import UsageName, Verifications, charge
 from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
+from mailprobe.api.rest.jobs import submit_job
 from mailprobe.api.rest.messages import (
     NDJSON,
     Call,

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.api.admission.overload import AdmissionQueue, Ticket, admitted
+from mailprobe.api.admission.request_bodies import ArrivingBody, BodyBudget
 from mailprobe.api.http import connection, parser, server
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ResponseEncoder
 from mailprobe.api.http.exchange import Exchange
 from mailprobe.api.http.output import Output
-from mailprobe.api.http.overload import AdmissionQueue, Ticket, admitted
 from mailprobe.api.http.parser import FastReader, StrictReader
-from mailprobe.api.http.request_bodies import ArrivingBody, BodyBudget
 from mailprobe.api.http.server import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
 from tests.engine.test_faults import failing

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, g, request
 
-from mailprobe.api.http.overload import admitted
+from mailprobe.api.admission.overload import admitted
 from mailprobe.api.keys import key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields

@@ -15,9 +15,9 @@ import orjson
 import trio
 from quart import Response, g, render_template, request
 
+from mailprobe.api.admission.overload import admitted
+from mailprobe.api.admission.request_bodies import identified
 from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.http.request_bodies import identified
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.sessions import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.api.admission.overload import AdmissionQueue
+from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import octets_of_code
-from mailprobe.api.http.overload import AdmissionQueue
-from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.rest.app import create_app
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.api.http.request_bodies import BodyBudget, stored
+from mailprobe.api.admission.request_bodies import BodyBudget, stored
 from tests.api.http.requests import CHUNKED, post
 from tests.api.raw_http import read_body, respond, serving
 

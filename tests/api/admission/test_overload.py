@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mailprobe.api.http.overload import (
+from mailprobe.api.admission.overload import (
     ACTIVE_MAX,
     ACTIVE_MIN,
     BURST,
@@ -13,8 +13,8 @@ from mailprobe.api.http.overload import (
     Ticket,
     admitted,
 )
+from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.parser import read_fast
-from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.http.server import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import hello, read_body, respond, serving
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mailprobe.api.http.request_bodies import OCTETS_MAX, ArrivingBody, BodyBudget
+from mailprobe.api.admission.request_bodies import OCTETS_MAX, ArrivingBody, BodyBudget
 
 MIB = 1024 * 1024
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 import trio
 
-from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.jobs.rules import NotAWebhook, check_webhook, payload_of
 from mailprobe.api.quota.charge import Submission, charge
 from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
@@ -22,11 +22,9 @@ from mailprobe.api.schema import (
     VerifyRequest,
 )
 from mailprobe.api.service import Service
-from mailprobe.engine import Verdict
 from mailprobe.storage.records import Job, JobOrder
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
-_encode = msgspec.json.Encoder().encode
 _payload = msgspec.json.Decoder(VerifyEmailCallback)
 
 
@@ -69,11 +67,6 @@ async def get_job(service: Service, call: Call) -> OperationReply:
         for each in await service.store.attempts(job.id)
     ]
     return reply(200, _response(job, attempts))
-
-
-def payload_of(verdict: Verdict, job_id: str) -> bytes:
-    """Return the body of a job's callback."""
-    return _encode(VerifyEmailCallback(**msgspec.structs.asdict(verdict), job_id=job_id))
 
 
 def _order(account_id: str, body: VerifyRequest) -> JobOrder:
