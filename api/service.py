@@ -10,6 +10,7 @@ from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
 from mailprobe.api.keys import Draw
+from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
 from mailprobe.api.quota.background_writes import BackgroundWrites
@@ -89,6 +90,13 @@ class Service:
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account."""
         return self.plans[caller.account.tier]
+
+    def load(self) -> Load:
+        """What this process has under way."""
+        return Load(
+            self.quota.engine.dispatcher.statistics(), self.capacity.addresses,
+            self.capacity.addresses_max, self.background_writes.pending,
+        )  # fmt: skip
 
 
 def new_service(

@@ -164,8 +164,9 @@ def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters 
         yield None
         return
     from mailprobe.api.observability.metrics import open_metrics
+    from mailprobe.api.rest.operations import OPERATIONS
 
-    with open_metrics(workers) as counters:
+    with open_metrics(workers, OPERATIONS) as counters:
         yield counters
 
 

@@ -19,15 +19,15 @@ import trio
 
 from mailprobe.api.listfile.results import ResultColumns
 from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
-from mailprobe.api.lists.rows import results_in, results_of, rows_of
-from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.api.reader.bounds import workbook_bounds
 from mailprobe.api.reader.client import open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
+from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.results.lights import Light, light_of
 from mailprobe.api.results.row_result import RowResult
+from mailprobe.api.results.stored_row import StoredRow
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 

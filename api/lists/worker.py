@@ -19,11 +19,11 @@ import trio
 from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
-from mailprobe.api.lists.rows import addresses_of, passing_of
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.list_charge import ListCharge, ListRecheck, store_callback, units_for_list
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.lists.records import ListChunk, ListClaim
 from mailprobe.storage.store import Store

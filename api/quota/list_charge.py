@@ -16,12 +16,12 @@ from types import TracebackType
 
 import trio
 
-from mailprobe.api.lists.rows import encode_results
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.quota.service import LEASE_S, QuotaService
 from mailprobe.api.quota.settlement import row_of
 from mailprobe.api.refusals import Overloaded, Refusal
+from mailprobe.api.results.chunk_lines import encode_results
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers

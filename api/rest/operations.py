@@ -37,9 +37,7 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest import jobs as jobs
-from mailprobe.api.rest import lists as lists
-from mailprobe.api.rest import management, verification
+from mailprobe.api.rest import jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.schema import (

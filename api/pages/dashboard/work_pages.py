@@ -9,7 +9,6 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
 from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
-from mailprobe.api.lists.rows import results_of, rows_of
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     HOME,
@@ -25,10 +24,9 @@ from mailprobe.api.pages.dashboard.frame import (
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
-from mailprobe.api.rest import jobs as jobs
-from mailprobe.api.rest import lists as lists
-from mailprobe.api.rest import management, verification
+from mailprobe.api.rest import jobs, lists, management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
+from mailprobe.api.results.chunk_lines import results_of, rows_of
 from mailprobe.api.results.lights import WORDS, light_of
 from mailprobe.api.schema import VerifyRequest
 from mailprobe.engine import Verdict

@@ -22,8 +22,8 @@ from mailprobe.api.lists import limits, spool
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
-from mailprobe.api.rest.app import create_app
 from mailprobe.api.schema import ListResponse
+from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.api.results.row_result import RowResult, row_result
+from mailprobe.api.results.stored_row import StoredRow
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.lists.records import ListChunk
