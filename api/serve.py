@@ -22,7 +22,8 @@ from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
-from mailprobe.api.http.server import Limits, drain_on_signals, serve_app
+from mailprobe.api.http.server import drain_on_signals, serve_app
+from mailprobe.api.http.shared import Limits
 from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX

@@ -10,7 +10,6 @@ import os
 import time
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
 
 import trio
 from hypercorn.utils import parse_socket_addr
@@ -29,9 +28,7 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
-
-if TYPE_CHECKING:
-    from mailprobe.api.http.server import HttpServer
+from mailprobe.api.http.shared import HttpServer
 
 HEAD_WHEN_DRAINING_S = 1.0  # for the rest of a head; an idle connection is closed at once
 SETTLE_S = 0.02
@@ -40,7 +37,7 @@ SETTLE_S = 0.02
 class HttpConnection:
     """One client. HTTP/1.0 and 1.1 only."""
 
-    def __init__(self, server: "HttpServer", wire: trio.SocketStream) -> None:
+    def __init__(self, server: HttpServer, wire: trio.SocketStream) -> None:
         sock = wire.socket
         self._client = parse_socket_addr(sock.family, sock.getpeername())
         self._own_address = parse_socket_addr(sock.family, sock.getsockname())

@@ -33,8 +33,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
 
 if TYPE_CHECKING:
-    from mailprobe.engine.observer import Recalled
-    from mailprobe.engine.observer import EngineStatistics
+    from mailprobe.engine.observer import EngineStatistics, Recalled
 
 POLL_EVERY_S = 1.0  # the maximum age of other workers' gauges in a page
 

@@ -19,7 +19,7 @@ from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Interrupted, print_error
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
     from mailprobe.api.cli.source import AnswerSource
     from mailprobe.api.settings import Settings
 

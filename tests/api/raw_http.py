@@ -21,7 +21,8 @@ from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.encoder import ErrorBody
 from mailprobe.api.http.exchange import Application, Receive, Scope, Send, UpgradeHandler
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.server import Limits, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import Limits
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
 PATIENCE_S = 5.0  # the longest wait; only a failing test reaches it

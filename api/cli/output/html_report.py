@@ -18,7 +18,7 @@ from mailprobe.api.terminal import plain
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
 
 NAMES_MAX = 50_000  # domains, and providers; what comes after them is counted as OTHERS
 OTHERS = "all others"

@@ -24,7 +24,7 @@ from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 
 if TYPE_CHECKING:  # it imports the readers of lists
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
 
 OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address

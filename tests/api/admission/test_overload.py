@@ -14,8 +14,9 @@ from mailprobe.api.admission.overload import (
     admitted,
 )
 from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.parser import read_fast
-from mailprobe.api.http.server import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
+from mailprobe.api.http.shared import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import hello, read_body, respond, serving
 
 HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
@@ -192,7 +193,9 @@ def fill(queue: AdmissionQueue) -> list[Ticket]:
 
 
 def a_server(queue: AdmissionQueue) -> HttpServer:
-    return HttpServer(hello, lambda code: b"", Limits(), queue, BodyBudget(), ())
+    return HttpServer(
+        hello, lambda code: b"", Limits(), queue, BodyBudget(), (), {}, HttpConnection
+    )
 
 
 WAYS = {

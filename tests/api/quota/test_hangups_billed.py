@@ -20,7 +20,8 @@ import trio
 from trio.testing import MockClock
 
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.server import HttpServer, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import HttpServer
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.quota.plans import PLANS
