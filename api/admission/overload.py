@@ -23,7 +23,6 @@ machine and a flood look the same.
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from math import inf
 
 import trio
@@ -214,18 +213,3 @@ class Ticket:
             self._left = True
             if self.since != NEVER:
                 self._queue.leave(self)
-
-
-_present: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
-
-
-def set_ticket(ticket: Ticket) -> None:
-    """The running task works on this ticket's request."""
-    _present.set(ticket)
-
-
-def admitted() -> None:
-    """The running task's request leaves the queue: it has its reservation, or needs none."""
-    ticket = _present.get()
-    if ticket is not None:
-        ticket.leave()

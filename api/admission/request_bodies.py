@@ -15,7 +15,6 @@ the budget, and even the smallest request would be refused.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Literal
 
 OCTETS_MAX = 64 * 1024 * 1024
@@ -164,25 +163,3 @@ class ArrivingBody:
         self.complete()
         self._intake.refund(self)
         self.octets = 0
-
-
-_present: ContextVar[ArrivingBody | None] = ContextVar("arrival", default=None)
-
-
-def set_arrival(arrival: ArrivingBody) -> None:
-    """The running task works on the request of this body."""
-    _present.set(arrival)
-
-
-def stored(octets: int) -> None:
-    """So many octets of the running task's body are on disk."""
-    arrival = _present.get()
-    if arrival is not None:
-        arrival.free(octets)
-
-
-def identified(key: str) -> None:
-    """The running task's request has this API key."""
-    arrival = _present.get()
-    if arrival is not None:
-        arrival.identify(key)

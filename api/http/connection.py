@@ -14,8 +14,8 @@ from math import inf
 import trio
 from hypercorn.utils import parse_socket_addr
 
-from mailprobe.api.admission.overload import set_ticket
-from mailprobe.api.admission.request_bodies import ArrivingBody, set_arrival
+from mailprobe.api.admission.held import Admission
+from mailprobe.api.admission.request_bodies import ArrivingBody
 from mailprobe.api.http.encoder import CONTINUE, Message, ResponseEncoder, error_messages
 from mailprobe.api.http.exchange import Exchange, RequestTurn, contain, new_request_id
 from mailprobe.api.http.incoming import IncomingBody, ReadDeadline
@@ -389,14 +389,10 @@ class HttpConnection:
             self._request.exchange.refuse("overloaded")
 
     async def _work(self, turn: RequestTurn) -> None:
-        if turn.ticket is not None:
-            set_ticket(turn.ticket)
-        if turn.arrival is not None:
-            set_arrival(turn.arrival)
         try:
             if turn.ticket is not None:
                 await turn.ticket.wait_until_active()
-            await turn.exchange.run()
+            await turn.exchange.run(Admission(turn.ticket, turn.arrival))
         finally:
             self._server.end(turn)
 

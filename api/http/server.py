@@ -55,8 +55,8 @@ async def serve_app(
     """Serve the application on these listeners; return when `drain` is set and all has ended.
 
     A POST waits in the `admission_queue` from its last byte until the application calls
-    `admitted()` or answers; a full queue rejects it with 503. Without a queue, all are
-    admitted. `intake` bounds the memory of bodies. A GET of a `vital` path is always served.
+    `admission_of(scope).admitted()` or answers; a full queue rejects it with 503. Without a
+    queue, all are admitted. `intake` bounds the memory of bodies. A GET of a `vital` path is always served.
     A request for a WebSocket goes to the handler of its path in `upgrades`, else to the application.
 
     Draining closes the listeners and idle connections at once, gives open requests

@@ -18,6 +18,7 @@ from mailprobe.api.http.exchange import (
     Application,
     Receive,
     Send,
+    admission_of,
     headers_of_scope,
     request_id_of,
 )
@@ -95,7 +96,9 @@ class _App:
         async def read(octets_max: int) -> bytes:
             return await read_body(scope, receive, arrived_at, octets_max)
 
-        return await self.server.answer(Posted(request_id, headers, read, _early_body(scope)))
+        return await self.server.answer(
+            Posted(request_id, headers, read, _early_body(scope), admission_of(scope))
+        )
 
     def _not_found(self) -> ApiError:
         """The 404 as an API error: the client does not speak JSON-RPC."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from mailprobe.api.admission.request_bodies import identified
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.mcp.jsonrpc import (
     HANDSHAKE_VERSIONS,
     INTERNAL_ERROR,
@@ -96,6 +96,7 @@ class Posted:
     headers: Mapping[str, str]
     read: Callable[[int], Awaitable[bytes]]
     octets: bytes = b""
+    admission: Admission = NO_ADMISSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class ToolServer:
                 "standard",
                 takes_test_keys=self._service.takes_test_keys,
             )
-            identified(caller.key.id)
+            posted.admission.identified(caller.key.id)
             check_head(posted.headers, BODY_OCTETS_MAX)
             posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
             media_type = posted.headers.get("content-type")
@@ -258,7 +259,7 @@ class ToolServer:
 
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
         headers = {"authorization": authorization, **sent}
-        inbound = Inbound(posted.request_id, headers, {}, path, read)
+        inbound = Inbound(posted.request_id, headers, {}, path, read, admission=posted.admission)
         return await answer(self._service, operation, inbound)
 
     async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:

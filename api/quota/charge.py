@@ -28,7 +28,7 @@ from typing import Literal, NoReturn, TypeVar, overload
 
 import trio
 
-from mailprobe.api.admission.overload import admitted
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.quota.capacity import CapacityTicket
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.policy import check_limits
@@ -90,27 +90,35 @@ class UndecodableRequest:
 
 
 @overload
-def charge(quota: QuotaService, caller: Caller, spending: Verifications) -> "ChargedAnswers": ...
-@overload
-def charge(quota: QuotaService, caller: Caller, spending: Submission) -> "ChargedJob": ...
+def charge(
+    quota: QuotaService, caller: Caller, spending: Verifications, admission: Admission = ...
+) -> "ChargedAnswers": ...
 @overload
 def charge(
-    quota: QuotaService, caller: Caller, spending: UndecodableRequest
+    quota: QuotaService, caller: Caller, spending: Submission, admission: Admission = ...
+) -> "ChargedJob": ...
+@overload
+def charge(
+    quota: QuotaService, caller: Caller, spending: UndecodableRequest, admission: Admission = ...
 ) -> "ChargedRequest": ...
 def charge(
     quota: QuotaService,
     caller: Caller,
     spending: Verifications | Submission | UndecodableRequest,
+    admission: Admission = NO_ADMISSION,
 ) -> "ChargedAnswers | ChargedJob | ChargedRequest":
-    """Return the block that spends the units of one request."""
+    """Return the block that spends the units of one request.
+
+    `admission`: the request leaves the admission queue once its limits are checked.
+    """
     match spending:
         case Verifications():
             kind = SandboxAnswers if caller.key.is_test else ChargedAnswers
-            return kind(quota, caller, spending)
+            return kind(quota, caller, spending, admission)
         case Submission():
-            return ChargedJob(quota, caller, spending)
+            return ChargedJob(quota, caller, spending, admission)
         case UndecodableRequest():
-            return ChargedRequest(quota, caller, spending)
+            return ChargedRequest(quota, caller, spending, admission)
 
 
 async def count_job(quota: QuotaService, claim: Claim, verdict: Verdict, payload: bytes) -> bool:
@@ -130,8 +138,11 @@ async def count_job(quota: QuotaService, claim: Claim, verdict: Verdict, payload
 class Charge:
     """What the kinds of charges share: the check of limits, and the log of what they refuse."""
 
-    def __init__(self, quota: QuotaService, caller: Caller, operation: UsageName) -> None:
+    def __init__(
+        self, quota: QuotaService, caller: Caller, operation: UsageName, admission: Admission
+    ) -> None:
         self._quota = quota
+        self._admission = admission
         self._caller = caller
         self._operation = operation
         self.limits: LimitsLeft | None = None  # after the check; None before, or without the store
@@ -167,7 +178,7 @@ class Charge:
         reserved = await reserve(check)
         if capacity is not None:
             capacity.is_used = isinstance(reserved, Reservation)
-        admitted()
+        self._admission.admitted()
         return reserved
 
     async def _count_minute(
@@ -225,8 +236,14 @@ class Charge:
 class ChargedRequest(Charge):
     """A malformed request; `is_counted` after the block, else the limits left no unit for it."""
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: UndecodableRequest) -> None:
-        super().__init__(quota, caller, spending.operation)
+    def __init__(
+        self,
+        quota: QuotaService,
+        caller: Caller,
+        spending: UndecodableRequest,
+        admission: Admission,
+    ) -> None:
+        super().__init__(quota, caller, spending.operation, admission)
         self._counts_month = spending.counts_month and not caller.key.is_test
         self.is_counted = False
 
@@ -259,8 +276,10 @@ class ChargedRequest(Charge):
 class ChargedJob(Charge):
     """A job: stored with its reservation and `first` when the block is left."""
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: Submission) -> None:
-        super().__init__(quota, caller, "verify")
+    def __init__(
+        self, quota: QuotaService, caller: Caller, spending: Submission, admission: Admission
+    ) -> None:
+        super().__init__(quota, caller, "verify", admission)
         self._order = spending.order
 
     async def __aenter__(self) -> "ChargedJob":
@@ -296,8 +315,10 @@ class ChargedAnswers(Charge):
     free capacity it waits in its account's queue before it is refused.
     """
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: Verifications) -> None:
-        super().__init__(quota, caller, spending.operation)
+    def __init__(
+        self, quota: QuotaService, caller: Caller, spending: Verifications, admission: Admission
+    ) -> None:
+        super().__init__(quota, caller, spending.operation, admission)
         self._spending = spending
         self._left = len(spending.texts)  # not taken by the reader
         self._known: KnownAnswers | None = None

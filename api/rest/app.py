@@ -36,6 +36,7 @@ from mailprobe.api.http.exchange import (
     Receive,
     Scope,
     Send,
+    admission_of,
     headers_of_scope,
     request_id_of,
 )
@@ -95,7 +96,10 @@ def _inbound(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
     if scope["query_string"]:
         query = {name: incoming.args.getlist(name) for name in incoming.args}
     headers = headers_of_scope(scope)
-    return Inbound(request_id_of(scope), headers, query, path, incoming.read, incoming.next_part)
+    return Inbound(
+        request_id_of(scope), headers, query, path, incoming.read, incoming.next_part,
+        admission_of(scope),
+    )  # fmt: skip
 
 
 def _response(reply: OperationReply, request_id: str) -> Response:

@@ -48,7 +48,7 @@ async def submit_job(
         verdict = decided.verification.verdict(order.email, trio.current_time())
         order = replace(order, payload=payload_of(verdict, order.id))
     promised = reply(202, AsyncVerifyResponse(order.id))
-    charged = call.charge = charge(service.quota, call.caller, Submission(order))
+    charged = call.charge = charge(service.quota, call.caller, Submission(order), call.admission)
     async with charged:
         charged.first = call.first_answer(promised)
     service.jobs.wake()

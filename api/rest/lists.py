@@ -101,7 +101,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
     )
     account = call.caller.account
-    async with spooled(call.receive, account.id, UPLOAD_OCTETS_MAX) as file:
+    async with spooled(call.receive, account.id, UPLOAD_OCTETS_MAX, call.admission.stored) as file:
         opened = partial(open_list_reader, file, extension, order.name, reading, account)
         made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
 from mailprobe.api.refusals import (
     MethodNotAllowed,
@@ -48,6 +49,7 @@ class Inbound:
     path: Mapping[str, str]  # the variable parts of the path, by name
     read: Callable[[int], Awaitable[bytes]]
     receive: Callable[[], Awaitable[bytes]] | None = None
+    admission: Admission = NO_ADMISSION
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Call:
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     receive: Callable[[], Awaitable[bytes]] | None = None  # of an upload, as in Inbound
+    admission: Admission = NO_ADMISSION
     charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work

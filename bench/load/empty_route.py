@@ -17,7 +17,7 @@ PATH = "/v1/empty"
 
 async def empty(service: Service, call: Call) -> OperationReply:
     """A constant, with the fields that a verification's answer has."""
-    call.charge = Charge(service.quota, call.caller, "verify")
+    call.charge = Charge(service.quota, call.caller, "verify", call.admission)
     call.charge.limits = LimitsLeft(minute=1, minute_left=1, minute_more_s=60)
     return OperationReply(200, b"{}")
 

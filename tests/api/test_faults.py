@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.admission.overload import AdmissionQueue, Ticket, admitted
+from mailprobe.api.admission.overload import AdmissionQueue, Ticket
 from mailprobe.api.admission.request_bodies import ArrivingBody, BodyBudget
 from mailprobe.api.http import connection, parser, server, shared
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ResponseEncoder
-from mailprobe.api.http.exchange import Exchange
+from mailprobe.api.http.exchange import Exchange, admission_of
 from mailprobe.api.http.output import Output
 from mailprobe.api.http.parser import FastReader, StrictReader
 from mailprobe.api.http.shared import HttpServer
@@ -106,7 +106,7 @@ PLACES: list[tuple[Any, str]] = [
 async def application(scope, receive, send):
     if scope["path"] == "/crash":
         raise ZeroDivisionError("the application's own")
-    admitted()
+    admission_of(scope).admitted()
     await echo(scope, receive, send)
 
 

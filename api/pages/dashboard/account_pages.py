@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, g, request
 
-from mailprobe.api.admission.overload import admitted
+from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
@@ -41,7 +41,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.post(SIGN_IN)
     async def enter() -> Response:
-        admitted()
+        admission_of(request.scope).admitted()
         if not frame.is_same_site():
             return await frame.error(403, "This form comes from another site.", "Sign in here.")
         known_account = frame.sessions.account_of_browser(request.cookies.get(BROWSER_COOKIE))
@@ -77,7 +77,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.post(f"{HOME}/welcome")
     async def begin() -> Response:
-        admitted()
+        admission_of(request.scope).admitted()
         form = await form_fields()
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):

@@ -8,6 +8,7 @@ import trio
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
+from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -187,7 +188,10 @@ async def new_list(
         query["strict_clocks"] = ["1"]
     if column:
         query["column"] = [column]
-    call = Call(caller(), query, {}, sent={"content-type": media_type}, receive=receive)
+    call = Call(
+        caller(), query, sent={"content-type": media_type}, receive=receive,
+        admission=admission_of(request.scope),
+    )  # fmt: skip
     return fields_of(await lists.create_list(frame.service, call))
 
 

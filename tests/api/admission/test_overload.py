@@ -11,10 +11,10 @@ from mailprobe.api.admission.overload import (
     REJECTION_CREDIT_S,
     AdmissionQueue,
     Ticket,
-    admitted,
 )
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.connection import HttpConnection
+from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.http.parser import read_fast
 from mailprobe.api.http.shared import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import hello, read_body, respond, serving
@@ -179,7 +179,7 @@ class Slow:
         self.begun += scope["method"] == "POST"
         if scope["method"] == "POST":
             await self.go_on.wait()
-            admitted()
+            admission_of(scope).admitted()
         await respond(send)
 
 
