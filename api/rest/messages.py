@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
+from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
+from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.refusals import (
     MethodNotAllowed,
     NoSuchRoute,

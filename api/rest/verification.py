@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from mailprobe.api.quota.charge import UsageName, Verifications, charge
+from mailprobe.api.quota.charge import Verifications, charge
+from mailprobe.api.quota.reserving import UsageName
 from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.jobs import submit_job
 from mailprobe.api.rest.messages import (

@@ -6,8 +6,8 @@ row joins the table of operations in this process alone: the product has no such
     python -m mailprobe.bench.load.empty_route serve
 """
 
-from mailprobe.api.quota.charge import Charge
 from mailprobe.api.quota.limits import LimitsLeft
+from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.rest import operations
 from mailprobe.api.rest.messages import Call, Operation, OperationReply
 from mailprobe.api.service import Service
