@@ -193,7 +193,7 @@ class ChargedRecheck(Charge):
             with self._quota.capacity.requesting(account, count) as capacity:
                 if not capacity.is_free:
                     raise Overloaded
-                capacity.is_used = True
+                capacity.use()
             self._quota.capacity.enter(count, account)
         return self
 

@@ -62,8 +62,8 @@ class Charge:
             return refusal
 
         reserved = await reserve(check)
-        if capacity is not None:
-            capacity.is_used = isinstance(reserved, Reservation)
+        if capacity is not None and isinstance(reserved, Reservation):
+            capacity.use()
         self._admission.admitted()
         return reserved
 
