@@ -18,10 +18,12 @@ import trio
 
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.billing.billing import open_payments
+from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
-from mailprobe.api.http.server import Limits, drain_on_signals, serve_app
+from mailprobe.api.http.server import drain_on_signals, serve_app
+from mailprobe.api.http.shared import Limits
 from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
@@ -36,14 +38,16 @@ from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
-from mailprobe.api.pages.dashboard.frame import LISTS_PAGE
+from mailprobe.api.pages.about_probes import about_probes
+from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
 from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.pages.dashboard.views import dashboard_blueprint
+from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
-from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import Links, octets_of_code
-from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE
+from mailprobe.api.rest.app import ApiApp, create_api
+from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
@@ -196,6 +200,19 @@ def _open_leases(
     return open_leases(store, settings.engine.host_connections)
 
 
+def create_app(service: Service) -> ApiApp:
+    """The operations and the pages as one ASGI application. It opens and closes nothing."""
+    app, sessions = create_api(service), Sessions(service.store)
+    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
+    app.register_blueprint(
+        pages_blueprint(
+            lambda: description(service.links),
+            lambda: service.about_probes or about_probes(service.quota.engine.settings),
+        )
+    )
+    return app
+
+
 def links_of(settings: Settings) -> Links:
     """The public URLs: the operator's settings, else made from the bind address."""
     base_url = settings.base_url or settings.bind.url
@@ -284,9 +301,9 @@ async def serve_metrics(
 ) -> None:
     """Serve the metrics of all workers; this one's gauges are sampled for each page."""
     async with trio.open_nursery() as background:
-        background.start_soon(supervised, metrics.watch, service)
+        background.start_soon(supervised, metrics.watch, service.load)
         await serve_page(
-            partial(metrics.sample, service),
+            lambda: metrics.sample(service.load()),
             partial(page, counters, release()),
             listeners_on(sockets),
             drain=drain,

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from mailprobe.api.http.overload import AdmissionQueue
-from mailprobe.api.http.request_bodies import BodyBudget
+from mailprobe.api.admission.overload import AdmissionQueue
+from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.error_table import Links
 from mailprobe.api.keys import Draw
+from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
 from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
-from mailprobe.api.rest.errors import Links
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
 from mailprobe.storage.records import Account, Caller
@@ -89,6 +90,13 @@ class Service:
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account."""
         return self.plans[caller.account.tier]
+
+    def load(self) -> Load:
+        """What this process has under way."""
+        return Load(
+            self.quota.engine.dispatcher.statistics(), self.capacity.addresses,
+            self.capacity.addresses_max, self.background_writes.pending,
+        )  # fmt: skip
 
 
 def new_service(

@@ -38,10 +38,10 @@ from mailprobe.api.alerts.thresholds import (
     message_name,
     to_body,
 )
+from mailprobe.api.error_table import Links
 from mailprobe.api.outbox.backoff import Backoff, growing
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.plans import Plans
-from mailprobe.api.rest.errors import Links
 from mailprobe.api.setting_values import host_name
 from mailprobe.api.settings import WrongSetting
 from mailprobe.engine.background import contained, supervised

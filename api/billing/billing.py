@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from mailprobe.api.rest.refusals import NoSuchRoute
+from mailprobe.api.refusals import NoSuchRoute
 from mailprobe.api.service import Payments
 from mailprobe.storage.records import Account
 from mailprobe.storage.store import Store

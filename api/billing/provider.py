@@ -38,7 +38,7 @@ from mailprobe.api.billing.rules import (
     slot_of,
 )
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.rest.refusals import NoSuchRoute, ProviderUnavailable
+from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
 from mailprobe.storage.records import Account, OutboxMessage
 from mailprobe.storage.store import Store
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mailprobe.api.outbox.backoff import Backoff, growing
-from mailprobe.api.rest.refusals import InvalidRequest
+from mailprobe.api.refusals import InvalidRequest
 from mailprobe.storage.records import EPOCH, OutboxMessage, Tier
 
 METER_EVENT = "mailprobe_verifications"

@@ -145,7 +145,7 @@ class LazyGroup(click.Group):
 
 def show(error: click.ClickException) -> None:
     """Print an error as one line; for wrong usage, name the help page."""
-    from mailprobe.api.cli.errors import CommandError, print_error
+    from mailprobe.api.errors import CommandError, print_error
 
     if isinstance(error, CommandError | NO_COMMAND):
         error.show()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.runner import run
+from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -151,21 +151,6 @@ async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any
         "key": (await new_key(store, made.id, "sk_live_", None, keys_max=None))["key"],
         "provisioning_key": (await new_key(store, made.id, "sk_mgmt_", None, keys_max=None))["key"],
     }
-
-
-async def first_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any] | None:
-    """Create the first account with a key of each kind, as `new_account`; None if there is one."""
-    from mailprobe.api.keys import key_hash, kind_of, mint, shown
-    from mailprobe.storage.commands import NewKey
-
-    key, provisioning_key = mint("sk_live_"), mint("sk_mgmt_")
-    keys = [NewKey(kind_of(raw), key_hash(raw), shown(raw)) for raw in (key, provisioning_key)]
-    made = await store.create_first_account(email, tier, keys)
-    if made is None:
-        return None
-    return {
-        "account_id": made.id, "tier": made.tier, "key": key, "provisioning_key": provisioning_key,
-    }  # fmt: skip
 
 
 async def new_key(

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
+from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.passes import Recheck
-    from mailprobe.api.cli.output.lights import Light
     from mailprobe.api.cli.source import AnswerSource, OpenSource
     from mailprobe.engine.settings import EngineSettings
 
@@ -143,11 +142,12 @@ def clean(
 
         from mailprobe.api.cli.cleaning.outputs import Order, output_path
         from mailprobe.api.cli.cleaning.run import clean_list
-        from mailprobe.api.cli.cleaning.selection import Selection
-        from mailprobe.api.cli.listfile import ReadOptions, known_encoding
         from mailprobe.api.cli.output.advice import failure_of
         from mailprobe.api.cli.output.progress import show_progress
         from mailprobe.api.cli.output.report import print_summary
+        from mailprobe.api.listfile import ReadOptions, known_encoding
+        from mailprobe.api.listfile.selection import Selection
+        from mailprobe.api.results.lights import lights_of
 
         open_source, is_local = _source(server, key, live=live)
     if reading["encoding"]:
@@ -206,19 +206,6 @@ def _seconds(time: str) -> float:
     if seconds > RECHECK_AFTER_S_MAX:
         raise Misuse(f"--recheck-after takes a time of at most 24h, such as 30s, 5m or 1h: {time}")
     return seconds
-
-
-def lights_of(names: str, option: str) -> "frozenset[Light]":
-    """`green,yellow` as lights. Raises Misuse."""
-    known: dict[str, Light] = {
-        "green": "GREEN_LIGHT",
-        "yellow": "YELLOW_LIGHT",
-        "red": "RED_LIGHT",
-    }
-    words = [word.strip().lower().removesuffix("_light") for word in names.split(",")]
-    if not all(word in known for word in words):
-        raise Misuse(f"{option} takes green, yellow and red, with a comma between them")
-    return frozenset(known[word] for word in words)
 
 
 def _source(

@@ -23,10 +23,10 @@ import click
 import trio
 import trio.socket
 
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.sender.checks import Check, check_blocklists, check_spf
 from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
 from mailprobe.api.cli.sender.named_sender import missing_sender
+from mailprobe.api.terminal import plain
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -419,8 +419,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     The exit code is 1 if a check failed.
     """
-    from mailprobe.api.cli.errors import print_error
     from mailprobe.api.cli.runner import run
+    from mailprobe.api.errors import print_error
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)

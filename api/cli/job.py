@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mailprobe.api.cli.account import find, print_json, read_settings, with_store
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.errors import CommandError
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Attempt, Job, JobState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mailprobe.api.cli.account import find, new_key, print_json, read_settings, with_store
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -91,7 +91,7 @@ def revoke(key_id: str) -> None:
 
 
 def _check_label(label: str | None) -> None:
-    from mailprobe.api.rest.schema import LABEL, LABEL_CHARACTERS_MAX
+    from mailprobe.api.schema import LABEL, LABEL_CHARACTERS_MAX
 
     if label is None:
         return

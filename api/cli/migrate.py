@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.runner import run
+from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.output.counts import ResultCounts
+    from mailprobe.api.results.counts import ResultCounts
     from mailprobe.storage.migrate.run import Move, Moved
 
 
@@ -79,8 +79,8 @@ async def _steps(move: "Move") -> "list[Moved]":
     """Copy and compare. Each step runs in a thread, and a signal takes effect between steps."""
     import trio
 
-    from mailprobe.api.cli.output.counts import ResultCounts
     from mailprobe.api.cli.output.progress import show_progress
+    from mailprobe.api.results.counts import ResultCounts
 
     total = await trio.to_thread.run_sync(move.count)
     counts = ResultCounts()

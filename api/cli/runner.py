@@ -11,7 +11,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, TypeVar
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, telling_open_files
+from mailprobe.api.errors import CommandError, Interrupted, telling_open_files
 from mailprobe.api.interrupts import end_at_once
 
 T = TypeVar("T")

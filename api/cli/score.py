@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.errors import CommandError
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.listfile import ReadOptions
 
 FILE = click.Path(path_type=Path)
 
@@ -38,11 +38,11 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
     exports. The tables compare what each address was called with what happened, with
     95 % confidence intervals.
     """
-    from mailprobe.api.cli.clean import lights_of
-    from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.scoring.bounces import read_bounces
     from mailprobe.api.cli.scoring.output import as_json, print_score
     from mailprobe.api.cli.scoring.scores import score as compare
+    from mailprobe.api.listfile import ReadOptions
+    from mailprobe.api.results.lights import lights_of
 
     lights = lights_of(sent, "--sent")
     found = read_bounces(bounces, ReadOptions(column))
@@ -61,10 +61,10 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
 
 def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
-    from mailprobe.api.cli.listfile import BadList
-    from mailprobe.api.cli.output.terminal import plain
     from mailprobe.api.cli.scoring.scores import CleanedRow
+    from mailprobe.api.listfile import BadList
     from mailprobe.api.reader.own_list import rows_of
+    from mailprobe.api.terminal import plain
     from mailprobe.engine.smtp.operators import load_operators
 
     operators = load_operators()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mailprobe.api.cli.account import check_database, read_settings
-from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.runner import raise_open_files
+from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
@@ -164,8 +164,9 @@ def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters 
         yield None
         return
     from mailprobe.api.observability.metrics import open_metrics
+    from mailprobe.api.rest.operations import OPERATIONS
 
-    with open_metrics(workers) as counters:
+    with open_metrics(workers, OPERATIONS) as counters:
         yield counters
 
 

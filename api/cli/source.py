@@ -9,10 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mailprobe.api.gc_tuning import tune_collector
+from mailprobe.api.results.row_result import domain_of
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
-    from mailprobe.api.cli.cleaning.journal import SentList, SentRequest
+    from mailprobe.api.listfile.journal import SentList, SentRequest
     from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.stream.engine import Engine
 
@@ -110,11 +111,6 @@ def request_order(addresses: Sequence[str]) -> "array[int]":
         counts[number] += 1
     by_domain = _counting_sort(range(len(addresses)), numbers)
     return _counting_sort(by_domain, turns)
-
-
-def domain_of(address: str) -> str:
-    """The domain of a text, if it has one: only texts alike need to have it alike."""
-    return address.rpartition("@")[2].lower()
 
 
 def _counting_sort(positions: Iterable[int], keys: "array[int]") -> "array[int]":

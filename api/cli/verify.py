@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.output.results import RowResult
     from mailprobe.api.cli.source import OpenSource
+    from mailprobe.api.results.row_result import RowResult
     from mailprobe.engine.stream.answers import Answer
 
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
@@ -63,7 +63,7 @@ def _bare(text: str) -> str:
     """The address of `Ann <ann@shop.test>`; any other text as it is."""
     if "<" not in text:
         return text
-    from mailprobe.api.cli.listfile.columns import address_in
+    from mailprobe.api.listfile.columns import address_in
 
     return address_in(text)
 
@@ -132,7 +132,7 @@ def _write_all(octets: bytes) -> None:
 def _print_dead_end(results: "Iterable[RowResult]", answers: "Iterable[Answer]") -> None:
     """Print a hint if no mail host has said anything; the answers have evidence."""
     from mailprobe.api.cli.output.advice import dead_end
-    from mailprobe.api.cli.output.counts import ResultCounts
+    from mailprobe.api.results.counts import ResultCounts
     from mailprobe.engine.evidence import is_reached
 
     counts = ResultCounts()
@@ -167,7 +167,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
 
     run(main)
     from mailprobe.api.cli.output.report import console_on, explanation, print_verdicts
-    from mailprobe.api.cli.output.results import row_result
+    from mailprobe.api.results.row_result import row_result
 
     in_order = [found[position] for position in range(len(texts))]
     results = [row_result(answer) for answer in in_order]

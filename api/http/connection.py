@@ -10,16 +10,16 @@ import os
 import time
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
 
 import trio
 from hypercorn.utils import parse_socket_addr
 
+from mailprobe.api.admission.held import Admission
+from mailprobe.api.admission.request_bodies import ArrivingBody
 from mailprobe.api.http.encoder import CONTINUE, Message, ResponseEncoder, error_messages
 from mailprobe.api.http.exchange import Exchange, RequestTurn, contain, new_request_id
 from mailprobe.api.http.incoming import IncomingBody, ReadDeadline
 from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
-from mailprobe.api.http.overload import set_ticket
 from mailprobe.api.http.parser import (
     FastReader,
     MalformedRequest,
@@ -28,10 +28,7 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
-from mailprobe.api.http.request_bodies import ArrivingBody, set_arrival
-
-if TYPE_CHECKING:
-    from mailprobe.api.http.server import HttpServer
+from mailprobe.api.http.shared import HttpServer
 
 HEAD_WHEN_DRAINING_S = 1.0  # for the rest of a head; an idle connection is closed at once
 SETTLE_S = 0.02
@@ -40,7 +37,7 @@ SETTLE_S = 0.02
 class HttpConnection:
     """One client. HTTP/1.0 and 1.1 only."""
 
-    def __init__(self, server: "HttpServer", wire: trio.SocketStream) -> None:
+    def __init__(self, server: HttpServer, wire: trio.SocketStream) -> None:
         sock = wire.socket
         self._client = parse_socket_addr(sock.family, sock.getpeername())
         self._own_address = parse_socket_addr(sock.family, sock.getsockname())
@@ -392,14 +389,10 @@ class HttpConnection:
             self._request.exchange.refuse("overloaded")
 
     async def _work(self, turn: RequestTurn) -> None:
-        if turn.ticket is not None:
-            set_ticket(turn.ticket)
-        if turn.arrival is not None:
-            set_arrival(turn.arrival)
         try:
             if turn.ticket is not None:
                 await turn.ticket.wait_until_active()
-            await turn.exchange.run()
+            await turn.exchange.run(Admission(turn.ticket, turn.arrival))
         finally:
             self._server.end(turn)
 

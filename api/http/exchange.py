@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 import trio
 
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
+from mailprobe.api.admission.overload import Ticket
+from mailprobe.api.admission.request_bodies import ArrivingBody
 from mailprobe.api.http.encoder import ErrorBody, Message, error_messages
-from mailprobe.api.http.overload import Ticket
-from mailprobe.api.http.request_bodies import ArrivingBody
 from mailprobe.engine.background import separate
 
 logger = logging.getLogger("mailprobe.http")
@@ -160,9 +161,13 @@ class Exchange:
 
     # lifetime
 
-    async def run(self) -> None:
-        """Run the application; afterwards the client has an answer or is cut off."""
-        self._scope.setdefault("state", {})["request_id"] = self.request_id
+    async def run(self, admission: Admission = NO_ADMISSION) -> None:
+        """Run the application; afterwards the client has an answer or is cut off.
+
+        The application gets at `admission` with `admission_of(scope)`.
+        """
+        state = self._scope.setdefault("state", {})
+        state["request_id"], state["admission"] = self.request_id, admission
         try:
             with self._work:
                 await self._application(self._scope, self.receive, self.send)
@@ -216,6 +221,12 @@ def request_id_of(scope: Scope) -> str:
     """The id that the server gave the request, the same in all logs."""
     state: dict[str, str] = scope.setdefault("state", {})
     return state.get("request_id") or state.setdefault("request_id", new_request_id())
+
+
+def admission_of(scope: Scope) -> Admission:
+    """What the request holds of the server's admission control."""
+    admission: Admission = scope.get("state", {}).get("admission", NO_ADMISSION)
+    return admission
 
 
 def headers_of_scope(scope: Scope) -> dict[str, str]:

@@ -21,8 +21,11 @@ from unicodedata import category
 from urllib.parse import quote
 
 import idna
+import msgspec
 
 from mailprobe.api.outbox.backoff import Backoff
+from mailprobe.api.schema import VerifyEmailCallback
+from mailprobe.engine import Verdict
 
 SCHEME = "https://"
 URL_CHARACTERS_MAX = 2048
@@ -246,3 +249,10 @@ def read_retry_after(text: str, now: datetime) -> float | None:
         return max((at - now).total_seconds(), 0.0)
     except (ValueError, OverflowError):
         return None
+
+
+def payload_of(verdict: Verdict, job_id: str) -> bytes:
+    """Return the body of a job's callback."""
+    return msgspec.json.encode(
+        VerifyEmailCallback(**msgspec.structs.asdict(verdict), job_id=job_id)
+    )

@@ -18,12 +18,12 @@ from functools import partial
 import trio
 
 from mailprobe.api.jobs.delivery import WebhookSender
-from mailprobe.api.jobs.operations import payload_of
 from mailprobe.api.jobs.rules import (
     NotAWebhook,
     callback_backoff,
     callback_headers,
     check_webhook,
+    payload_of,
     verdict_on,
 )
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers

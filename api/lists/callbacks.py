@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from mailprobe.api.rest.schema import ListCallback
+from mailprobe.api.schema import ListCallback
 from mailprobe.storage.lists.records import StoredList
 from mailprobe.storage.records import JobOrder
 

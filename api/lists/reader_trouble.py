@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.errors import CommandError
 from mailprobe.api.reader.client import ReaderFault
 from mailprobe.api.reader.frames import TooManyRows
-from mailprobe.api.rest.refusals import InvalidRequest, Overloaded
+from mailprobe.api.refusals import InvalidRequest, Overloaded
 
 log = logging.getLogger("mailprobe.lists")
 

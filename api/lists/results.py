@@ -17,18 +17,18 @@ from typing import IO, Any, TypeVar, TypeVarTuple
 import msgspec
 import trio
 
-from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.output.counts import ResultCounts
-from mailprobe.api.cli.output.lights import Light, light_of
-from mailprobe.api.cli.output.results import RowResult
+from mailprobe.api.listfile.results import ResultColumns
 from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
-from mailprobe.api.lists.rows import results_in, results_of, rows_of
-from mailprobe.api.lists.stored_row import StoredRow
 from mailprobe.api.reader.bounds import workbook_bounds
 from mailprobe.api.reader.client import Work, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
+from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
+from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.lights import Light, light_of
+from mailprobe.api.results.row_result import RowResult
+from mailprobe.api.results.stored_row import StoredRow
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 

@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 import trio
 
-from mailprobe.api.http.request_bodies import stored
 from mailprobe.api.lists.limits import (
     ACCOUNT_UPLOADS_MAX,
     UPLOAD_OCTETS_MIN,
@@ -21,13 +20,14 @@ from mailprobe.api.lists.limits import (
     UPLOAD_WINDOW_S,
     UPLOADS_MAX,
 )
-from mailprobe.api.rest.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
+from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
 
 log = logging.getLogger("mailprobe.lists")
 
 MEASURED_S = 1.0  # of an upload, before it may be found to be the slowest
 
 Receive = Callable[[], Awaitable[bytes]]
+Stored = Callable[[int], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -86,8 +86,10 @@ _places = UploadPlaces()
 
 
 @asynccontextmanager
-async def spooled(receive: Receive, account_id: str, octets_max: int) -> AsyncIterator[BinaryIO]:
-    """Put the body of a request into a file.
+async def spooled(
+    receive: Receive, account_id: str, octets_max: int, stored: Stored = lambda octets: None
+) -> AsyncIterator[BinaryIO]:
+    """Put the body of a request into a file; `stored` learns what is on disk.
 
     The file is open at its begin. Raises PayloadTooLarge; SlowBody; SlowUpload; Overloaded, also
     if the disk is full.
@@ -96,7 +98,7 @@ async def spooled(receive: Receive, account_id: str, octets_max: int) -> AsyncIt
         try:
             file = stack.enter_context(_unnamed_file())
             with upload.work:
-                await _spool(receive, file, upload, octets_max)
+                await _spool(receive, file, upload, octets_max, stored)
         except OSError as error:
             log.error("an upload cannot be kept in %s: %s", tempfile.gettempdir(), error)
             raise Overloaded from None
@@ -116,7 +118,9 @@ def _unnamed_file() -> Iterator[BinaryIO]:
             file.close()
 
 
-async def _spool(receive: Receive, file: BinaryIO, upload: Upload, octets_max: int) -> None:
+async def _spool(
+    receive: Receive, file: BinaryIO, upload: Upload, octets_max: int, stored: Stored
+) -> None:
     paced = _Paced(receive)
     while part := await paced.receive():
         upload.octets += len(part)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.reader.bounds import UPLOAD

@@ -16,14 +16,20 @@ from typing import TypeVar
 
 import trio
 
+from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
-from mailprobe.api.lists.rows import addresses_of, passing_of
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.list_charge import ListCharge, ListRecheck, store_callback, units_for_list
+from mailprobe.api.quota.charge import charge
+from mailprobe.api.quota.list_charge import (
+    ChunkAddresses,
+    ChunkRecheck,
+    store_callback,
+    units_for_list,
+)
 from mailprobe.api.quota.service import QuotaService
-from mailprobe.api.rest.errors import row_of
-from mailprobe.api.rest.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.lists.records import ListChunk, ListClaim
 from mailprobe.storage.store import Store
@@ -125,10 +131,11 @@ class ListQueue:
     async def _recheck(self, claim: ListClaim) -> AttemptResult:
         """Verify again what time may have cured. The units were counted the first time."""
         passing = await decoded(passing_of, claim.chunk)
-        recheck = ListRecheck(self._quota, claim, passing)
+        spending = ChunkRecheck(claim, passing)
         while True:
             try:
-                await recheck.run()
+                async with charge(self._quota, claim.caller, spending) as charged:
+                    await charged.verify()
             except Overloaded:
                 await trio.sleep(OVERLOADED_S)
             else:
@@ -152,7 +159,8 @@ class ListQueue:
             return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
         taken = dict(list(addresses.items())[:units])
         is_rest = len(taken) == len(addresses)
-        async with ListCharge(self._quota, claim, taken, is_rest=is_rest) as charged:
+        spending = ChunkAddresses(claim, taken, is_rest)
+        async with charge(self._quota, claim.caller, spending) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
         for number in taken:

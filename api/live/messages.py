@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from mailprobe.api.rest.refusals import InvalidRequest
+from mailprobe.api.refusals import InvalidRequest
 
 MESSAGE_CHARACTERS_MAX = 64 * 1024
 LINES_MAX = 1_000  # of a message

@@ -14,16 +14,16 @@ import msgspec
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
 
+from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
 from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.errors import body_of, headers_of, row_of
 from mailprobe.api.rest.messages import Call
 from mailprobe.api.rest.operations import LIVE
-from mailprobe.api.rest.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.verification import evidence_requested
 from mailprobe.api.service import Service
 from mailprobe.engine.background import separate

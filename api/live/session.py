@@ -13,7 +13,7 @@ from math import inf
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from mailprobe.api.lists.operations import response_of
+from mailprobe.api.error_table import body_of, row_of
 from mailprobe.api.live.messages import (
     EndOfInput,
     LiveAddress,
@@ -27,8 +27,7 @@ from mailprobe.api.live.messages import (
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext
 from mailprobe.api.quota.charge import ChargedAnswers, Verifications, charge
-from mailprobe.api.rest.errors import body_of, row_of
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidRequest,
     ListNotFound,
     Overloaded,
@@ -37,6 +36,7 @@ from mailprobe.api.rest.refusals import (
     Refusal,
     UsageUnknown,
 )
+from mailprobe.api.rest.lists import response_of
 from mailprobe.api.rest.verification import result_of
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import EvidenceBudget

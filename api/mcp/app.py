@@ -12,22 +12,23 @@ from dataclasses import dataclass, replace
 import msgspec
 import trio
 
+from mailprobe.api.error_table import Links, body_of, headers_of
 from mailprobe.api.http.encoder import Message
 from mailprobe.api.http.exchange import (
     Application,
     Receive,
     Send,
+    admission_of,
     headers_of_scope,
     request_id_of,
 )
 from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
+from mailprobe.api.refusals import MethodNotAllowed
 from mailprobe.api.rest.decoding import read_body
-from mailprobe.api.rest.errors import Links, body_of, headers_of
 from mailprobe.api.rest.messages import OperationReply
-from mailprobe.api.rest.refusals import MethodNotAllowed
-from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.schema import ApiError
 from mailprobe.api.service import Service
 
 PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits
@@ -95,7 +96,9 @@ class _App:
         async def read(octets_max: int) -> bytes:
             return await read_body(scope, receive, arrived_at, octets_max)
 
-        return await self.server.answer(Posted(request_id, headers, read, _early_body(scope)))
+        return await self.server.answer(
+            Posted(request_id, headers, read, _early_body(scope), admission_of(scope))
+        )
 
     def _not_found(self) -> ApiError:
         """The 404 as an API error: the client does not speak JSON-RPC."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.mcp.jsonrpc import (
     HANDSHAKE_VERSIONS,
     INTERNAL_ERROR,
@@ -47,13 +47,7 @@ from mailprobe.api.mcp.tools import (
     arguments_of,
     define,
 )
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
-from mailprobe.api.rest.openapi import VERSION
-from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,
     OurFault,
@@ -64,7 +58,12 @@ from mailprobe.api.rest.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.dispatch import answer, check_head, refuse
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
+from mailprobe.api.rest.openapi import VERSION
+from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.schema import BODY_OCTETS_MAX, ApiError
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -97,6 +96,7 @@ class Posted:
     headers: Mapping[str, str]
     read: Callable[[int], Awaitable[bytes]]
     octets: bytes = b""
+    admission: Admission = NO_ADMISSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class ToolServer:
                 "standard",
                 takes_test_keys=self._service.takes_test_keys,
             )
-            identified(caller.key.id)
+            posted.admission.identified(caller.key.id)
             check_head(posted.headers, BODY_OCTETS_MAX)
             posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
             media_type = posted.headers.get("content-type")
@@ -259,7 +259,7 @@ class ToolServer:
 
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
         headers = {"authorization": authorization, **sent}
-        inbound = Inbound(posted.request_id, headers, {}, path, read)
+        inbound = Inbound(posted.request_id, headers, {}, path, read, admission=posted.admission)
         return await answer(self._service, operation, inbound)
 
     async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mailprobe.api.rest.errors import Links
+from mailprobe.api.error_table import Links
 from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import KEY_ID

@@ -5,15 +5,15 @@ is ever an address, a domain, a host, a key or an account. A new operation, refu
 gets its series from its own table.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Protocol
 
+from mailprobe.api.error_table import BEFORE_ROUTING, ErrorRow
+from mailprobe.api.error_table import TABLE as REFUSALS
 from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
-from mailprobe.api.rest.errors import BEFORE_ROUTING, ErrorRow
-from mailprobe.api.rest.errors import TABLE as REFUSALS
-from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute, OurFault
+from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.smtp.operators import budget_labels
 from mailprobe.engine.verdict import LADDER, Outcome
@@ -42,42 +42,66 @@ def rung_labels(outcome: Outcome) -> Labels:
     return rung.status, rung.failed_check or NO_CHECK
 
 
-def _refused() -> Iterator[tuple[str, ErrorRow]]:
+class CountedOperation(Protocol):
+    """What the series of an operation's metrics depend on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def refusals(self) -> tuple[type[Refusal], ...]: ...
+    @property
+    def promises(self) -> object | None: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def spends_units(self) -> bool: ...
+
+
+Operations = Sequence[CountedOperation]
+
+
+def _refused(operations: Operations) -> Iterator[tuple[str, ErrorRow]]:
     """Each operation with each of its refusals, and the refusals without an operation."""
     servers = tuple(map(type, BEFORE_ROUTING.values()))  # these may end any request
-    for operation in OPERATIONS:
+    for operation in operations:
         for kind in (*operation.refusals, *servers):
             yield operation.name, REFUSALS[kind]
     for kind in (NoSuchRoute, MethodNotAllowed, *servers):
         yield UNROUTED, REFUSALS[kind]
 
 
-def _codes() -> tuple[Labels, ...]:
-    return tuple(dict.fromkeys((name, row.code) for name, row in _refused()))
+def _codes(operations: Operations) -> tuple[Labels, ...]:
+    return tuple(dict.fromkeys((name, row.code) for name, row in _refused(operations)))
 
 
-def _statuses() -> tuple[Labels, ...]:
+def _statuses(operations: Operations) -> tuple[Labels, ...]:
     """Of each operation, and of the requests with test keys, whichever operation they want."""
-    given = [(operation.name, str(operation.status)) for operation in OPERATIONS]
-    given += [(operation.name, "202") for operation in OPERATIONS if operation.promises]
-    refused = [(name, str(row.status)) for name, row in _refused()]
-    gone = ((*name, GONE) for name in (*NAMES, (TESTS,)))
-    verifying = {name for (name,) in KEYED}
+    given = [(each.name, str(each.status)) for each in operations]
+    given += [(each.name, "202") for each in operations if each.promises]
+    refused = [(name, str(row.status)) for name, row in _refused(operations)]
+    gone = ((*name, GONE) for name in (*_names(operations), (TESTS,)))
+    verifying = {each.name for each in operations if each.key == "standard"}
     tests = [(TESTS, status) for name, status in (*given, *refused) if name in verifying]
     return tuple(dict.fromkeys((*given, *refused, *tests, *gone)))
 
 
-NAMES: tuple[Labels, ...] = (*((operation.name,) for operation in OPERATIONS), (UNROUTED,))
-KEYED: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.key == "standard")
-SPENDING: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.spends_units)
+def _names(operations: Operations) -> tuple[Labels, ...]:
+    return (*((each.name,) for each in operations), (UNROUTED,))
+
+
+def _spending(operations: Operations) -> tuple[Labels, ...]:
+    return tuple((each.name,) for each in operations if each.spends_units)
+
+
 METHODS: tuple[Labels, ...] = tuple(
     (name,) for kind in Store.__mro__ for name in vars(kind) if name[0] != "_"
 )
 
 
-@cache
-def families() -> tuple[Family, ...]:
-    """All metrics. Built on first use, as it needs the rules of replies.toml."""
+def families(operations: Operations) -> tuple[Family, ...]:
+    """All metrics of a service with these operations. Needs the rules of replies.toml."""
     return (
         # -- the engine
         Family("counter", "mailprobe_verdicts", "Verdicts given.",
@@ -113,13 +137,13 @@ def families() -> tuple[Family, ...]:
                ("at",), (("desk",), ("host",))),
         # -- the service
         Family("counter", "mailprobe_requests", "Requests that have ended.",
-               ("operation", "status"), _statuses()),
+               ("operation", "status"), _statuses(operations)),
         Family("histogram", "mailprobe_request_seconds", "Duration of a request.",
-               ("operation",), NAMES, REQUEST_BOUNDS),
+               ("operation",), _names(operations), REQUEST_BOUNDS),
         Family("counter", "mailprobe_refusals", "Requests that were refused.",
-               ("operation", "code"), _codes()),
+               ("operation", "code"), _codes(operations)),
         Family("counter", "mailprobe_addresses_asked", "Addresses in requests, including refused ones.",
-               ("operation",), SPENDING),
+               ("operation",), _spending(operations)),
         Family("gauge", "mailprobe_requests_in_flight", "Requests under way."),
         Family("gauge", "mailprobe_streams_in_flight", "Of these, streams."),
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),

@@ -15,7 +15,8 @@ import trio
 
 from mailprobe.api.http.encoder import Message
 from mailprobe.api.http.exchange import Receive, Send
-from mailprobe.api.http.server import Limits, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import Limits
 from mailprobe.api.observability.shared_counters import Family, SeriesTotal, SharedCounters
 
 if TYPE_CHECKING:

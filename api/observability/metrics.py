@@ -7,6 +7,7 @@ samples the gauges once a second.
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +17,7 @@ from mailprobe.api.observability.catalogue import (
     GONE,
     OUR_FAULT,
     TESTS,
+    Operations,
     families,
     rung_labels,
 )
@@ -31,16 +33,25 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
 
 if TYPE_CHECKING:
-    from mailprobe.api.service import Service
-    from mailprobe.engine.observer import Recalled
+    from mailprobe.engine.observer import EngineStatistics, Recalled
 
 POLL_EVERY_S = 1.0  # the maximum age of other workers' gauges in a page
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one worker has under way: its gauges."""
+
+    engine: "EngineStatistics"
+    addresses: int
+    addresses_max: int
+    writes_pending: int
+
+
 @contextmanager
-def open_metrics(workers: int) -> Iterator[SharedCounters]:
+def open_metrics(workers: int, operations: Operations) -> Iterator[SharedCounters]:
     """Open the counters of a service with so many workers; call it before they are forked."""
-    with open_shared_counters(families(), workers) as counters:
+    with open_shared_counters(families(operations), workers) as counters:
         yield counters
 
 
@@ -153,36 +164,36 @@ class Metrics:
 
     # -- gauges
 
-    async def watch(self, service: "Service") -> None:
+    async def watch(self, load: Callable[[], "Load"]) -> None:
         """Sample the gauges every POLL_EVERY_S until cancelled; then reset them."""
         try:
             while True:
                 try:
-                    self.sample(service)
+                    self.sample(load())
                 except Exception:  # a bug must not end the sampling
                     log_fault(self.sample)
                 await trio.sleep(POLL_EVERY_S)
         finally:
             self._row.detach()
 
-    def sample(self, service: "Service") -> None:
+    def sample(self, load: "Load") -> None:
         """Set the gauges to this worker's present values."""
-        statistics = service.quota.engine.dispatcher.statistics()
+        engine = load.engine
         states: dict[str, float] = {
-            "mailprobe_smtp_connections_open": statistics.connections,
-            "mailprobe_smtp_hosts": statistics.hosts,
-            "mailprobe_smtp_hosts_resting": statistics.hosts_backing_off,
-            "mailprobe_smtp_hosts_waiting": statistics.hosts_waiting,
-            "mailprobe_probes": statistics.probes,
-            "mailprobe_addresses_under_way": service.capacity.addresses,
-            "mailprobe_addresses_under_way_max": service.capacity.addresses_max,
-            "mailprobe_recorder_pending": service.background_writes.pending,
+            "mailprobe_smtp_connections_open": engine.connections,
+            "mailprobe_smtp_hosts": engine.hosts,
+            "mailprobe_smtp_hosts_resting": engine.hosts_backing_off,
+            "mailprobe_smtp_hosts_waiting": engine.hosts_waiting,
+            "mailprobe_probes": engine.probes,
+            "mailprobe_addresses_under_way": load.addresses,
+            "mailprobe_addresses_under_way_max": load.addresses_max,
+            "mailprobe_recorder_pending": load.writes_pending,
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)
         waiting = self._row.numbers("mailprobe_probes_waiting")
-        waiting.put(statistics.probes_in_flight, ("desk",))
-        waiting.put(statistics.probes_waiting, ("host",))
+        waiting.put(engine.probes_in_flight, ("desk",))
+        waiting.put(engine.probes_waiting, ("host",))
         self._row.heartbeat()
 
 

@@ -8,9 +8,6 @@ import trio
 
 from mailprobe.engine.fair_queue import FairQueue
 
-BODY_OCTETS_MAX = 2 * 1024 * 1024
-EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
-BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 WAIT_S = 1.0  # a request waits for free capacity
 SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited in vain
 
@@ -49,7 +46,7 @@ class Capacity:
         """Hold capacity for so many addresses while the block lasts, or none.
 
         Holding is needed because one transaction may check many requests before any of them
-        begins. The caller sets `is_used` if it begins; then it calls `enter` right after.
+        begins. The caller calls `use()` if it begins; then it calls `enter` right after.
         """
         is_free = account not in self._waiting and self.fits(account, addresses)
         if is_free:
@@ -149,7 +146,11 @@ class CapacityTicket:
     """Whether capacity is held for a request, and whether the request uses it."""
 
     is_free: bool
-    is_used: bool = False  # set by the caller, which enters the addresses next
+    is_used: bool = False
+
+    def use(self) -> None:
+        """The request begins; the caller enters its addresses next."""
+        self.is_used = True
 
 
 @dataclass(slots=True, eq=False)

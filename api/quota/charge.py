@@ -12,6 +12,8 @@ Limits are checked in the transaction that reserves. What a request is decides w
       all known           reserved and settled in one transaction, nothing stays reserved
     Submission          leaving stores the job, which holds its unit; `count_job` settles it
     UndecodableRequest    leaving counts it; a refusal is logged, the client gets its 400
+    ChunkAddresses      of a list: entering reserves, storing answers settles them
+    ChunkRecheck        of a list: costs no units, and needs capacity
     of a test key         entering counts units of the key's minute; nothing else is counted
 
 `first` is stored in the transaction that settles. A block that fails settles in the background
@@ -20,28 +22,31 @@ a request that dies is settled like any other. Raises a Refusal, or StoreUnavail
 client may see the answers.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NoReturn, TypeVar, overload
+from typing import overload
 
 import trio
 
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.quota.capacity import CapacityTicket
-from mailprobe.api.quota.limits import LimitsLeft, limits_left
-from mailprobe.api.quota.policy import check_limits
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
+from mailprobe.api.quota.list_charge import (
+    ChargedChunk,
+    ChargedRecheck,
+    ChunkAddresses,
+    ChunkRecheck,
+)
+from mailprobe.api.quota.reserving import Charge, UsageName
 from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
 from mailprobe.api.quota.settlement import Settlement, row_of
-from mailprobe.api.rest.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
+from mailprobe.api.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
 from mailprobe.storage.records import (
     Caller,
     Claim,
-    FirstAnswer,
     Job,
     JobOrder,
     Ledger,
@@ -50,10 +55,6 @@ from mailprobe.storage.records import (
 )
 
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
-
-UsageName = Literal["verify", "batch", "stream", "live"]  # of an operation in the usage log
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +91,43 @@ class UndecodableRequest:
 
 
 @overload
-def charge(quota: QuotaService, caller: Caller, spending: Verifications) -> "ChargedAnswers": ...
-@overload
-def charge(quota: QuotaService, caller: Caller, spending: Submission) -> "ChargedJob": ...
+def charge(
+    quota: QuotaService, caller: Caller, spending: Verifications, admission: Admission = ...
+) -> "ChargedAnswers": ...
 @overload
 def charge(
-    quota: QuotaService, caller: Caller, spending: UndecodableRequest
+    quota: QuotaService, caller: Caller, spending: Submission, admission: Admission = ...
+) -> "ChargedJob": ...
+@overload
+def charge(
+    quota: QuotaService, caller: Caller, spending: UndecodableRequest, admission: Admission = ...
 ) -> "ChargedRequest": ...
+@overload
+def charge(quota: QuotaService, caller: Caller, spending: ChunkAddresses) -> ChargedChunk: ...
+@overload
+def charge(quota: QuotaService, caller: Caller, spending: ChunkRecheck) -> ChargedRecheck: ...
 def charge(
     quota: QuotaService,
     caller: Caller,
-    spending: Verifications | Submission | UndecodableRequest,
-) -> "ChargedAnswers | ChargedJob | ChargedRequest":
-    """Return the block that spends the units of one request."""
+    spending: Verifications | Submission | UndecodableRequest | ChunkAddresses | ChunkRecheck,
+    admission: Admission = NO_ADMISSION,
+) -> "ChargedAnswers | ChargedJob | ChargedRequest | ChargedChunk | ChargedRecheck":
+    """Return the block that spends the units of one request.
+
+    `admission`: the request leaves the admission queue once its limits are checked.
+    """
     match spending:
         case Verifications():
             kind = SandboxAnswers if caller.key.is_test else ChargedAnswers
-            return kind(quota, caller, spending)
+            return kind(quota, caller, spending, admission)
         case Submission():
-            return ChargedJob(quota, caller, spending)
+            return ChargedJob(quota, caller, spending, admission)
         case UndecodableRequest():
-            return ChargedRequest(quota, caller, spending)
+            return ChargedRequest(quota, caller, spending, admission)
+        case ChunkAddresses():
+            return ChargedChunk(quota, caller, spending)
+        case ChunkRecheck():
+            return ChargedRecheck(quota, caller, spending)
 
 
 async def count_job(quota: QuotaService, claim: Claim, verdict: Verdict, payload: bytes) -> bool:
@@ -127,106 +144,17 @@ async def count_job(quota: QuotaService, claim: Claim, verdict: Verdict, payload
     return counted
 
 
-class Charge:
-    """What the kinds of charges share: the check of limits, and the log of what they refuse."""
-
-    def __init__(self, quota: QuotaService, caller: Caller, operation: UsageName) -> None:
-        self._quota = quota
-        self._caller = caller
-        self._operation = operation
-        self.limits: LimitsLeft | None = None  # after the check; None before, or without the store
-        self.first: FirstAnswer | None = None  # stored in the transaction that settles
-
-    async def _check(
-        self,
-        units: int,
-        reserve: Callable[[CheckLimits], Awaitable[T | Refusal]],
-        *,
-        capacity: CapacityTicket | None = None,
-        billable: bool = True,
-        also: CheckLimits = lambda ledger: None,
-    ) -> T | Refusal:
-        """Check the limits in the transaction in which `reserve` reserves; return its result.
-
-        Without `capacity` the request needs none: no work follows.
-        """
-        plan, cap = self._quota.plan(self._caller), self._caller.account.hard_cap_micros
-        billable = billable and not self._caller.key.is_test
-
-        def check(ledger: Ledger) -> Refusal | None:
-            """Decide in the database's thread; texts are made later, from `limits`."""
-            refusal: Refusal | None = check_limits(
-                plan, ledger, units, hard_cap_micros=cap, billable=billable
-            )
-            refusal = refusal or also(ledger)
-            if refusal is None and capacity is not None and not capacity.is_free:
-                refusal = Overloaded()
-            self.limits = limits_left(plan, ledger, 0 if refusal else units)
-            return refusal
-
-        reserved = await reserve(check)
-        if capacity is not None:
-            capacity.is_used = isinstance(reserved, Reservation)
-        admitted()
-        return reserved
-
-    async def _count_minute(
-        self, units: int, *, also: CheckLimits = lambda ledger: None
-    ) -> Reservation | Refusal:
-        """Count units of the key's minute alone: the reservation ends as it is made."""
-
-        def reserve(check: CheckLimits) -> Awaitable[Reservation | Refusal]:
-            return self._quota.store.reserve(self._caller, units, check, lease_s=0)
-
-        return await self._check(units, reserve, billable=False, also=also)
-
-    async def _keep_first(self, counted: Reservation) -> None:
-        """Store the answer of a request that counted units of the minute alone."""
-        first, store = self.first, self._quota.store
-        if first is not None:
-            await self._quota.background_writes.write_shielded(
-                lambda: store.settle(counted, [], first=first)
-            )
-
-    async def _spend(self, rows: Sequence[UsageRow], *, billable: bool = True) -> Refusal | None:
-        """Reserve and settle in one transaction, with `first`; return the refusal.
-
-        A request that dies leaves no reservation. Durable on return.
-        """
-        quota, caller = self._quota, self._caller
-        refused: Refusal | None = None
-
-        async def write() -> None:
-            nonlocal refused
-            refused = await self._check(len(rows), spend, billable=billable)
-            if refused is None:
-                quota.watch(caller, False)
-
-        def spend(check: CheckLimits) -> Awaitable[Refusal | None]:
-            reported = quota.reports_usage_of(caller)
-            return quota.store.spend(
-                caller, rows, check, emit_meter_event=reported, first=self.first
-            )
-
-        await quota.background_writes.write_shielded(write)
-        return refused
-
-    async def _refuse(self, refusal: Refusal) -> NoReturn:
-        """Log a refusal, and raise it."""
-        await self._log(refusal)
-        raise refusal
-
-    async def _log(self, refusal: Refusal) -> None:
-        """Log a refusal in the usage of the account, where a test key leaves no trace."""
-        if not self._caller.key.is_test:
-            await self._quota.log_refusal(self._caller, refusal, self._operation)
-
-
 class ChargedRequest(Charge):
     """A malformed request; `is_counted` after the block, else the limits left no unit for it."""
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: UndecodableRequest) -> None:
-        super().__init__(quota, caller, spending.operation)
+    def __init__(
+        self,
+        quota: QuotaService,
+        caller: Caller,
+        spending: UndecodableRequest,
+        admission: Admission,
+    ) -> None:
+        super().__init__(quota, caller, spending.operation, admission)
         self._counts_month = spending.counts_month and not caller.key.is_test
         self.is_counted = False
 
@@ -259,8 +187,10 @@ class ChargedRequest(Charge):
 class ChargedJob(Charge):
     """A job: stored with its reservation and `first` when the block is left."""
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: Submission) -> None:
-        super().__init__(quota, caller, "verify")
+    def __init__(
+        self, quota: QuotaService, caller: Caller, spending: Submission, admission: Admission
+    ) -> None:
+        super().__init__(quota, caller, "verify", admission)
         self._order = spending.order
 
     async def __aenter__(self) -> "ChargedJob":
@@ -296,8 +226,10 @@ class ChargedAnswers(Charge):
     free capacity it waits in its account's queue before it is refused.
     """
 
-    def __init__(self, quota: QuotaService, caller: Caller, spending: Verifications) -> None:
-        super().__init__(quota, caller, spending.operation)
+    def __init__(
+        self, quota: QuotaService, caller: Caller, spending: Verifications, admission: Admission
+    ) -> None:
+        super().__init__(quota, caller, spending.operation, admission)
         self._spending = spending
         self._left = len(spending.texts)  # not taken by the reader
         self._known: KnownAnswers | None = None
@@ -387,17 +319,14 @@ class ChargedAnswers(Charge):
 
     async def _reserved(self) -> Reservation:
         account, units = self._caller.account.id, len(self._spending.texts)
-        store, capacities = self._quota.store, self._quota.capacity
-
-        def reserve(check: CheckLimits) -> Awaitable[Reservation | Refusal]:
-            return store.reserve(self._caller, units, check, lease_s=LEASE_S)
+        capacities = self._quota.capacity
 
         with capacities.requesting(account, units) as capacity:
-            reserved = await self._check(units, reserve, capacity=capacity)
+            reserved = await self._reserve(units, lease_s=LEASE_S, capacity=capacity)
         if isinstance(reserved, Overloaded):
             async with capacities.waiting(account, units) as capacity:
                 if capacity.is_free:
-                    reserved = await self._check(units, reserve, capacity=capacity)
+                    reserved = await self._reserve(units, lease_s=LEASE_S, capacity=capacity)
         if isinstance(reserved, Refusal):
             await self._refuse(reserved)
         return reserved

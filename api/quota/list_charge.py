@@ -1,6 +1,6 @@
 """Spends the units of a list: those of one chunk, as its answers come.
 
-    async with ListCharge(quota, claim, addresses) as charged:
+    async with charge(quota, claim.caller, ChunkAddresses(claim, addresses)) as charged:
         while ready := await charged.next_answers():
             await charged.store(ready)
 
@@ -12,27 +12,49 @@ the refusal is raised and not logged.
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 
 import trio
 
-from mailprobe.api.lists.rows import encode_results
+from mailprobe.api.admission.held import NO_ADMISSION
 from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.quota.policy import check_limits
+from mailprobe.api.quota.reserving import Charge, UsageName
 from mailprobe.api.quota.service import LEASE_S, QuotaService
-from mailprobe.api.quota.settlement import row_of
-from mailprobe.api.rest.refusals import Overloaded, Refusal
+from mailprobe.api.quota.settlement import row_of, settle
+from mailprobe.api.refusals import Overloaded, Refusal
+from mailprobe.api.results.chunk_lines import encode_results
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
 from mailprobe.engine.verdict import Status
 from mailprobe.storage.lists.records import ChunkPart, ListClaim
-from mailprobe.storage.records import JobOrder, Ledger, Reservation
+from mailprobe.storage.records import Caller, JobOrder, Reservation
 
 GATHER_S = 0.25  # answers of so long are stored together
 FREE_SHARE = 0.1  # of the key's minute: left to its other requests
 
-USAGE_NAME = "list"  # of the operation in the usage log
+USAGE_NAME: UsageName = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAddresses:
+    """Addresses of a claimed chunk, by their numbers there: a unit each.
+
+    `is_rest`: the chunk is answered with these addresses.
+    """
+
+    claim: ListClaim
+    addresses: Mapping[int, str]
+    is_rest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecheck:
+    """Addresses of a claimed chunk that time may have cured, each with its status before."""
+
+    claim: ListClaim
+    passing: Mapping[int, tuple[str, Status]]
 
 
 def units_for_list(limits: LimitsLeft) -> int:
@@ -46,28 +68,26 @@ async def store_callback(quota: QuotaService, claim: ListClaim, order: JobOrder)
         await quota.store.create_job(claim.caller, order, lambda ledger: None)
 
 
-class ListCharge:
-    """The units and the answers of some addresses of a claimed chunk, by their numbers there."""
+class ChargedChunk(Charge):
+    """The answers to some addresses of a chunk, each counted in the transaction that stores it.
 
-    def __init__(
-        self, quota: QuotaService, claim: ListClaim, addresses: Mapping[int, str], *, is_rest: bool
-    ) -> None:
-        """`is_rest`: the chunk is answered with these addresses."""
-        self._quota = quota
-        self._claim = claim
-        self._caller = claim.caller
-        self._numbers = list(addresses)
-        self._texts = list(addresses.values())
-        self._is_rest = is_rest
-        self._left = len(addresses)
+    Entering raises a Refusal, StoreUnavailable.
+    """
+
+    def __init__(self, quota: QuotaService, caller: Caller, spending: ChunkAddresses) -> None:
+        super().__init__(quota, caller, USAGE_NAME, NO_ADMISSION)
+        self._claim = spending.claim
+        self._numbers = list(spending.addresses)
+        self._texts = list(spending.addresses.values())
+        self._is_rest = spending.is_rest
+        self._left = len(spending.addresses)
         self._parts = 0
         self._block: AbstractAsyncContextManager[Answers]
         self._answers: Answers
         self._reservation: Reservation
 
-    async def __aenter__(self) -> "ListCharge":
-        """Reserve. Raises a Refusal, StoreUnavailable."""
-        self._block = self._open()
+    async def __aenter__(self) -> "ChargedChunk":
+        self._block = self._open_sandbox() if self._caller.key.is_test else self._open()
         self._answers = await self._block.__aenter__()
         return self
 
@@ -91,9 +111,8 @@ class ListCharge:
         """Store answers and count them, in one transaction. Durable on return."""
         self._left -= len(answers)
         quota, now = self._quota, self._quota.now()
-        is_test = self._caller.key.is_test
-        rows = [] if is_test else [row_of(now, USAGE_NAME, answer.verdict) for answer in answers]
-        part = ChunkPart(
+        rows = [row_of(now, USAGE_NAME, answer.verdict) for answer in answers]
+        chunk = ChunkPart(
             self._claim.list.id,
             self._claim.chunk.place,
             self._claim.fence,
@@ -102,31 +121,23 @@ class ListCharge:
             ends=self._is_rest and not self._left,
             passing=sum(answer.is_passing for answer in answers),
         )
-        number = self._parts
+        part = self._parts
         self._parts += 1
         await quota.background_writes.write_shielded(
-            lambda: quota.store.settle(
-                self._reservation, rows, part=number, ends=not self._left,
-                emit_meter_event=not is_test and quota.reports_usage_of(self._caller), chunk=part,
+            lambda: settle(
+                quota, self._reservation, [] if self._caller.key.is_test else rows,
+                part=part, ends=not self._left, chunk=chunk,
             )
         )  # fmt: skip
-        if not is_test:
-            quota.watch(self._caller, False)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Answers]:
-        quota, account = self._quota, self._caller.account.id
-        if self._caller.key.is_test:
-            self._reservation = await self._reserve(lease_s=0)
-            async with open_sandbox_answers(quota.engine.lists, self._texts) as answers:
-                yield answers
-            return
-        with quota.capacity.requesting(account, len(self._texts)) as ticket:
-            if not ticket.is_free:
+        quota, account, units = self._quota, self._caller.account.id, len(self._texts)
+        with quota.capacity.requesting(account, units) as capacity:
+            if not capacity.is_free:
                 raise Overloaded
-            self._reservation = await self._reserve(lease_s=LEASE_S)
-            ticket.is_used = True
-        quota.capacity.enter(len(self._texts), account)
+            self._keep(await self._reserve(units, lease_s=LEASE_S, capacity=capacity))
+        quota.capacity.enter(units, account)
         try:
             with quota.holding(self._reservation):
                 async with open_answers(
@@ -134,75 +145,84 @@ class ListCharge:
                 ) as answers:
                     yield answers
         finally:
-            quota.capacity.release(len(self._texts), account)
-            await self._release_rest()
+            quota.capacity.release(units, account)
+            self._release_rest()
 
-    async def _reserve(self, *, lease_s: float) -> Reservation:
-        plan, caller = self._quota.plan(self._caller), self._caller
-        units, cap = len(self._texts), caller.account.hard_cap_micros
+    @asynccontextmanager
+    async def _open_sandbox(self) -> AsyncIterator[Answers]:
+        """Count the units of the minute; the texts may ask for a refusal."""
+        counted = await self._count_minute(
+            len(self._texts), also=lambda ledger: refusal_for(self._texts, ledger.asked_at)
+        )
+        self._keep(counted)
+        async with open_sandbox_answers(self._quota.engine.lists, self._texts) as answers:
+            yield answers
 
-        def check(ledger: Ledger) -> Refusal | None:
-            billable = not caller.key.is_test
-            refusal: Refusal | None = check_limits(
-                plan, ledger, units, hard_cap_micros=cap, billable=billable
-            )
-            if refusal is None and caller.key.is_test:
-                refusal = refusal_for(self._texts, ledger.asked_at)
-            return refusal
-
-        reserved = await self._quota.store.reserve(caller, units, check, lease_s=lease_s)
+    def _keep(self, reserved: Reservation | Refusal) -> None:
+        """Raise a refusal; it is not logged, as the list waits."""
         if isinstance(reserved, Refusal):
             raise reserved
-        return reserved
+        self._reservation = reserved
 
-    async def _release_rest(self) -> None:
+    def _release_rest(self) -> None:
         """Give back the units of addresses without an answer."""
         if self._left:
-            part, reservation, store = self._parts, self._reservation, self._quota.store
-            self._quota.background_writes.write_until_durable(
-                lambda: store.settle(reservation, [], part=part, ends=True)
+            part, reservation, quota = self._parts, self._reservation, self._quota
+            quota.background_writes.write_until_durable(
+                lambda: settle(quota, reservation, [], part=part)
             )
 
 
-class ListRecheck:
-    """Another answer to the addresses of a chunk that time may have cured. It costs no units."""
+class ChargedRecheck(Charge):
+    """Another answer to addresses of a chunk. It costs no units.
 
-    def __init__(
-        self, quota: QuotaService, claim: ListClaim, passing: Mapping[int, tuple[str, Status]]
+    Entering raises Overloaded. Leaving stores the better answers; it raises StoreUnavailable.
+    """
+
+    def __init__(self, quota: QuotaService, caller: Caller, spending: ChunkRecheck) -> None:
+        super().__init__(quota, caller, USAGE_NAME, NO_ADMISSION)
+        self._claim = spending.claim
+        self._numbers = list(spending.passing)
+        self._texts = [text for text, _ in spending.passing.values()]
+        self._before = [status for _, status in spending.passing.values()]
+        self._better: list[Answer] = []
+
+    async def __aenter__(self) -> "ChargedRecheck":
+        if not self._caller.key.is_test:
+            account, count = self._caller.account.id, len(self._texts)
+            with self._quota.capacity.requesting(account, count) as capacity:
+                if not capacity.is_free:
+                    raise Overloaded
+                capacity.use()
+            self._quota.capacity.enter(count, account)
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._quota = quota
-        self._claim = claim
-        self._numbers = list(passing)
-        self._texts = [text for text, _ in passing.values()]
-        self._before = [status for _, status in passing.values()]
+        if not self._caller.key.is_test:
+            self._quota.capacity.release(len(self._texts), self._caller.account.id)
+        if error is None:
+            await self._store()
 
-    async def run(self) -> None:
-        """Verify them, and store the better answers. Raises Overloaded, StoreUnavailable."""
-        quota, account, count = self._quota, self._claim.caller.account.id, len(self._texts)
-        if self._claim.caller.key.is_test:
-            await self._store([])
+    async def verify(self) -> None:
+        """Verify all addresses again; a test key's keep their answers."""
+        if self._caller.key.is_test:
             return
-        with quota.capacity.requesting(account, count) as ticket:
-            if not ticket.is_free:
-                raise Overloaded
-            ticket.is_used = True
-        quota.capacity.enter(count, account)
         patient = not self._claim.list.strict_clocks
-        try:
-            async with open_answers(
-                quota.engine, self._texts, account=account, deferred_start=True, patient=patient
-            ) as answers:
-                better = [answer async for answer in answers if self._is_better(answer)]
-        finally:
-            quota.capacity.release(count, account)
-        await self._store(better)
+        account = self._caller.account.id
+        async with open_answers(
+            self._quota.engine, self._texts, account=account, deferred_start=True, patient=patient
+        ) as answers:
+            self._better = [answer async for answer in answers if self._is_better(answer)]
 
     def _is_better(self, answer: Answer) -> bool:
         """An accepted address stays so: only its test was to be repeated."""
         was_accepted = self._before[answer.position] == "deliverable"
         return not (answer.is_passing or (was_accepted and answer.verdict.status == "unknown"))
 
-    async def _store(self, better: Sequence[Answer]) -> None:
+    async def _store(self) -> None:
+        better = self._better
         counts: Counter[str] = Counter(answer.verdict.status for answer in better)
         counts.subtract(self._before[answer.position] for answer in better)
         part = ChunkPart(

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
 from mailprobe.api.quota.pricing import MICROS_PER_CENT, cents_up, eur_up, overage_micros
-from mailprobe.api.rest.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
+from mailprobe.api.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger, Window
 
 WINDOW = timedelta(seconds=60)

@@ -16,7 +16,7 @@ from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.pricing import is_reported
-from mailprobe.api.rest.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
+from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
 from mailprobe.storage.contract import StoreUnavailable
@@ -67,8 +67,11 @@ class QuotaService:
         return plan.for_test_keys() if caller.key.is_test else plan
 
     def reports_usage_of(self, caller: Caller) -> bool:
-        """Do the caller's billable units go to the billing meter? Those of the free tier never do."""
-        return self.reports_usage and is_reported(caller.account.tier)
+        """Do the caller's billable units go to the billing meter?
+
+        Those of the free tier never do, and a test key has none.
+        """
+        return self.reports_usage and is_reported(caller.account.tier) and not caller.key.is_test
 
     async def limits_of(self, caller: Caller) -> LimitsLeft | None:
         """Return what is left of the limits; None if the store is unavailable."""

@@ -15,6 +15,7 @@ from mailprobe.api.quota.pricing import is_billable
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, Answers, Verdict
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.lists.records import ChunkPart
 from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
 
 log = logging.getLogger("mailprobe.quota")
@@ -28,6 +29,26 @@ def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = T
     return UsageRow(
         at, operation, verdict.status, check, 1, billable and is_billable(check), verdict.latency_ms
     )
+
+
+async def settle(
+    quota: QuotaService,
+    reservation: Reservation,
+    rows: Sequence[UsageRow],
+    *,
+    part: int = 0,
+    ends: bool = True,
+    first: FirstAnswer | None = None,
+    chunk: ChunkPart | None = None,
+) -> None:
+    """Settle units of a reservation in one transaction, see `Store.settle`. Nothing else does."""
+    caller = reservation.caller
+    await quota.store.settle(
+        reservation, rows, part=part, ends=ends, first=first, chunk=chunk,
+        emit_meter_event=quota.reports_usage_of(caller),
+    )  # fmt: skip
+    if rows:
+        quota.watch(caller, False)
 
 
 class Settlement:
@@ -137,9 +158,4 @@ class Settlement:
         ends: bool,
         first: FirstAnswer | None = None,
     ) -> None:
-        caller = self._reservation.caller
-        reported = self._quota.reports_usage_of(caller)
-        await self._quota.store.settle(
-            self._reservation, rows, part=part, ends=ends, emit_meter_event=reported, first=first
-        )
-        self._quota.watch(caller, False)
+        await settle(self._quota, self._reservation, rows, part=part, ends=ends, first=first)

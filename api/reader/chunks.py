@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 
-from mailprobe.api.cli.listfile.bounds import ROW_OCTETS_MAX
-from mailprobe.api.cli.listfile.opening import List, ListFile, ListRow, read_list
-from mailprobe.api.cli.listfile.survey import BadList
-from mailprobe.api.lists.stored_row import StoredRow, encode_row
+from mailprobe.api.listfile.bounds import ROW_OCTETS_MAX
+from mailprobe.api.listfile.opening import List, ListFile, ListRow, read_list
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
+from mailprobe.api.results.stored_row import StoredRow, encode_row
 
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address

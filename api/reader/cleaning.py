@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.cli.cleaning.journal import Journal
-from mailprobe.api.cli.cleaning.selection import Selection, mailbox_of
-from mailprobe.api.cli.errors import CommandError, Misuse
-from mailprobe.api.cli.listfile import (
+from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.listfile import (
     List,
     ListFile,
     ListRow,
@@ -26,6 +24,8 @@ from mailprobe.api.cli.listfile import (
     output_manner,
     read_list,
 )
+from mailprobe.api.listfile.journal import Journal
+from mailprobe.api.listfile.selection import Selection, mailbox_of
 from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
 from mailprobe.api.reader.frames import (
     Channel,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.bounds import ENDS, UNREADABLE, Bounds, end_of
 from mailprobe.api.reader.forks import Forks
 from mailprobe.api.reader.frames import (

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import trio
 
-from mailprobe.api.cli.listfile.opening import GZIP
-from mailprobe.api.cli.listfile.survey import ZIP
+from mailprobe.api.listfile.opening import GZIP
+from mailprobe.api.listfile.survey import ZIP
 from mailprobe.api.reader import starting
 from mailprobe.api.reader.bounds import Bounds
 from mailprobe.api.reader.frames import END, ORDER, RECEIVE_OCTETS

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mailprobe.api.cli.errors import Misuse
-from mailprobe.api.cli.listfile.opening import ReadOptions
+from mailprobe.api.errors import Misuse
+from mailprobe.api.listfile.opening import ReadOptions
 
 ORDER = struct.Struct(
     ">II?"

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.cli.errors import telling_open_files
-from mailprobe.api.cli.listfile.opening import ListFile, ReadOptions, open_file
-from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.errors import telling_open_files
+from mailprobe.api.listfile.opening import ListFile, ReadOptions, open_file
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader import starting
 from mailprobe.api.reader.bounds import end_of, own_file_bounds
 from mailprobe.api.reader.client import ReaderFault, checked

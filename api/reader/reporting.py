@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mailprobe.api.cli.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse
 from mailprobe.api.reader.bounds import NO_MEMORY
 from mailprobe.api.reader.frames import (
     MESSAGE_CHARACTERS_MAX,

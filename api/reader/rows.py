@@ -2,8 +2,8 @@
 
 import os
 
-from mailprobe.api.cli.listfile.bounds import weight_of
-from mailprobe.api.cli.listfile.opening import ListFile, read_list
+from mailprobe.api.listfile.bounds import weight_of
+from mailprobe.api.listfile.opening import ListFile, read_list
 from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
 from mailprobe.api.reader.frames import Channel, ListedRow, ListedRows, ReadRows, RowsRead
 

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from mailprobe.api.cli.listfile.opening import temporary_file
-from mailprobe.api.cli.listfile.workbook.new_workbook import CellType, add_types, open_new_workbook
-from mailprobe.api.cli.output.counts import ResultCounts
+from mailprobe.api.listfile.opening import temporary_file
+from mailprobe.api.listfile.workbook.new_workbook import CellType, add_types, open_new_workbook
 from mailprobe.api.reader.frames import (
     HEAD,
     BookEnd,
@@ -20,6 +19,7 @@ from mailprobe.api.reader.frames import (
     OutputWritten,
     decode_command,
 )
+from mailprobe.api.results.counts import ResultCounts
 
 
 def make_workbook(channel: Channel, descriptor: int, order: MakeWorkbook) -> None:

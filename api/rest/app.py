@@ -36,17 +36,20 @@ from mailprobe.api.http.exchange import (
     Receive,
     Scope,
     Send,
+    admission_of,
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
-from mailprobe.api.pages.about_probes import about_probes
-from mailprobe.api.pages.dashboard.frame import Frame
-from mailprobe.api.pages.dashboard.sessions import Sessions
-from mailprobe.api.pages.dashboard.views import dashboard_blueprint
-from mailprobe.api.pages.views import pages_blueprint
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
+from mailprobe.api.refusals import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NoSuchRoute,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+)
 from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, refuse
 from mailprobe.api.rest.messages import (
@@ -56,16 +59,9 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     StreamedParts,
 )
-from mailprobe.api.rest.operations import OPERATIONS, description
-from mailprobe.api.rest.refusals import (
-    InvalidRequest,
-    MethodNotAllowed,
-    NoSuchRoute,
-    OurFault,
-    PayloadTooLarge,
-    Refusal,
-    SlowBody,
-)
+from mailprobe.api.rest.ndjson import NdjsonBody
+from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 
 log = logging.getLogger("mailprobe.api")
@@ -73,8 +69,8 @@ log = logging.getLogger("mailprobe.api")
 NO_QUERY: Mapping[str, Sequence[str]] = {}
 
 
-def create_app(service: Service) -> "ApiApp":
-    """Create the ASGI application over the service's parts. It opens and closes nothing."""
+def create_api(service: Service) -> "ApiApp":
+    """Create the ASGI application of the operations over the service's parts."""
     app = ApiApp(service)
     for operation in OPERATIONS:
         app.add_url_rule(
@@ -84,14 +80,6 @@ def create_app(service: Service) -> "ApiApp":
             methods=[operation.method],
             provide_automatic_options=False,
         )
-    sessions = Sessions(service.store)
-    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
-    app.register_blueprint(
-        pages_blueprint(
-            lambda: description(service.links),
-            lambda: service.about_probes or about_probes(service.quota.engine.settings),
-        )
-    )
     return app
 
 
@@ -108,7 +96,10 @@ def _inbound(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
     if scope["query_string"]:
         query = {name: incoming.args.getlist(name) for name in incoming.args}
     headers = headers_of_scope(scope)
-    return Inbound(request_id_of(scope), headers, query, path, incoming.read, incoming.next_part)
+    return Inbound(
+        request_id_of(scope), headers, query, path, incoming.read, incoming.next_part,
+        admission_of(scope),
+    )  # fmt: skip
 
 
 def _response(reply: OperationReply, request_id: str) -> Response:

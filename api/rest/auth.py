@@ -5,7 +5,7 @@ store. The key is never repeated, neither in a response nor in a log.
 """
 
 from mailprobe.api.keys import key_hash, well_formed
-from mailprobe.api.rest.refusals import InvalidKey, MissingKey, WrongKeyType
+from mailprobe.api.refusals import InvalidKey, MissingKey, WrongKeyType
 from mailprobe.storage.records import Caller, KeyKind
 from mailprobe.storage.store import Store
 

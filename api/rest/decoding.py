@@ -17,9 +17,9 @@ import trio
 
 from mailprobe.api.http.exchange import Receive, Scope
 from mailprobe.api.http.parser import WHOLE_BODY
-from mailprobe.api.quota.capacity import BODY_S_MAX
+from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
 from mailprobe.api.rest.messages import JSON
-from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
+from mailprobe.api.schema import BODY_S_MAX
 
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
 STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create

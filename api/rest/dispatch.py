@@ -13,17 +13,11 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.observability.request_context import RequestContext, present, request_scope
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.decoding import check_media_type, parse
-from mailprobe.api.rest.errors import body_of, headers_of, row_of
-from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidRequest,
     NoSuchRoute,
     OurFault,
@@ -32,7 +26,11 @@ from mailprobe.api.rest.refusals import (
     UnsupportedCoding,
     UsageUnknown,
 )
-from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.decoding import check_media_type, parse
+from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
+from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
+from mailprobe.api.schema import BatchRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreUnavailable
@@ -50,7 +48,7 @@ async def answer(service: Service, operation: Operation, inbound: Inbound) -> Op
     with request_scope(service.request_log, inbound.request_id) as request_context:
         request_context.operation = operation.name
         call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
-        call.receive = inbound.receive
+        call.receive, call.admission = inbound.receive, inbound.admission
         try:
             reply = await _answer_or_refuse(service, operation, inbound, call)
         finally:
@@ -112,10 +110,10 @@ async def _answer(
         call.authenticated = await authenticate(
             service.store, authorization, operation.key, takes_test_keys=service.takes_test_keys
         )
-        identified(call.authenticated.key.id)
+        inbound.admission.identified(call.authenticated.key.id)
     octets = await _read(operation, inbound)
     if not operation.spends_units:
-        admitted()  # it reserves no units, so it leaves the admission queue now
+        inbound.admission.admitted()  # it reserves no units, so it leaves the admission queue now
 
     async def act() -> OperationReply:
         return await _dispatch(service, operation, inbound, call, octets)
@@ -167,7 +165,7 @@ async def _dispatch(
         reply = refuse(service, refusal)
         spending = operation.charge_for_malformed(was_json=refusal.was_json)
         if spending is not None:
-            charged = call.charge = charge(service.quota, call.caller, spending)
+            charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
             async with charged:
                 charged.first = call.first_answer(reply) if spending.counts_month else None
             if charged.is_counted and spending.counts_month:

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import msgspec
 
+from mailprobe.api import refusals
+from mailprobe.api.error_table import Links, body_of
 from mailprobe.api.keys import mint, shown
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.rest import refusals
-from mailprobe.api.rest.errors import Links, body_of
 from mailprobe.api.rest.management import WARNING
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
+    BODY_OCTETS_MAX,
+    BODY_S_MAX,
     AccountLimits,
     AsyncVerifyResponse,
     BatchRequest,

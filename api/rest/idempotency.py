@@ -10,14 +10,14 @@ from hashlib import sha256
 
 import trio
 
-from mailprobe.api.rest.messages import Act, Call, OperationReply
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     AnswerLost,
     IdempotencyReused,
     IdempotencyRunning,
     InvalidRequest,
     Section,
 )
+from mailprobe.api.rest.messages import Act, Call, OperationReply
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.records import Answered, IdempotencyRecord

@@ -11,8 +11,7 @@ from uuid import UUID
 from mailprobe.api.keys import key_hash, kind_of, mint, shown
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
-from mailprobe.api.rest.messages import Call, OperationReply, reply
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     InvalidRequest,
     KeyNotFound,
     KeysTooFast,
@@ -20,7 +19,8 @@ from mailprobe.api.rest.refusals import (
     NoSuchRoute,
     TooManyKeys,
 )
-from mailprobe.api.rest.schema import (
+from mailprobe.api.rest.messages import Call, OperationReply, reply
+from mailprobe.api.schema import (
     AccountLimits,
     BillingPortalRequest,
     CreateKeyRequest,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
-from mailprobe.api.quota.charge import Charge, ChargedAnswers, UndecodableRequest
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.admission.held import NO_ADMISSION, Admission
+from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
+from mailprobe.api.quota.reserving import Charge
+from mailprobe.api.refusals import (
     MethodNotAllowed,
     NoSuchRoute,
     OurFault,
@@ -23,7 +24,7 @@ from mailprobe.api.rest.refusals import (
     Refusal,
     Section,
 )
-from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.api.schema import BODY_OCTETS_MAX, BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
 from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord, KeyKind
 
@@ -49,6 +50,7 @@ class Inbound:
     path: Mapping[str, str]  # the variable parts of the path, by name
     read: Callable[[int], Awaitable[bytes]]
     receive: Callable[[], Awaitable[bytes]] | None = None
+    admission: Admission = NO_ADMISSION
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class Call:
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     receive: Callable[[], Awaitable[bytes]] | None = None  # of an upload, as in Inbound
+    admission: Admission = NO_ADMISSION
     charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.rest.errors import TABLE, Links
+from mailprobe.api.error_table import TABLE, Links
+from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
 from mailprobe.api.rest.messages import NDJSON, Operation
 from mailprobe.api.rest.openapi_text import (
@@ -22,8 +23,7 @@ from mailprobe.api.rest.openapi_text import (
     UPLOAD,
     WEBHOOK,
 )
-from mailprobe.api.rest.refusals import Refusal
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     ApiError,
     AsyncVerifyResponse,
     BatchRequest,

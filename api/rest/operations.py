@@ -4,15 +4,9 @@ from functools import cache
 
 import msgspec
 
-from mailprobe.api.jobs import operations as jobs
-from mailprobe.api.lists import operations as lists
+from mailprobe.api.error_table import Links
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
-from mailprobe.api.quota.capacity import EVENT_OCTETS_MAX
-from mailprobe.api.rest import management, verification
-from mailprobe.api.rest.errors import Links
-from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
-from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     AnswerLost,
     HardCapReached,
     IdempotencyReused,
@@ -43,7 +37,11 @@ from mailprobe.api.rest.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest.schema import (
+from mailprobe.api.rest import jobs, lists, management, verification
+from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
+from mailprobe.api.rest.openapi import describe
+from mailprobe.api.schema import (
+    EVENT_OCTETS_MAX,
     AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,

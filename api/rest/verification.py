@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from mailprobe.api.jobs.operations import submit_job
-from mailprobe.api.quota.charge import UsageName, Verifications, charge
+from mailprobe.api.quota.charge import Verifications, charge
+from mailprobe.api.quota.reserving import UsageName
+from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
+from mailprobe.api.rest.jobs import submit_job
 from mailprobe.api.rest.messages import (
     NDJSON,
     Call,
@@ -17,8 +19,7 @@ from mailprobe.api.rest.messages import (
     StreamedLines,
     reply,
 )
-from mailprobe.api.rest.refusals import InvalidRequest, Section, UpgradeRequired
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     BatchRequest,
     BatchVerifyResponse,
     VerifyEmailResult,
@@ -64,7 +65,7 @@ async def verify_stream(service: Service, call: Call) -> OperationReply:
     body: BatchRequest = call.body
     explain = evidence_requested(call, "streaming")
     spending = Verifications("stream", body.emails, explain, in_parts=True)
-    charged = call.charge = charge(service.quota, call.caller, spending)
+    charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     await charged.reserve()  # refused before the head of the answer is sent
     lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines())
     # keeps a proxy from buffering lines
@@ -86,7 +87,7 @@ async def _answer_whole(
 ) -> OperationReply:
     """Verify all texts and return the reply of `make`; it is stored with their settlement."""
     spending = Verifications(operation, texts, explain)
-    charged = call.charge = charge(service.quota, call.caller, spending)
+    charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     async with charged:
         reply = make(await charged.in_order())
         charged.first = call.first_answer(reply)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from mailprobe.api.rest.refusals import (
+from mailprobe.api.refusals import (
     HardCapReached,
     Overloaded,
     QuotaExhausted,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.runner import raise_open_files, run, sigterm_as_sigint
+from mailprobe.api.errors import CommandError
 
 if TYPE_CHECKING:
     from mailprobe.bench.harness.compare import Earlier

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
 from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
+from mailprobe.api.errors import CommandError, Interrupted, print_error
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
     from mailprobe.api.cli.source import AnswerSource
     from mailprobe.api.settings import Settings
 
@@ -81,8 +81,8 @@ def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) ->
     import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
     from mailprobe.api.cli.cleaning.outputs import Order, output_path
     from mailprobe.api.cli.cleaning.run import clean_list
-    from mailprobe.api.cli.listfile import replacing
     from mailprobe.api.cli.output.progress import show_progress
+    from mailprobe.api.listfile import replacing
 
     draft, target = output_path(directory / source.name), output_path(beside)
     print_error(f"cleaning {source}")

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
 from mailprobe.api.cli.output.report import console_on
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.errors import CommandError, Interrupted, print_error
+from mailprobe.api.terminal import plain
 from mailprobe.bench.harness import machine
 from mailprobe.bench.harness.compare import Earlier, change_table, changes, notes
 from mailprobe.bench.harness.figures import (

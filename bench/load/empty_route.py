@@ -6,8 +6,8 @@ row joins the table of operations in this process alone: the product has no such
     python -m mailprobe.bench.load.empty_route serve
 """
 
-from mailprobe.api.quota.charge import Charge
 from mailprobe.api.quota.limits import LimitsLeft
+from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.rest import operations
 from mailprobe.api.rest.messages import Call, Operation, OperationReply
 from mailprobe.api.service import Service
@@ -17,7 +17,7 @@ PATH = "/v1/empty"
 
 async def empty(service: Service, call: Call) -> OperationReply:
     """A constant, with the fields that a verification's answer has."""
-    call.charge = Charge(service.quota, call.caller, "verify")
+    call.charge = Charge(service.quota, call.caller, "verify", call.admission)
     call.charge.limits = LimitsLeft(minute=1, minute_left=1, minute_more_s=60)
     return OperationReply(200, b"{}")
 

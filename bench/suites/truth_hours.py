@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from mailprobe.api.cli.clean import PASSES_MAX
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.listfile.journal import VERSION, Header, open_journal
 from mailprobe.bench.harness.confusion import ReportedAddress
 from mailprobe.bench.lab.defence_counts import count_kinds
 from mailprobe.bench.lab.scenario import Scenario

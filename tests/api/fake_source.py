@@ -22,8 +22,8 @@ import trio.testing
 
 import mailprobe.api.cli
 import mailprobe.api.cli.source
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.output.results import RowResult, row_result
+from mailprobe.api.errors import CommandError
+from mailprobe.api.results.row_result import RowResult, row_result
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge

@@ -16,12 +16,13 @@ from typing import Any
 
 import trio
 
+from mailprobe.api.admission.overload import AdmissionQueue
+from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.encoder import ErrorBody
 from mailprobe.api.http.exchange import Application, Receive, Scope, Send, UpgradeHandler
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.overload import AdmissionQueue
-from mailprobe.api.http.request_bodies import BodyBudget
-from mailprobe.api.http.server import Limits, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import Limits
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
 PATIENCE_S = 5.0  # the longest wait; only a failing test reaches it

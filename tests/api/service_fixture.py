@@ -15,14 +15,14 @@ from typing import Any
 
 import trio
 
+from mailprobe.api.error_table import Links
 from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.keys import Prefix, key_hash, kind_of, mint, shown
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS, Plans
-from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import Links
+from mailprobe.api.serve import create_app
 from mailprobe.api.service import Service, new_service
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.observer import NO_OBSERVER as NO_OBSERVER

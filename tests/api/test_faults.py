@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.http import connection, parser, server
+from mailprobe.api.admission.overload import AdmissionQueue, Ticket
+from mailprobe.api.admission.request_bodies import ArrivingBody, BodyBudget
+from mailprobe.api.http import connection, parser, server, shared
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ResponseEncoder
-from mailprobe.api.http.exchange import Exchange
+from mailprobe.api.http.exchange import Exchange, admission_of
 from mailprobe.api.http.output import Output
-from mailprobe.api.http.overload import AdmissionQueue, Ticket, admitted
 from mailprobe.api.http.parser import FastReader, StrictReader
-from mailprobe.api.http.request_bodies import ArrivingBody, BodyBudget
-from mailprobe.api.http.server import HttpServer
+from mailprobe.api.http.shared import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
 from tests.engine.test_faults import failing
 
@@ -30,8 +30,8 @@ CHUNKED = "POST /a HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\
 CONTINUED = POST.replace("Host", "Expect: 100-continue\r\nHost").removesuffix("body")
 
 PLACES: list[tuple[Any, str]] = [
-    (server, "accept"),
-    (server, "accept_now"),
+    (shared, "accept"),
+    (shared, "accept_now"),
     (server, "HttpConnection"),
     (HttpServer, "_evict_one"),
     (HttpServer, "_enter"),
@@ -106,7 +106,7 @@ PLACES: list[tuple[Any, str]] = [
 async def application(scope, receive, send):
     if scope["path"] == "/crash":
         raise ZeroDivisionError("the application's own")
-    admitted()
+    admission_of(scope).admitted()
     await echo(scope, receive, send)
 
 
@@ -205,7 +205,7 @@ async def test_a_fault_in_the_words_of_a_refusal_ends_its_connection_alone(fault
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 async def test_the_end_gets_through_the_server(end):
     with (
-        failing(server, "accept", error=end()),
+        failing(shared, "accept", error=end()),
         pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True),
     ):
         async with serving(application):

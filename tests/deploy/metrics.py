@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mailprobe.api.observability.catalogue import families
 from mailprobe.api.observability.exposition import page
 from mailprobe.api.observability.metrics import open_metrics
+from mailprobe.api.rest.operations import OPERATIONS
 from tests.deploy.promql import TARGET_LABELS, Expression, Labels, Selector, parse
 
 Series = dict[str, str]
@@ -18,12 +19,12 @@ Series = dict[str, str]
 def series() -> Mapping[str, list[Series]]:
     """Sample name -> the labels of each of its series; a sparse family's from the catalogue."""
     found: dict[str, list[Series]] = {"up": [{}]}  # Prometheus's own
-    with open_metrics(1) as counters:
+    with open_metrics(1, OPERATIONS) as counters:
         text = page(counters, "1").decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(dict(sample.labels))
-    for each in families():
+    for each in families(OPERATIONS):
         if each.sparse:
             found[f"{each.name}_total"] = [
                 dict(zip(each.labels, values, strict=True)) for values in each.series
@@ -39,7 +40,7 @@ def labels_of() -> Mapping[str, Labels]:
 @cache
 def last_bounds() -> Mapping[str, float]:
     """Histogram -> its last finite bound: no quantile is above it."""
-    return {each.name: each.bounds[-1] for each in families() if each.bounds}
+    return {each.name: each.bounds[-1] for each in families(OPERATIONS) if each.bounds}
 
 
 def checked(text: str) -> Expression:

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from mailprobe.api.cli.output.lights import LIGHTS, light_of
+from mailprobe.api.error_table import TABLE as ERRORS
 from mailprobe.api.quota.plans import MICROS_PER_EUR, PLANS
-from mailprobe.api.rest.errors import TABLE as ERRORS
 from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.schema import (
+from mailprobe.api.results.lights import LIGHTS, light_of
+from mailprobe.api.schema import (
     BatchVerifyResponse,
     ManagementAccountResponse,
     ManagementUsageResponse,

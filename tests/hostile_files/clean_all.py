@@ -13,8 +13,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile import ReadOptions
 from mailprobe.bench.lab.hostile_files import HostileFile, files
 from tests.api.cli.test_clean import clean
 

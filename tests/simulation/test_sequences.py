@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.listfile.journal import VERSION, Header, open_journal
 from mailprobe.bench.harness.confusion import HONEST
 from mailprobe.bench.lab.internet import SENDER
 from mailprobe.bench.lab.sequences import (

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from mailprobe.api.cli.source import domain_of
+from mailprobe.api.results.row_result import domain_of
 
 NOT_VERIFIED = -1
 FINAL = 0.0  # in the place of a due time

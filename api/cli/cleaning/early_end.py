@@ -10,8 +10,8 @@ one host count once.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from mailprobe.api.cli.output.lights import ANSWERED, OURS, UNREACHED
-from mailprobe.api.cli.output.results import RowResult
+from mailprobe.api.results.lights import ANSWERED, OURS, UNREACHED
+from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.verdict import Reason
 
 # Reasons that say nothing of whether this machine reaches mail hosts.

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import Journal
 from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
-from mailprobe.api.cli.cleaning.selection import ALL_ROWS, Selection
-from mailprobe.api.cli.errors import Misuse, print_error
-from mailprobe.api.cli.listfile import (
+from mailprobe.api.cli.output.html_report import ReportCounts
+from mailprobe.api.errors import Misuse, print_error
+from mailprobe.api.listfile import (
     ReadOptions,
     temporary_file,
     unpacked_name,
     writing_to,
 )
-from mailprobe.api.cli.output.counts import ResultCounts
-from mailprobe.api.cli.output.html_report import ReportCounts
-from mailprobe.api.cli.output.lights import Light
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.listfile.journal import Journal
+from mailprobe.api.listfile.selection import ALL_ROWS, Selection
 from mailprobe.api.reader.frames import WriteRows
 from mailprobe.api.reader.own_list import OwnList
+from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.lights import Light
+from mailprobe.api.terminal import plain
 
 ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
 # The files of --split: the part of the name, and the lights of the rows. Rows without an

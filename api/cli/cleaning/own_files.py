@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.cli.cleaning.journal import Journal, Stamp
-from mailprobe.api.cli.errors import print_error
-from mailprobe.api.cli.listfile import replacing
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.errors import print_error
+from mailprobe.api.listfile import replacing
+from mailprobe.api.listfile.journal import Journal, Stamp
+from mailprobe.api.terminal import plain
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from mailprobe.api.cli.cleaning.addresses import (
     first_of_domains,
 )
 from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
-from mailprobe.api.cli.cleaning.journal import Journal
-from mailprobe.api.cli.errors import CommandError, print_error
-from mailprobe.api.cli.output.counts import FAILED_HOSTS_MIN, ResultCounts
-from mailprobe.api.cli.output.lights import ANSWERED, WORDS
-from mailprobe.api.cli.output.results import RowResult, row_result
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import AnswerSource, in_request_order
+from mailprobe.api.errors import CommandError, print_error
+from mailprobe.api.listfile.journal import Journal
+from mailprobe.api.results.counts import FAILED_HOSTS_MIN, ResultCounts
+from mailprobe.api.results.lights import ANSWERED, WORDS
+from mailprobe.api.results.row_result import RowResult, row_result
+from mailprobe.api.terminal import plain
 from mailprobe.engine.verdict import Reason
 
 LONG = 1_000  # addresses: before so many, the first domains are asked alone

@@ -9,39 +9,23 @@ answers, nothing else that grows.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import BinaryIO
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_journal
 from mailprobe.api.cli.cleaning.outputs import Order, check_output, write_list
 from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import Passes, ShowProgress, no_progress
-from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
-from mailprobe.api.cli.listfile import BadList
-from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.html_report import ReportCounts, report_page
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.runner import run
 from mailprobe.api.cli.source import OpenSource, ResumableSource
+from mailprobe.api.errors import CommandError, Interrupted, print_error
+from mailprobe.api.listfile import BadList
+from mailprobe.api.listfile.journal import VERSION, Header, Journal, open_journal
 from mailprobe.api.reader.frames import ReadAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The result of a run; `counts` has rows, `verified` the addresses verified in this run."""
-
-    outputs: tuple[Path, ...]  # none for standard output
-    rows: int
-    blank: int
-    addresses: int
-    verified: int
-    took_s: float
-    counts: ResultCounts
-    written: int  # rows, of all outputs
-    report: Path | None = None
+from mailprobe.api.terminal import plain
 
 
 def clean_list(

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from mailprobe.api.cli.output.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
-from mailprobe.api.cli.output.lights import ANSWERED, UNREACHED
+from mailprobe.api.results.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
+from mailprobe.api.results.lights import ANSWERED, UNREACHED
 from mailprobe.engine.verdict import Reason
 
 DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked")

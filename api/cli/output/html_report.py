@@ -11,14 +11,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mailprobe.api.cli.output.advice import advice
-from mailprobe.api.cli.output.counts import ResultCounts, duration
-from mailprobe.api.cli.output.lights import WORDS, Light, light_of
-from mailprobe.api.cli.output.results import RowResult, suggested
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.results.counts import ResultCounts, duration
+from mailprobe.api.results.lights import WORDS, Light, light_of
+from mailprobe.api.results.row_result import RowResult, suggested
+from mailprobe.api.terminal import plain
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
 
 NAMES_MAX = 50_000  # domains, and providers; what comes after them is counted as OTHERS
 OTHERS = "all others"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.cli.errors import print_error
-from mailprobe.api.cli.output.counts import ProgressRate, ResultCounts, duration
+from mailprobe.api.errors import print_error
+from mailprobe.api.results.counts import ProgressRate, ResultCounts, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

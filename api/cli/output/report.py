@@ -16,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.cli.output.advice import advice
-from mailprobe.api.cli.output.counts import ResultCounts, duration
-from mailprobe.api.cli.output.lights import WORDS, light_of
-from mailprobe.api.cli.output.results import RowResult
-from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.results.counts import ResultCounts, duration
+from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.results.row_result import RowResult
+from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 
 if TYPE_CHECKING:  # it imports the readers of lists
-    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.output.summary import Summary
 
 OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address

@@ -27,8 +27,6 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.errors import CommandError, Misuse, print_error
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.remote.http_responses import (
     ANSWER_S,
     RefusedRequest,
@@ -47,6 +45,8 @@ from mailprobe.api.cli.remote.open_requests import (
 )
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.source import SentRecord
+from mailprobe.api.errors import CommandError, Misuse, print_error
+from mailprobe.api.terminal import plain
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict, judge

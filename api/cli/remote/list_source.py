@@ -15,9 +15,6 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.cleaning.journal import SentList
-from mailprobe.api.cli.errors import CommandError, print_error
-from mailprobe.api.cli.listfile.columns import address_in
 from mailprobe.api.cli.remote.http_responses import (
     ANSWER_S,
     error_of,
@@ -34,6 +31,9 @@ from mailprobe.api.cli.remote.http_source import (
     LimitNotice,
 )
 from mailprobe.api.cli.source import SentRecord
+from mailprobe.api.errors import CommandError, print_error
+from mailprobe.api.listfile.columns import address_in
+from mailprobe.api.listfile.journal import SentList
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict

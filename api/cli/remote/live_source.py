@@ -22,8 +22,6 @@ from trio_websocket import (
     wrap_client_stream,
 )
 
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.remote.http_responses import ANSWER_S, RefusedRequest, error_of
 from mailprobe.api.cli.remote.http_source import (
     FIRST_TIMEOUT_S,
@@ -39,6 +37,8 @@ from mailprobe.api.cli.remote.http_source import (
     check_server,
     running,
 )
+from mailprobe.api.errors import CommandError
+from mailprobe.api.terminal import plain
 from mailprobe.engine.background import sole_exception
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, judge

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import httpx
 import msgspec
 
-from mailprobe.api.cli.cleaning.journal import SentRequest
 from mailprobe.api.cli.source import SentRecord
+from mailprobe.api.listfile.journal import SentRequest
 
 
 @dataclass(slots=True, eq=False)

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.scoring.bounces import Bounces
 from mailprobe.api.cli.scoring.kinds import KINDS
 from mailprobe.api.cli.scoring.scores import Group, Score
+from mailprobe.api.terminal import plain
 
 PROVIDERS_MAX = 15  # shown
 HEADINGS = (

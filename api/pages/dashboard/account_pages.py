@@ -9,18 +9,21 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, g, request
 
-from mailprobe.api.cli.account import first_account
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.keys import key_hash
+from mailprobe.api.http.exchange import admission_of
+from mailprobe.api.keys import key_hash, kind_of, mint
+from mailprobe.api.keys import shown as shown_key
 from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
+from mailprobe.api.refusals import InvalidRequest, Refusal
 from mailprobe.api.rest import management
-from mailprobe.api.rest.refusals import InvalidRequest, Refusal
-from mailprobe.api.rest.schema import CreateKeyRequest
+from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.storage.commands import NewKey
+from mailprobe.storage.records import Tier
+from mailprobe.storage.store import Store
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -38,7 +41,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.post(SIGN_IN)
     async def enter() -> Response:
-        admitted()
+        admission_of(request.scope).admitted()
         if not frame.is_same_site():
             return await frame.error(403, "This form comes from another site.", "Sign in here.")
         known_account = frame.sessions.account_of_browser(request.cookies.get(BROWSER_COOKIE))
@@ -74,7 +77,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.post(f"{HOME}/welcome")
     async def begin() -> Response:
-        admitted()
+        admission_of(request.scope).admitted()
         form = await form_fields()
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
@@ -89,7 +92,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
                 "welcome.html", "Welcome", 400, token=token, email=email, tier=tier,
                 error="That is no e-mail address.",
             )  # fmt: skip
-        made = await first_account(frame.service.store, email, tier)
+        made = await _first_account(frame.service.store, email, tier)
         if made is None:
             return await _not_welcome()
         known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
@@ -230,3 +233,15 @@ def _micros(text: str) -> int | None:
         return micros_of(text)
     except ValueError:
         raise ValueError(f"{text[:20]!r} is no amount in euros, such as 25 or 12.50.") from None
+
+
+async def _first_account(store: Store, email: str, tier: Tier) -> dict[str, Any] | None:
+    """Create the first account with a key of each kind; None if there is one."""
+    key, provisioning_key = mint("sk_live_"), mint("sk_mgmt_")
+    keys = [NewKey(kind_of(raw), key_hash(raw), shown_key(raw)) for raw in (key, provisioning_key)]
+    made = await store.create_first_account(email, tier, keys)
+    if made is None:
+        return None
+    return {
+        "account_id": made.id, "tier": made.tier, "key": key, "provisioning_key": provisioning_key,
+    }  # fmt: skip

@@ -15,8 +15,8 @@ import orjson
 import trio
 from quart import Response, g, render_template, request
 
-from mailprobe.api.http.overload import admitted
-from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.error_table import body_of, row_of
+from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.sessions import (
@@ -29,10 +29,9 @@ from mailprobe.api.pages.dashboard.sessions import (
     SignInLimit,
     is_same_site,
 )
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.rest.errors import body_of, row_of
+from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
 from mailprobe.api.rest.messages import Call, OperationReply
-from mailprobe.api.rest.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
+from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -91,7 +90,8 @@ class Frame:
 
         @wraps(view)
         async def guarded(**path: str) -> Response:
-            admitted()
+            admission = admission_of(request.scope)
+            admission.admitted()
             session = await self.sessions.session_of(request.cookies.get(COOKIE))
             if session is None:
                 if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
@@ -100,7 +100,7 @@ class Frame:
                     f"{SIGN_IN}?next={request.path}" if request.method == "GET" else SIGN_IN
                 )
             g.session = session
-            identified(session.caller.key.id)
+            admission.identified(session.caller.key.id)
             if request.method == "POST" and not await self._has_token(session):
                 return await self.error(
                     403, "This form is too old.", "Go back, reload the page, and send it again."

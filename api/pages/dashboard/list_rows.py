@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Sequence
 
 import trio
 
-from mailprobe.api.cli.source import domain_of
 from mailprobe.api.lists.results import csv_line, pieces, rows_of_chunks
-from mailprobe.api.lists.rows import results_in
+from mailprobe.api.results.chunk_lines import results_in
+from mailprobe.api.results.row_result import domain_of
 from mailprobe.storage.lists.records import StoredList
 from mailprobe.storage.store import Store
 

@@ -6,7 +6,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from mailprobe.api.pages.dashboard import account_pages, operator_page, work_pages
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
-from mailprobe.api.rest.refusals import PayloadTooLarge
+from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 

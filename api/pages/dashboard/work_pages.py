@@ -8,11 +8,8 @@ import trio
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
-from mailprobe.api.cli.output.lights import WORDS, light_of
-from mailprobe.api.jobs import operations as jobs
-from mailprobe.api.lists import operations as lists
+from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
-from mailprobe.api.lists.rows import results_of, rows_of
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     HOME,
@@ -27,10 +24,12 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.rest import management, verification
+from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
+from mailprobe.api.rest import jobs, lists, management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
-from mailprobe.api.rest.refusals import InvalidRequest, JobNotFound, Refusal
-from mailprobe.api.rest.schema import VerifyRequest
+from mailprobe.api.results.chunk_lines import results_of, rows_of
+from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.schema import VerifyRequest
 from mailprobe.engine import Verdict
 from mailprobe.storage.lists.records import LAST_PLACE
 
@@ -189,7 +188,10 @@ async def new_list(
         query["strict_clocks"] = ["1"]
     if column:
         query["column"] = [column]
-    call = Call(caller(), query, {}, sent={"content-type": media_type}, receive=receive)
+    call = Call(
+        caller(), query, sent={"content-type": media_type}, receive=receive,
+        admission=admission_of(request.scope),
+    )  # fmt: skip
     return fields_of(await lists.create_list(frame.service, call))
 
 

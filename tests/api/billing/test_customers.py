@@ -10,7 +10,7 @@ from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.billing.rules import (
     uncertain_since,
 )
-from mailprobe.api.rest.refusals import NoSuchRoute, ProviderUnavailable
+from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
 from mailprobe.storage.memory.store import MemoryStore
 from tests.api.billing.billing_fixture import (
     DASHBOARD,

@@ -3,7 +3,7 @@
 import trio
 
 from mailprobe.api.billing.provider import PORTALS_AT_ONCE
-from mailprobe.api.rest.refusals import ProviderUnavailable
+from mailprobe.api.refusals import ProviderUnavailable
 from tests.api.billing.billing_fixture import QUICK, open_billing
 from tests.api.billing.fake_stripe import PORTAL
 

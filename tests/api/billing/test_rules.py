@@ -27,7 +27,7 @@ from mailprobe.api.billing.rules import (
     reported,
     uncertain_since,
 )
-from mailprobe.api.rest.refusals import InvalidRequest
+from mailprobe.api.refusals import InvalidRequest
 from mailprobe.storage.records import OutboxMessage
 from tests.api.billing.billing_fixture import (
     LOST,

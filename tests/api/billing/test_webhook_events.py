@@ -12,7 +12,7 @@ from mailprobe.api.billing.provider import (
     StripeCustomers,
     StripePayments,
 )
-from mailprobe.api.rest.refusals import ProviderUnavailable
+from mailprobe.api.refusals import ProviderUnavailable
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
     SLOT,

@@ -17,9 +17,10 @@ from typing import IO
 import pytest
 
 from mailprobe.api.cli.cleaning.outputs import Order, output_path
-from mailprobe.api.cli.cleaning.run import Summary, clean_list
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.cleaning.run import clean_list
+from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.source import in_request_order
+from mailprobe.api.errors import CommandError
 from tests.api.fake_source import FakeSource
 
 ROOT = Path(__file__).parents[3]

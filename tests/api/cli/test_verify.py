@@ -14,16 +14,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from mailprobe.api.cli.output.counts import ProgressRate, ResultCounts, duration
 from mailprobe.api.cli.output.report import (
     explanation,
     print_verdicts,
     summary_table,
     verdict_table,
 )
-from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.cli.verify import _texts, print_table
+from mailprobe.api.results.counts import ProgressRate, ResultCounts, duration
+from mailprobe.api.terminal import plain
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
@@ -281,7 +281,7 @@ def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]
     needless |= {
         "mailprobe.api.cli.output.report",
         "mailprobe.api.cli.cleaning",
-        "mailprobe.api.cli.listfile",
+        "mailprobe.api.listfile",
         "publicsuffixlist",
     }
     assert not needless & imported

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.http.overload import AdmissionQueue
-from mailprobe.api.http.request_bodies import BodyBudget
+from mailprobe.api.admission.overload import AdmissionQueue
+from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.error_table import octets_of_code
 from mailprobe.api.mcp.app import create_tools_app
-from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import octets_of_code
+from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.raw_http import Raw, Serving, respond, serving
 from tests.api.service_fixture import PLACES, Shop, open_shop

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 import trio
 
-from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.admission.overload import AdmissionQueue
 from tests.api.http.test_abuse_http import VERIFY, open_listeners
 
 REQUESTS = 400  # more than the bodies that one address or key may be awaited for

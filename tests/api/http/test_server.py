@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.server import ACCEPTED_MAX, Limits, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import ACCEPTED_MAX, Limits
 from tests.api.raw_http import (
     LIMITS,
     Serving,
@@ -116,7 +117,8 @@ async def test_no_client_holds_the_end_up(said):
 PROGRAM = """
 import sys, trio
 from functools import partial
-from mailprobe.api.http.server import ACCEPTED_MAX, Limits, drain_on_signals, serve_app
+from mailprobe.api.http.shared import (ACCEPTED_MAX, Limits)
+from mailprobe.api.http.server import (drain_on_signals, serve_app)
 from mailprobe.api.http.listeners import listeners_on, open_sockets
 from tests.api.raw_http import error_body, hello
 from tests.api.http.test_server import endless

@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.api.http.request_bodies import BodyBudget, stored
+from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.http.exchange import admission_of
 from tests.api.http.requests import CHUNKED, post
 from tests.api.raw_http import read_body, respond, serving
 
@@ -33,7 +34,7 @@ class Receiving:
                 await trio.sleep_forever()
             self.octets += len(message["body"])
             self.digest.update(message["body"])
-            stored(len(message["body"]))
+            admission_of(scope).stored(len(message["body"]))
             has_more = message.get("more_body", False)
         await respond(send, str(self.octets).encode())  # type: ignore[arg-type]
 

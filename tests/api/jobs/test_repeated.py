@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mailprobe.api.jobs.worker import JobQueue
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.quota.test_abuse_money import KEYED, LEASE_S, wait_for_one

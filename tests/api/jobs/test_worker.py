@@ -16,7 +16,7 @@ from mailprobe.api.jobs import worker as jobs_module
 from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from mailprobe.engine.testing.host_profiles import new_host
 from tests.api.service_fixture import VERIFY, Shop, open_shop

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 import trio
 
-from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.lists import results
 from mailprobe.api.lists.results import CHUNKS_READ
 from mailprobe.api.reader import workbook

@@ -5,7 +5,7 @@ from typing import Any
 
 import trio.testing
 
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, rows_of, send
 from tests.api.sandbox.test_test_keys import assert_untouched
 

@@ -22,8 +22,8 @@ from mailprobe.api.lists import limits, spool
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
-from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.schema import ListResponse
+from mailprobe.api.schema import ListResponse
+from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
@@ -191,7 +191,7 @@ async def test_a_list_that_is_too_long_or_too_large_is_refused(
         got = await send(shop, many(limits.ROWS_MAX["free"] + 1))
         assert got.status == 400
         assert "more than 1,000 rows" in got.body["message"]
-        monkeypatch.setattr("mailprobe.api.lists.operations.UPLOAD_OCTETS_MAX", 100)
+        monkeypatch.setattr("mailprobe.api.rest.lists.UPLOAD_OCTETS_MAX", 100)
         got = await send(shop, many(50))
         assert (got.status, got.error) == (413, "payload_too_large")
         await trio.sleep(1)
@@ -307,7 +307,7 @@ async def test_an_account_has_a_limited_number_of_lists(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = replace(limits.BOUNDS, active_max=1)
-    monkeypatch.setattr("mailprobe.api.lists.operations.BOUNDS", few)
+    monkeypatch.setattr("mailprobe.api.rest.lists.BOUNDS", few)
     async with open_list_shop("builder") as shop:
         list_id = (await send(shop, many(300))).body["list_id"]
         got = await send(shop)
@@ -425,8 +425,8 @@ async def test_an_unavailable_store_loses_nothing(autojump_clock: trio.testing.M
 async def test_a_list_that_unpacks_to_too_much_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailprobe.api.lists.operations.UNPACKED_OCTETS_MAX", 1 << 20)
-    monkeypatch.setattr("mailprobe.api.cli.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
+    monkeypatch.setattr("mailprobe.api.rest.lists.UNPACKED_OCTETS_MAX", 1 << 20)
+    monkeypatch.setattr("mailprobe.api.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
     async with open_list_shop() as shop:
         got = await send(shop, gzip.compress(b"email\n" + b"a" * (2 << 20)))
         assert (got.status, "unpacks to more than 1 MiB" in got.body["message"]) == (400, True)

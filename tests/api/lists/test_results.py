@@ -19,7 +19,7 @@ from mailprobe.api.lists.results import (
     csv_parts,
     ndjson_parts,
 )
-from mailprobe.api.lists.stored_row import StoredRow, encode_row
+from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.engine.verdict import FIELDS
 from mailprobe.storage.lists.records import ListChunk, StoredList
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send

@@ -6,13 +6,13 @@ import jsonschema
 import pytest
 import trio
 
+from mailprobe.api.error_table import BEFORE_ROUTING, row_of
 from mailprobe.api.mcp.app import origin_of
 from mailprobe.api.mcp.jsonrpc import error_body
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER, TOOL_TEXTS
-from mailprobe.api.rest.errors import BEFORE_ROUTING, row_of
 from mailprobe.api.rest.examples import BODIES, example_of
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     BillingPortalRequest,
     CreateKeyRequest,
     VerifyRequest,

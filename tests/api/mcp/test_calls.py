@@ -11,7 +11,7 @@ import trio
 
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.rest.examples import example_of
-from mailprobe.api.rest.schema import (
+from mailprobe.api.schema import (
     AsyncVerifyResponse,
 )
 from mailprobe.engine.verdict import FIELDS

@@ -9,6 +9,7 @@ from mailprobe.api.observability.shared_counters import (
     SharedCounters,
     open_shared_counters,
 )
+from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.observability.counting import SMALL
 
 
@@ -20,5 +21,5 @@ def small() -> Iterator[SharedCounters]:
 
 @pytest.fixture
 def board() -> Iterator[SharedCounters]:
-    with open_metrics(1) as board:
+    with open_metrics(1, OPERATIONS) as board:
         yield board

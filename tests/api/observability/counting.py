@@ -64,7 +64,7 @@ class Counted:
     metrics: Metrics
 
     def read(self) -> Read:
-        self.metrics.sample(self.shop.service)
+        self.metrics.sample(self.shop.service.load())
         return read(self.board)
 
 

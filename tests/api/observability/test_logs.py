@@ -29,7 +29,7 @@ from mailprobe.api.observability.logs import (
     shortened,
 )
 from mailprobe.api.rest import verification
-from mailprobe.api.rest.schema import VerifyRequest
+from mailprobe.api.schema import VerifyRequest
 from mailprobe.bench.lab import start_lab
 from tests.api.service_fixture import STREAM, VERIFY, Shop
 from tests.api.service_process import PATIENCE_S, make_place, running

@@ -116,7 +116,7 @@ async def test_a_402_is_counted(autojump_clock: object, board: SharedCounters) -
 
 
 def test_no_answer_of_an_operation_is_without_a_series() -> None:
-    by_name = {family.name: family for family in families()}
+    by_name = {family.name: family for family in families(OPERATIONS)}
     shown = set(by_name["mailprobe_requests"].series)
     for operation in OPERATIONS:
         assert {(operation.name, str(operation.status)), (operation.name, "gone")} <= shown
@@ -311,7 +311,7 @@ async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting, trio.open_nursery() as nursery:
-        nursery.start_soon(counting.metrics.watch, counting.shop.service)
+        nursery.start_soon(counting.metrics.watch, counting.shop.service.load)
         await trio.testing.wait_all_tasks_blocked()
         assert read(board)("mailprobe_workers") == 1
         assert read(board)("mailprobe_addresses_under_way_max") == 2000

@@ -21,7 +21,7 @@ from mailprobe.api.pages.dashboard.sessions import (
     TRIES_S,
     Sessions,
 )
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.memory.store import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from mailprobe.api.pages import documents
+from mailprobe.api.refusals import Section
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import Section
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -8,8 +8,8 @@ from mailprobe.api.pages.dashboard.multipart import (
     Part,
     read_parts,
 )
-from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.refusals import InvalidRequest, PayloadTooLarge
+from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge
+from mailprobe.api.serve import create_app
 from tests.api.lists.test_lists import open_list_shop
 from tests.api.pages.test_dashboard import HOME, signed_in
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
+from mailprobe.api import refusals
+from mailprobe.api.error_table import TABLE, body_of
 from mailprobe.api.mcp.jsonrpc import VERSION_2026
 from mailprobe.api.pages.search import SEARCHES_PER_S
-from mailprobe.api.rest import refusals
-from mailprobe.api.rest.errors import TABLE, body_of
 from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.mcp.tool_server import listener_of
 from tests.api.service_fixture import PLACES, START, Shop

@@ -8,9 +8,9 @@ import pytest
 from quart import Response
 from quart_trio import QuartTrio
 
+from mailprobe.api.error_table import Links
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.views import pages_blueprint
-from mailprobe.api.rest.errors import Links
 from mailprobe.api.rest.operations import description
 from mailprobe.engine.settings import EngineSettings
 

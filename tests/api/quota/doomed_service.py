@@ -24,9 +24,9 @@ import trio
 
 from mailprobe.api import serve
 from mailprobe.api.jobs import worker
-from mailprobe.api.lists import operations
 from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.rest import idempotency
+from mailprobe.api.rest import lists as operations
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.sqlite.database_thread import Writer

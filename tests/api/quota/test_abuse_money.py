@@ -11,7 +11,7 @@ from mailprobe.api.jobs.delivery import Delivered, _http_context
 from mailprobe.api.jobs.worker import BOUNDS
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.background import contained
 from mailprobe.engine.dns.doh import tls_context

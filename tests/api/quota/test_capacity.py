@@ -58,7 +58,7 @@ async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
     async def wait_for_capacity(account: str) -> None:
         async with capacity.waiting(account, 1) as ticket:
             assert ticket.is_free
-            ticket.is_used = True
+            ticket.use()
             order.append(account)
         capacity.enter(1, account)
 

@@ -20,11 +20,12 @@ import trio
 from trio.testing import MockClock
 
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.server import HttpServer, serve_app
+from mailprobe.api.http.server import serve_app
+from mailprobe.api.http.shared import HttpServer
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.rest.app import create_app
+from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_repeated import idle_board
 from tests.api.raw_http import error_body

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailprobe.api.error_table import headers_of
 from mailprobe.api.quota.plans import PLANS, PricingPlan
 from mailprobe.api.quota.policy import check_limits, next_month
-from mailprobe.api.rest.errors import headers_of
-from mailprobe.api.rest.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
+from mailprobe.api.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, 250_000, tzinfo=UTC)

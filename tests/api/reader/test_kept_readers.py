@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile import ReadOptions
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.reader import client, forks
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.chunks import send_chunks

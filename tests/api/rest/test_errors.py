@@ -8,11 +8,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from mailprobe.api.rest import refusals
-from mailprobe.api.rest.errors import TABLE, body_of, body_of_code, headers_of, row_of
+from mailprobe.api import refusals
+from mailprobe.api.error_table import TABLE, body_of, body_of_code, headers_of, row_of
+from mailprobe.api.refusals import Refusal, Section
 from mailprobe.api.rest.examples import REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.rest.refusals import Refusal, Section
 from mailprobe.storage.records import EPOCH
 from tests.api.service_fixture import PLACES
 

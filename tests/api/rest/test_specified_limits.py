@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.cli.output.lights import light_of
 from mailprobe.api.jobs import worker
 from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.results.lights import light_of
 from mailprobe.engine import EngineSettings, Verdict
 from mailprobe.engine.lists.lists import DATA, load_lists, read_names
 from mailprobe.engine.testing.mail_host import MailHost

@@ -2,7 +2,7 @@
 
 import trio
 
-from mailprobe.api.rest.schema import EMAILS_MAX
+from mailprobe.api.schema import EMAILS_MAX
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
 from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, Shop

@@ -7,8 +7,9 @@ import pytest
 import quart
 import trio
 
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
-from mailprobe.api.rest.app import ApiApp, create_app
+from mailprobe.api.rest.app import ApiApp
+from mailprobe.api.schema import BODY_OCTETS_MAX
+from mailprobe.api.serve import create_app
 from tests.api.service_fixture import Shop
 
 

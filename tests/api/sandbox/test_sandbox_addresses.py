@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mailprobe.api.rest.errors import row_of
+from mailprobe.api.error_table import row_of
 from mailprobe.api.sandbox.addresses import ANSWERS, REFUSALS, refusal_for, verify
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Verdict

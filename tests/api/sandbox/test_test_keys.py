@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.rest.app import create_app
 from mailprobe.api.sandbox.addresses import ANSWERS, REFUSALS
+from mailprobe.api.serve import create_app
 from mailprobe.engine.verdict import LADDER
 from tests.api.mcp.tool_server import listener_of, upstream
 from tests.api.service_fixture import Got, Shop, open_shop

@@ -29,7 +29,7 @@ import pytest
 
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.errors import CommandError
 from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
 from tests.api.reader_in_thread import read_in_threads

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.cli.listfile import BadList, open_list, open_writer
-from mailprobe.api.cli.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile import BadList, open_list, open_writer
+from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
 from tests.api.cli.cleaning.corpus import CORPUS, Case
 from tests.api.fake_source import result_of
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.cli.cleaning.selection import Selection
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile import ReadOptions
-from mailprobe.api.cli.listfile.workbook import sheet_writer
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.selection import Selection
+from mailprobe.api.listfile.workbook import sheet_writer
 from mailprobe.bench.lab.workbooks import parts_of, row, sheet, text, workbook
 from tests.api.cli.cleaning.foreign_workbooks import PROGRAMS, Cell, Contents, Program, workbook_of
 from tests.api.cli.cleaning.test_workbooks import cells_of

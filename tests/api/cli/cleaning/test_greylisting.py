@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import VERSION, Header, open_journal
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.listfile.journal import VERSION, Header, open_journal
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.lab.scenarios import GREYLIST_S, GREYLISTING
 from mailprobe.engine.testing.fake_network import open_fake_network

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.cli.listfile.dialect import Dialect
-from mailprobe.api.cli.listfile.tables import Records, TableList
+from mailprobe.api.listfile.dialect import Dialect
+from mailprobe.api.listfile.tables import Records, TableList
 from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 from tests.api.cli.cleaning.corpus import A, B
 from tests.api.cli.test_clean import ROOT, clean, mailprobe, names_in, refused, rows_of, written

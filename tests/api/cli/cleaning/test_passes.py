@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import VERSION, Header, Journal, open_journal
 from mailprobe.api.cli.cleaning.outputs import Order, output_path
 from mailprobe.api.cli.cleaning.passes import (
     FAILURES_IN_A_ROW_MAX,
@@ -22,10 +21,11 @@ from mailprobe.api.cli.cleaning.passes import (
     Recheck,
 )
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.cleaning.selection import Selection
-from mailprobe.api.cli.errors import CommandError
-from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.output.results import row_result
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.journal import VERSION, Header, Journal, open_journal
+from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.selection import Selection
+from mailprobe.api.results.row_result import row_result
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, judge

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mailprobe.api.cli.listfile import (
+from mailprobe.api.listfile import (
     OutputFormat,
     ReadOptions,
     ResultColumns,
     open_list,
     open_writer,
 )
-from mailprobe.api.cli.listfile.earlier_results import find_earlier_results
-from mailprobe.api.cli.listfile.results import RESULT_FIELDS
+from mailprobe.api.listfile.earlier_results import find_earlier_results
+from mailprobe.api.listfile.results import RESULT_FIELDS
 from mailprobe.engine.verdict import FIELDS
 from tests.api.fake_source import result_of
 

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from mailprobe.api.cli.cleaning.outputs import Order, output_path
-from mailprobe.api.cli.cleaning.run import Summary, clean_list
-from mailprobe.api.cli.errors import CommandError
+from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.output import html_report
-from mailprobe.api.cli.output.counts import ResultCounts
 from mailprobe.api.cli.output.html_report import OTHERS, ReportCounts, report_page
-from mailprobe.api.cli.output.results import RowResult
+from mailprobe.api.cli.output.summary import Summary
+from mailprobe.api.errors import CommandError
+from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.row_result import RowResult
 from tests.api.fake_source import FakeSource, result_of
 
 HOSTILE = '"><script>alert(1)</script><img src=//x.test/a onerror=b>\x1b[31m&\u202e'

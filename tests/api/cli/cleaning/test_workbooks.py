@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.cli.listfile import BadList, OutputFormat, open_list, open_writer
-from mailprobe.api.cli.listfile.results import ResultColumns
-from mailprobe.api.cli.listfile.workbook.numbers import number_text
-from mailprobe.api.cli.listfile.workbook.sheets import column_letters, column_of
+from mailprobe.api.listfile import BadList, OutputFormat, open_list, open_writer
+from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.workbook.numbers import number_text
+from mailprobe.api.listfile.workbook.sheets import column_letters, column_of
 from mailprobe.bench.lab.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 from tests.api.fake_source import result_of

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.journal import open_journal
 from mailprobe.api.cli.cleaning.passes import Passes
 from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.listfile.journal import open_journal
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.dead_host import (
     DEAD_ADDRESSES,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from mailprobe.api.cli.cleaning.journal import Journal, open_journal
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.passes import ANSWER_RECENT_S, NO_RECHECK, Passes
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.output.advice import advice, failure_of
-from mailprobe.api.cli.output.counts import FAILED_HOSTS_MIN, ResultCounts
-from mailprobe.api.cli.output.results import row_result
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.journal import Journal, open_journal
+from mailprobe.api.results.counts import FAILED_HOSTS_MIN, ResultCounts
+from mailprobe.api.results.row_result import row_result
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, judge

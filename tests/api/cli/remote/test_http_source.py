@@ -19,7 +19,6 @@ from mailprobe.api.cli import main
 from mailprobe.api.cli.clean import _source
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.remote.http_source import (
     FIRST_TIMEOUT_S,
     TEXT_CHARACTERS_MAX,
@@ -29,6 +28,7 @@ from mailprobe.api.cli.remote.http_source import (
 )
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue, domain_of
 from mailprobe.api.cli.source import DOMAIN_RUN
+from mailprobe.api.errors import CommandError, Misuse
 from tests.api.fake_source import verdict_of
 
 URL = "https://api.test/v1/email/verify/stream?evidence=1"

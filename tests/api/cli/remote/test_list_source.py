@@ -10,11 +10,11 @@ import httpx
 import pytest
 import trio
 
-from mailprobe.api.cli.cleaning.journal import SentList, SentRequest
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.remote import list_source
 from mailprobe.api.cli.remote.http_source import PATH, QUERY, TIMEOUT_S, HttpSource
 from mailprobe.api.cli.remote.list_source import RemoteLists
+from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
 from tests.api.lists.test_lists import LISTS, working_lists
 from tests.api.service_fixture import Shop, open_shop

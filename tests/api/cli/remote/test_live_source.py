@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio_websocket import WebSocketRequest, serve_websocket
 
-from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.remote import live_source
 from mailprobe.api.cli.remote.live_source import open_live_source
+from mailprobe.api.errors import CommandError
 from mailprobe.api.live.session import CREDIT
 from tests.api.live.test_hostile_clients import serving_live
 

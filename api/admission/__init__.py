@@ -1,0 +1,1 @@
+"""Who may have memory and time of this process: overload control, and the budget of bodies."""

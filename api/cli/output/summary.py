@@ -1,0 +1,21 @@
+"""What a run of `clean` has done, for the reports on it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailprobe.api.results.counts import ResultCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of a run; `counts` has rows, `verified` the addresses verified in this run."""
+
+    outputs: tuple[Path, ...]  # none for standard output
+    rows: int
+    blank: int
+    addresses: int
+    verified: int
+    took_s: float
+    counts: ResultCounts
+    written: int  # rows, of all outputs
+    report: Path | None = None

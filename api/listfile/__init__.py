@@ -1,0 +1,57 @@
+"""List files: a table, a sheet, objects or plain lines, read row by row and written back.
+
+    with open_list(Path("list.csv"), column=None) as addresses:
+        for row in addresses.rows():
+            print(row.address)
+
+`survey` inspects a file's bytes and `encodings` finds their encoding; `delimiter` and
+`quoting` find its `dialect`. `tables`, `sheets` and `objects` read its rows, `columns`
+finds the column of the addresses, `writer` writes rows with their results.
+"""
+
+from mailprobe.api.listfile.opening import (
+    List,
+    ListFile,
+    ListRow,
+    OutputFormat,
+    ReadOptions,
+    open_file,
+    open_list,
+    read_list,
+    temporary_file,
+    unpacked_name,
+)
+from mailprobe.api.listfile.replacing import CannotWrite, replacing, writing_to
+from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.survey import BadList, known_encoding
+from mailprobe.api.listfile.writer import (
+    check_fits_sheet,
+    check_header,
+    open_writer,
+    output_manner,
+)
+from mailprobe.api.results.row_result import RowResult
+
+__all__ = [
+    "BadList",
+    "CannotWrite",
+    "List",
+    "ListFile",
+    "ListRow",
+    "OutputFormat",
+    "ReadOptions",
+    "ResultColumns",
+    "RowResult",
+    "check_fits_sheet",
+    "check_header",
+    "known_encoding",
+    "open_file",
+    "open_list",
+    "open_writer",
+    "output_manner",
+    "read_list",
+    "replacing",
+    "temporary_file",
+    "unpacked_name",
+    "writing_to",
+]

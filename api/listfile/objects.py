@@ -1,0 +1,275 @@
+"""NDJSON: a JSON object, or a string, on each line.
+
+The address is a field that holds text. One inside another is named with a path, such as
+`contact.email`; `emails.0` is the first of several.
+
+An object's line is not re-encoded: the result's members are appended to its own, so
+that numbers, order and duplicate names are preserved. Only where an object has the result
+of an earlier cleaning, it is written anew without that; its values keep their text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import msgspec
+
+from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of
+from mailprobe.api.listfile.columns import (
+    SAMPLE_ROWS,
+    address_in,
+    find_column,
+    has_address,
+    several_in,
+)
+from mailprobe.api.listfile.earlier_results import (
+    find_earlier_results,
+    named_results,
+    without,
+)
+from mailprobe.api.listfile.survey import BadList, Survey
+from mailprobe.api.listfile.tables import RowsToNote
+from mailprobe.api.listfile.text import text_lines
+from mailprobe.api.terminal import plain
+
+NESTED_SAMPLE = 20  # lines searched for addresses in nested fields
+DEPTH_MAX = 5  # levels searched
+PATHS_MAX = 5  # paths named in a message
+TEXT = "text"  # the field name of a string that is more than an address
+
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+Path = tuple[str, ...]  # the names that lead to a field
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """One line; `line` is its text as an object, `fields` its members.
+
+    A string that is an address has no fields: the result contains it.
+    """
+
+    address: str
+    line: str
+    fields: dict[str, Any]
+    objects: "Objects"
+    whole: dict[str, Any]  # its members with the results of an earlier cleaning
+
+    def results(self) -> dict[str, str]:
+        return named_results([_cell_text(self.whole.get(name)) for name in self.objects.earlier])
+
+    def cells(self) -> list[str]:
+        own = FIELDS.decode(self.line) if self.fields else {}
+        return [_cell_of(own.get(column)) for column in self.objects.columns]
+
+    def members(self) -> bytes:
+        return self.line.strip().encode() if self.fields else b"{}"
+
+
+def _cell_of(raw: msgspec.Raw | None) -> str:
+    """Return a value as a cell: a string's characters, or any other value's JSON text."""
+    if raw is None:
+        return ""
+    octets = bytes(raw).strip()
+    if octets.startswith(b'"'):
+        return msgspec.json.decode(octets, type=str)
+    return "" if octets == b"null" else octets.decode()
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+class Objects:
+    """A list of objects; `columns` grows with the names found, as a TableList's does."""
+
+    def __init__(self, file: BinaryIO, survey: Survey, wanted: str | None, name: str) -> None:
+        self.columns: list[str] = []
+        self.several = RowsToNote()  # several addresses in one field
+        self._known: set[str] = set()
+        self._file = file
+        self._survey = survey
+        self._name = name
+        self.earlier: list[str] = []  # members of an earlier cleaning
+        self._address: Path = self._find_field(wanted)
+
+    def rows(self) -> Iterator[ObjectRow]:
+        """Yield every line; can be called repeatedly. Raises BadList for a line that is not JSON."""
+        self.several = RowsToNote()
+        self.columns = [name for name in self.columns if name not in self.earlier]
+        for number, (line, value) in enumerate(self._values(), 1):
+            row = self._row(line, value, number)
+            if len(line) > SHORT_CHARACTERS:
+                cells = row.cells() or [row.address]
+                if (excess := excess_of(cells)) is not None:
+                    raise BadList(f"{self._name}, line {number}: {excess}; put that right first")
+            yield row
+
+    def _row(self, line: str, value: Any, number: int) -> ObjectRow:
+        match value:
+            case dict():
+                address = self._address_of(value, number)
+                own = value
+                if any(name in value for name in self.earlier):
+                    line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
+                    own = self._own(value)
+                self._learn(own)
+                return ObjectRow(address, line, own, self, value)
+            case str() if value != (address := address_in(value)):
+                if len(several_in(value)) > 1:
+                    self.several.add(number)
+                self._learn(fields := {TEXT: value})
+                text = f'{{"{TEXT}":{line.strip()}}}'
+                return ObjectRow(address, text, fields, self, {})
+            case str():
+                return ObjectRow(value, line, {}, self, {})
+            case _:
+                return ObjectRow("", line, {}, self, {})
+
+    def _address_of(self, fields: dict[str, Any], number: int) -> str:
+        value = reach(fields, self._address)
+        if isinstance(value, dict | list):
+            raise BadList(
+                f"{self._name}, line {number}: {plain('.'.join(self._address))} holds several values "
+                f"and no text{_advice(_paths_to_addresses(fields))}"
+            )
+        text = _cell_text(value)
+        if len(several_in(text)) > 1:
+            self.several.add(number)
+        return address_in(text)
+
+    def _learn(self, fields: dict[str, Any]) -> None:
+        new = [field for field in fields if field not in self._known]
+        if not new:
+            return
+        self._known.update(new)
+        self.columns += new
+        if (excess := excess_of(self.columns)) is not None:
+            raise BadList(f"{self._name}: the row of all fields' names {excess}")
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """Yield each line with its decoded value; None for a blank line."""
+        for number, line in enumerate(text_lines(self._file, self._survey, self._name), 1):
+            yield line, self._read(line, number) if line.strip() else None
+
+    def _read(self, line: str, number: int) -> Any:
+        where = f"{self._name}, line {number}"
+        try:
+            value = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+        if number == 1 and line.lstrip().startswith("["):
+            raise BadList(
+                f"{self._name} is a JSON array; make each item a line (jq -c '.[]') and give it "
+                "the ending .ndjson"
+            )
+        if value is None:
+            raise BadList(f"{where}: is no JSON; each line takes one object or string")
+        if not isinstance(value, dict | str):
+            raise BadList(f"{where}: is neither an object nor a string")
+        return value
+
+    def _find_field(self, wanted: str | None) -> Path:
+        """Return the path of the field with the addresses; () if all lines are strings."""
+        sample: list[dict[str, Any]] = []
+        said = False
+        weight = 0
+        for line, value in self._values():
+            weight += len(line)
+            said = said or value is not None
+            if isinstance(value, dict):
+                self._learn(value)
+                sample.append(value)
+            if len(sample) > SAMPLE_ROWS or weight > SAMPLE_MAX:
+                break
+        if not said:
+            raise BadList(f"{self._name} holds nothing but blank rows")
+        if not sample:
+            return ()
+        earlier = find_earlier_results(self.columns)
+        self.earlier = self.columns[earlier.start : earlier.stop]
+        if self.earlier and wanted is None:
+            if len(earlier) == len(self.columns):  # the list was one of strings
+                return (self.columns[earlier.start],)
+            self.columns = without(self.columns, earlier)
+            sample = [self._own(value) for value in sample]
+        if wanted is not None and wanted not in self._known and "." in wanted:
+            path = tuple(wanted.split("."))
+            if any(reach(value, path) is not None for value in sample):
+                return path
+        return (self._find_column(sample, wanted),)
+
+    def _own(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The members that are the list's own."""
+        return {name: value for name, value in fields.items() if name not in self.earlier}
+
+    def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
+        """Find the field by name; without `wanted` one that has text and never several values."""
+        texts = [
+            column
+            for column in self.columns
+            if wanted is not None or _is_text([value.get(column) for value in sample])
+        ]
+        rows = [[_cell_text(value.get(column)) for column in texts] for value in sample]
+        try:
+            position = find_column(texts, rows, wanted, self._name)
+        except BadList as bad:
+            inside = _paths_to_addresses(*sample)
+            if wanted is not None or not inside:
+                raise
+            raise BadList(
+                f"{self._name} has no field of its own with an address{_advice(inside)}"
+            ) from bad
+        if not any(any(row) for row in rows) or (rows and not any(row[position] for row in rows)):
+            inside = _paths_to_addresses(*sample)
+            if wanted is None and inside:
+                raise BadList(
+                    f"{self._name} has no address in {plain(texts[position])}{_advice(inside)}"
+                )
+        return texts[position]
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    several = any(isinstance(value, dict | list) for value in values)
+    said = [value for value in values if value is not None]
+    return not several and (not said or any(isinstance(value, str) for value in said))
+
+
+def reach(fields: Any, path: Path) -> Any:
+    """Return the value at a path; None if there is none."""
+    for step in path:
+        match fields:
+            case dict():
+                fields = fields.get(step)
+            case list() if step.isascii() and step.isdigit() and int(step[:9]) < len(fields):
+                fields = fields[int(step[:9])]
+            case _:
+                return None
+    return fields
+
+
+def _paths_to_addresses(*sample: dict[str, Any]) -> list[str]:
+    """Return paths to nested addresses in the first lines, in --column's syntax."""
+    found: dict[str, None] = {}
+    for fields in sample[:NESTED_SAMPLE]:
+        waiting: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in fields.items()]
+        while waiting and len(found) < PATHS_MAX:
+            path, value, depth = waiting.pop()
+            match value:
+                case str() if depth > 1 and has_address(value):
+                    found[path] = None
+                case dict() if depth < DEPTH_MAX:
+                    waiting += [
+                        (f"{path}.{name}", inner, depth + 1) for name, inner in value.items()
+                    ]
+                case [first, *_] if depth < DEPTH_MAX:
+                    waiting.append((f"{path}.0", first, depth + 1))
+    return list(found)
+
+
+def _advice(paths: Sequence[str]) -> str:
+    if not paths:
+        return "; name the field with --column, such as contact.email"
+    return f"; name one inside another with --column ({', '.join(map(plain, paths))})"

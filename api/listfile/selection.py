@@ -1,0 +1,32 @@
+"""Which rows of a cleaned list are written. Pure."""
+
+from dataclasses import dataclass
+
+from mailprobe.api.results.lights import Light, light_of
+from mailprobe.api.results.row_result import RowResult
+from mailprobe.engine.address import NotAnAddress, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows are written: None for `lights` means all, blank rows too."""
+
+    lights: frozenset[Light] | None = None
+    has_blank: bool = False  # rows without an address are written, too
+    dedupe: bool = False  # the first row of each mailbox only
+
+    def takes(self, result: RowResult | None) -> bool:
+        if self.lights is None:
+            return True
+        return self.has_blank if result is None else light_of(result) in self.lights
+
+
+ALL_ROWS = Selection()
+
+
+def mailbox_of(address: str) -> str:
+    """What two spellings of the same mailbox have in common; domains have no case."""
+    try:
+        return parse(address).mailbox
+    except NotAnAddress:
+        return address

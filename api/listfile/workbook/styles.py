@@ -1,0 +1,72 @@
+"""Looks of an existing workbook: colours for the lights, a frozen header, a filter.
+
+They are added to the file's own XML (ECMA-376 18.3 and 18.8). What is not written as
+expected stays as it is.
+"""
+
+import re
+
+from mailprobe.api.listfile.workbook.markup import Element, elements_of, with_children
+
+# The fills that spreadsheets use for good, neutral and bad.
+COLOURS = {"GREEN_LIGHT": "C6EFCE", "YELLOW_LIGHT": "FFEB9C", "RED_LIGHT": "FFC7CE"}
+
+VIEW = re.compile(rb"<((?:\w+:)?)sheetView(?=[\s/>])([^>]*?)(/?)>")
+AFTER_ROWS = re.compile(rb"</((?:\w+:)?)sheetData>")
+# Elements that come before a filter, and parts that have filters of their own.
+NO_FILTER = re.compile(
+    rb"<(?:\w+:)?(?:sheetCalcPr|sheetProtection|protectedRanges|scenarios|autoFilter|tableParts)\b"
+)
+FILTER = re.compile(rb'(<(?:\w+:)?autoFilter\s[^>]*?ref="\$?[A-Z]+\$?[0-9]+:\$?)([A-Z]+)')
+
+
+def with_colours(octets: bytes) -> tuple[bytes, dict[str, int]]:
+    """The workbook's styles with a format for each light, and the formats' numbers."""
+    fills = _first(octets, "fills")
+    formats = _first(octets, "cellXfs")
+    if fills is None or formats is None:
+        return octets, {}
+    first_fill, first_format, prefix = fills.children, formats.children, fills.prefix
+    pattern = '<{0}fill><{0}patternFill patternType="solid"><{0}fgColor rgb="FF{1}"/></{0}patternFill></{0}fill>'
+    made = "".join(pattern.format(prefix, colour) for colour in COLOURS.values())
+    octets = with_children(octets, fills, made, first_fill + len(COLOURS))
+    made = "".join(
+        f'<{prefix}xf numFmtId="0" fontId="0" fillId="{first_fill + number}" borderId="0" xfId="0" '
+        'applyFill="1"/>'
+        for number in range(len(COLOURS))
+    )
+    formats = _first(octets, "cellXfs")
+    assert formats is not None
+    octets = with_children(octets, formats, made, first_format + len(COLOURS))
+    return octets, {light: first_format + number for number, light in enumerate(COLOURS)}
+
+
+def _first(octets: bytes, name: str) -> Element | None:
+    """The first element of that name; None also without styles."""
+    return next(iter(elements_of(octets, name)), None) if octets else None
+
+
+def with_frozen_header(head: bytes, rows: int) -> bytes:
+    """The XML before the rows, with the first rows frozen, if nothing is frozen or split yet."""
+    view = VIEW.search(head)
+    if view is None or b"<" + view[1] + b"pane" in head:
+        return head
+    prefix = view[1].decode()
+    pane = f'<{prefix}pane ySplit="{rows}" topLeftCell="A{rows + 1}" activePane="bottomLeft" state="frozen"/>'
+    opening = b"<" + view[1] + b"sheetView" + view[2].rstrip() + b">" + pane.encode()
+    closing = b"</" + view[1] + b"sheetView>" if view[3] else b""
+    return head[: view.start()] + opening + closing + head[view.end() :]
+
+
+def with_filter(tail: bytes, area: str, last_column: str) -> bytes:
+    """The XML after the rows, with a filter over the area, such as A1:F20.
+
+    An existing filter is widened to the last column.
+    """
+    if (found := FILTER.search(tail)) is not None:
+        return tail[: found.start()] + found[1] + last_column.encode() + tail[found.end() :]
+    end = AFTER_ROWS.search(tail)
+    if end is None or NO_FILTER.search(tail) is not None:
+        return tail
+    made = f'<{end[1].decode()}autoFilter ref="{area}"/>'.encode()
+    return tail[: end.end()] + made + tail[end.end() :]

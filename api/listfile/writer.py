@@ -1,0 +1,325 @@
+"""Writes a list: its own rows, each with the result for its address.
+
+The list's content is preserved. If the output is delimited like the input, a row's text is
+copied, not re-encoded: its quotes, spaces and escapes stay. A result cannot become a
+formula: in a workbook text stays text, and in CSV an address or the name of a mail host
+that begins like a formula gets an apostrophe before it.
+"""
+
+import csv
+import io
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from mailprobe.api.errors import Misuse
+from mailprobe.api.listfile.dialect import Dialect
+from mailprobe.api.listfile.earlier_results import around
+from mailprobe.api.listfile.opening import (
+    TABLE_ENDINGS,
+    Kind,
+    List,
+    ListRow,
+    OutputFormat,
+    temporary_file,
+)
+from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.survey import BadList
+from mailprobe.api.listfile.tables import TableList, TableRow
+from mailprobe.api.listfile.workbook.new_workbook import column_types, open_new_workbook
+from mailprobe.api.listfile.workbook.package import NotAWorkbook
+from mailprobe.api.listfile.workbook.sheet_writer import Place, open_sheet_writer
+from mailprobe.api.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX, Sheet
+from mailprobe.api.listfile.workbook.whole import check_parts
+from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.row_result import RowResult
+from mailprobe.api.terminal import plain
+
+SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
+
+KINDS: dict[str, Kind] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".xlsx": "xlsx",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+# Extensions of formats that cannot be written.
+NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
+
+
+def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
+    """The output's format: by its extension, else like the input."""
+    ending = path.suffix.lower() if path else ""
+    if ending in NOT_WRITTEN:
+        raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
+    kind = KINDS.get(ending, manner.kind if ending != ".txt" else "csv")
+    if kind != "csv":
+        return OutputFormat(kind)
+    delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
+    if ending == ".csv" and delimiter == "\t":
+        delimiter = ","
+    return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
+
+
+Write = Callable[[ListRow, RowResult | None], None]
+AddRow = Callable[[list[str]], object]
+
+
+@contextmanager
+def open_writer(
+    file: BinaryIO, manner: OutputFormat, source: List, columns: ResultColumns
+) -> Iterator[Write]:
+    """Yield a function that writes a row with its result; at the end of the block the file is complete.
+
+    All rows of `source` must have been read once before: only then are its columns known.
+    """
+    if manner.kind == "ndjson":
+        yield _write_objects(file, source.named_members, columns)
+    elif manner.kind == "xlsx":
+        with _checked_workbook(file, source) as made, _workbook(made, source, columns) as write:
+            yield write
+    else:
+        with _text(file, manner) as text:
+            if copies_text(source, manner):
+                yield _copy_rows(text, manner, source, columns)
+            else:
+                yield _write_cells(_csv(text, manner, columns), source.columns, columns)
+
+
+def _write_cells(add_row: AddRow, own_names: Sequence[str], columns: ResultColumns) -> Write:
+    """Write the header, and return the function that writes a row."""
+    width = len(own_names)
+    add_row([*own_names, *columns.names(own_names)])
+
+    def write(row: ListRow, result: RowResult | None) -> None:
+        own = row.cells()
+        add_row([*own, *[""] * (width - len(own)), *columns.cells(result)])
+
+    return write
+
+
+def copies_text(source: List, manner: OutputFormat) -> bool:
+    """Whether the output is delimited like the input, so that a row's text can be copied."""
+    return (
+        source.dialect is not None
+        and manner.kind == source.manner.kind == "csv"
+        and manner.delimiter == source.manner.delimiter
+    )
+
+
+def _copy_rows(
+    text: io.TextIOWrapper, manner: OutputFormat, source: List, columns: ResultColumns
+) -> Write:
+    """Write each row's own text, padded to the table's width, and its result after it."""
+    table, dialect = source.content, source.dialect
+    assert isinstance(table, TableList)
+    assert dialect is not None
+    delimiter, earlier = manner.delimiter, table.earlier
+    encode = _cells_encoder(dialect)
+    # The results stand after the row's own cells, or where an earlier cleaning has put them.
+    left_width = earlier.start if earlier else table.width
+    right_width = table.width - earlier.stop if earlier else 0
+
+    def padded(cells: str, count: int, width: int) -> str:
+        return cells + delimiter * (width - max(count, 1))
+
+    def add(raw: str, own: int, results: list[str]) -> None:
+        left, right = (raw, "") if not earlier else around(raw, dialect, earlier)
+        parts = [encode(results)]
+        if left_width:
+            parts.insert(0, padded(left, own, left_width))
+        if right_width:
+            parts.append(padded(right, own - left_width, right_width))
+        text.write(delimiter.join(parts) + manner.line_end)
+
+    for above in table.above:
+        text.write(above)
+    names = columns.names(table.columns)
+    if table.header is None:
+        text.write(encode([*table.columns, *names]) + manner.line_end)
+    else:
+        widened = table.columns[len(table.columns) - table.widened :]
+        header = [_without_end(table.header), *(encode([name]) for name in widened)]
+        add(delimiter.join(header), len(table.columns), names)
+
+    def write(row: ListRow, result: RowResult | None) -> None:
+        assert isinstance(row, TableRow)
+        add(_without_end(row.raw), len(row.values), columns.defused(columns.cells(result)))
+
+    return write
+
+
+def _without_end(raw: str) -> str:
+    """Return a record's text without its line end; line ends inside cells stay."""
+    return raw[:-2] if raw.endswith("\r\n") else raw.removesuffix("\n").removesuffix("\r")
+
+
+def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
+    """Return a function that encodes cells so that the dialect reads them back."""
+    delimiter = dialect.delimiter
+    special = re.compile(f'["\\\\\\r\\n{re.escape(delimiter)}]')
+
+    def encode(cells: Sequence[str]) -> str:
+        joined = delimiter.join(cells)
+        is_plain = not ('"' in joined or "\\" in joined or "\n" in joined or "\r" in joined)
+        if is_plain and joined.count(delimiter) == len(cells) - 1:
+            return joined
+        return delimiter.join(map(one, cells))
+
+    def one(cell: str) -> str:
+        if dialect.escaped:
+            return special.sub(r"\\\g<0>", cell)
+        if not dialect.quoted:
+            return cell.replace(delimiter, " ")
+        return '"' + cell.replace('"', '""') + '"' if special.search(cell) else cell
+
+    return encode
+
+
+@contextmanager
+def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
+    text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
+    try:
+        yield text
+        text.flush()
+    finally:
+        with suppress(OSError):  # unwritten data; its error was raised before
+            text.detach()
+
+
+def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -> AddRow:
+    # csv quotes a carriage return only if line ends contain one.
+    sparing, careful = (
+        csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
+        for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
+
+    def add_row(cells: list[str]) -> None:
+        own, results = cells[: -len(columns)], cells[-len(columns) :]
+        cells = [*own, *columns.defused(results)]
+        (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
+
+    return add_row
+
+
+@contextmanager
+def _checked_workbook(file: BinaryIO, source: List) -> Iterator[BinaryIO]:
+    """A temporary file, copied to the output once the workbook in it is whole. Raises BadList if not."""
+    with temporary_file() as made:
+        try:
+            yield made
+        except NotAWorkbook as bad:
+            raise BadList(f"{source.name} {bad}") from None
+        made.seek(0)
+        shutil.copyfileobj(made, file)
+
+
+def _workbook(
+    file: BinaryIO, source: List, columns: ResultColumns
+) -> AbstractContextManager[Write]:
+    if source.sheet is not None:
+        return _same_workbook(file, source, source.sheet, columns)
+    return _new_workbook(file, source, columns)
+
+
+@contextmanager
+def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Iterator[Write]:
+    counts = ResultCounts()
+    own_names = source.columns
+    types = column_types(row.cells() for row in source.rows())
+    names = [*own_names, *columns.names(own_names)]
+    with open_new_workbook(file, names, types, counts) as add:
+
+        def write(row: ListRow, result: RowResult | None) -> None:
+            if result is not None:
+                counts.count(result)
+            add(row.cells(), columns.values(result))
+
+        yield write
+
+
+@contextmanager
+def _same_workbook(
+    file: BinaryIO, source: List, sheet: Sheet, columns: ResultColumns
+) -> Iterator[Write]:
+    """Write the same workbook with the results after the columns of the cleaned sheet."""
+    table = source.content
+    assert isinstance(table, TableList)
+    width = max(sheet.around.columns, table.width)
+    names = columns.names(table.columns)
+    # More columns than before would cover those at their right.
+    is_refreshed = table.earlier.stop == width or len(table.earlier) == len(names)
+    place = Place(table.earlier.start if is_refreshed and table.earlier else width, table.earlier)
+    if table.header is None:
+        own = [*table.columns, *[""] * (width - len(table.columns))]
+        names = [*own, *names]
+    counts = ResultCounts()
+    with open_sheet_writer(file, sheet, table.above, table.header, names, place, counts) as add:
+
+        def write(row: ListRow, result: RowResult | None) -> None:
+            assert isinstance(row, TableRow)
+            if result is not None:
+                counts.count(result)
+            add(row.raw, columns.values(result))
+
+        yield write
+
+
+def _write_objects(file: BinaryIO, taken: Sequence[str], columns: ResultColumns) -> Write:
+    names = columns.names(taken)
+
+    def write(row: ListRow, result: RowResult | None) -> None:
+        own = row.members().removesuffix(b"}").rstrip()
+        octets = orjson.dumps(dict(zip(names, columns.values(result), strict=True)))
+        comma = b"" if own == b"{" else b","
+        file.write(own + comma + octets[1:] + b"\n")
+
+    return write
+
+
+def check_header(source: List) -> None:
+    """Raise BadList, before verification, if the workbook could not come back with results."""
+    table, sheet = source.content, source.sheet
+    if sheet is None or not isinstance(table, TableList):
+        return
+    if table.header is None and not sheet.can_move_down():
+        raise BadList(
+            f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
+            "names above its rows, or name an output that ends in .csv"
+        )
+    if max(sheet.around.columns, table.width) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX:
+        raise BadList(
+            f"{source.name} has cells up to the last column, so that results have no place; name an "
+            "output that ends in .csv"
+        )
+    try:
+        check_parts(sheet.package.zip, without=sheet.entry.part)
+    except NotAWorkbook as bad:
+        raise BadList(f"{source.name} {bad}") from None
+
+
+def _sheet_characters(cell: str) -> int:
+    """A cell's length as spreadsheets count it, in UTF-16."""
+    if 2 * len(cell) <= SHEET_CELL_CHARACTERS_MAX:
+        return len(cell)
+    return len(cell.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
+    """Raise BadList, before verification, if a workbook could not hold the output."""
+    cells = row.cells()
+    if (
+        number >= ROWS_MAX
+        or len(cells) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX
+        or any(_sheet_characters(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
+    ):
+        raise BadList(
+            f"{name}, row {number}: more than a workbook holds; name an output that ends in .csv"
+        )

@@ -1,0 +1,313 @@
+"""The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
+
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from mailprobe.api.errors import Misuse
+from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.jobs.worker import RECHECK_S
+from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.lists.limits import (
+    BOUNDS,
+    NAME_CHARACTERS_MAX,
+    UNPACKED_OCTETS_MAX,
+    UPLOAD_OCTETS_MAX,
+)
+from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
+from mailprobe.api.lists.spool import spooled
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
+from mailprobe.api.refusals import (
+    InvalidRequest,
+    ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
+    TooManyKeptLists,
+    TooManyLists,
+)
+from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
+from mailprobe.api.results.lights import lights_of
+from mailprobe.api.schema import (
+    SECRET_CHARACTERS_MAX,
+    SECRET_CHARACTERS_MIN,
+    ListResponse,
+    ListsResponse,
+)
+from mailprobe.api.service import Service
+from mailprobe.storage import contract
+from mailprobe.storage.lists.records import ListOrder, ListState, StoredList
+
+OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
+
+LISTED_MAX = 100
+UNNAMED = "list"
+XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+CSV = "text/csv; charset=utf-8"
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
+
+FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
+    "ndjson": (NDJSON, ndjson_parts),
+    "csv": (CSV, csv_parts),
+    "xlsx": (XLSX, workbook_parts),
+}
+
+
+def _parameter(name: str, text: str, where: str = "query", **schema: Any) -> dict[str, Any]:
+    schema = {"type": "string", **schema}
+    return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
+
+
+CREATE_PARAMETERS = (
+    _parameter("column", "The column of the addresses: its name, or its number from 1."),
+    _parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
+    _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
+    _parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
+    _parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
+    _parameter(
+        "strict_clocks",
+        "1: give slow hosts no more time then than in the first pass.",
+        enum=["0", "1"],
+        default="0",
+    ),
+    _parameter("webhook", "A public https URL, called when the list is done."),
+    _parameter("Webhook-Secret", "Signs the callback.", "header"),
+)
+RESULT_PARAMETERS = (
+    _parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
+    _parameter(
+        "only",
+        "Only the rows of these lights, such as green,yellow.",
+        pattern="^(green|yellow|red)(,(green|yellow|red))*$",
+    ),
+)
+
+
+async def create_list(service: Service, call: Call) -> OperationReply:
+    """Send a list: CSV, TSV, NDJSON, XLSX or lines. It is verified in the background."""
+    queue = service.lists
+    if queue is None or call.receive is None:
+        raise _malformed("This service runs no background jobs, so it takes no lists.")
+    extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
+    order = _order(call)
+    starts = _switch(call, "start", default=True)
+    column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
+    reading = ReadOptions(
+        column=column,
+        sheet=sheet,
+        unpacked_octets_max=UNPACKED_OCTETS_MAX,
+    )
+    account = call.caller.account
+    async with spooled(call.receive, account.id, UPLOAD_OCTETS_MAX, call.admission.stored) as file:
+        opened = partial(open_list_reader, file, extension, order.name, reading, account)
+        made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
+    queue.wake()
+    return made
+
+
+async def _store_list(
+    service: Service, call: Call, order: ListOrder, opened: OpenReader, starts: bool
+) -> OperationReply:
+    """Store the rows, then let the list run; what fails leaves nothing. Raises Refusal."""
+    store, mib_max = service.store, service.plan(call.caller).lists_mib
+    state: ListState = "running" if starts else "paused"
+    await _create(service, call, order)
+    try:
+        async with opened() as reader:
+            while chunks := await reader.next_chunks():
+                await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
+        now = service.now()  # the answer is made in the thread of the transaction
+        made = await store.change_list(
+            order.id, state, before=["loading"], loaded=reader.loaded,
+            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now)),
+        )  # fmt: skip
+        if made is None:
+            raise ListNotFound
+    except contract.ListRoomExceeded:
+        _delete_later(service, order.id)
+        raise ListsTooLarge(mib_max) from None
+    except BaseException:
+        _delete_later(service, order.id)
+        raise
+    call.mark_kept()
+    return _accepted(made, now)
+
+
+def _accepted(made: StoredList, now: datetime) -> OperationReply:
+    return reply(202, response_of(made, now))
+
+
+def _delete_later(service: Service, list_id: str) -> None:
+    service.background_writes.write_until_durable(lambda: service.store.delete_list(list_id))
+
+
+async def _create(service: Service, call: Call, order: ListOrder) -> None:
+    """Store the list without its rows. Raises Refusal."""
+    try:
+        await service.store.create_list(call.caller, order, BOUNDS)
+    except contract.ListLimitReached as reached:
+        kind = TooManyLists if reached.active else TooManyKeptLists
+        raise kind(reached.lists_max) from None
+    except contract.ListRateExceeded as early:
+        limit = BOUNDS.per_minute_max
+        raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
+
+
+async def list_lists(service: Service, call: Call) -> OperationReply:
+    """The account's lists of the key's kind, newest first."""
+    caller = call.caller
+    kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
+    now = service.now()
+    return reply(200, ListsResponse([response_of(each, now) for each in found]))
+
+
+async def get_list(service: Service, call: Call) -> OperationReply:
+    """A list: how far it is, and what was found."""
+    return reply(200, response_of(await _found(service, call), service.now()))
+
+
+async def get_list_results(service: Service, call: Call) -> OperationReply:
+    """The rows of a list with their results, as far as they are known."""
+    found = await _found(service, call)
+    name = _only_value(call, "format")
+    name = "ndjson" if name is None else name
+    if name not in FORMATS:
+        raise _malformed("The query parameter format must be ndjson, csv or xlsx.")
+    only = _only_value(call, "only")
+    try:
+        lights = None if only is None else lights_of(only, "The query parameter only")
+    except Misuse as error:
+        raise _malformed(f"{error.message}.") from None
+    media_type, make = FORMATS[name]
+    parts = StreamedParts(await begun(make(ListResults(service.store, found, lights))))
+    headers = {
+        "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
+        "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
+    }
+    return OperationReply(200, parts, headers, media_type)
+
+
+async def pause_list(service: Service, call: Call) -> OperationReply:
+    """Pause a list: nothing more is asked until it is resumed."""
+    return await _changed(service, call, "paused", "running")
+
+
+async def resume_list(service: Service, call: Call) -> OperationReply:
+    """Resume a paused list."""
+    done = await _changed(service, call, "running", "paused", key_id=call.caller.key.id)
+    if service.lists is not None:
+        service.lists.wake()
+    return done
+
+
+async def cancel_list(service: Service, call: Call) -> OperationReply:
+    """End a list. What is answered stays; nothing more is asked or counted."""
+    return await _changed(service, call, "cancelled", "running", "paused")
+
+
+async def delete_list(service: Service, call: Call) -> OperationReply:
+    """Delete a list with its rows and results; what is under way is not asked any more."""
+    found = await _found(service, call)
+    await service.store.change_list(found.id, "cancelled", before=["loading", "running", "paused"])
+    await service.store.delete_list(found.id)
+    return OperationReply(204)
+
+
+async def _changed(
+    service: Service, call: Call, state: ListState, *before: ListState, key_id: str | None = None
+) -> OperationReply:
+    """Change the state if it is one of `before`; else the list stays as it is.
+
+    A list goes on by `key_id`'s limits, unless that would make a test live.
+    """
+    found = await _found(service, call)
+    if found.is_test != call.caller.key.is_test:
+        key_id = None
+    changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
+    return reply(200, response_of(changed or await _found(service, call), service.now()))
+
+
+async def _found(service: Service, call: Call) -> StoredList:
+    list_id = call.path["id"].lower()
+    found = await service.store.stored_list(list_id) if _UUID.fullmatch(list_id) else None
+    if found is None or not call.caller.may_see(found.account_id, is_test=found.is_test):
+        raise ListNotFound
+    return found
+
+
+def _order(call: Call) -> ListOrder:
+    name = _only_value(call, "name") or UNNAMED
+    name = "".join(character if character.isprintable() else " " for character in name)
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise _malformed(
+            f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters."
+        )
+    rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
+    strict = _switch(call, "strict_clocks", default=False)
+    list_id, webhook = str(uuid4()), _only_value(call, "webhook")
+    if webhook is None:
+        return ListOrder(list_id, name, None, "", rechecks=rechecks, strict_clocks=strict)
+    secret = call.sent.get("webhook-secret")
+    if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
+        raise _malformed(
+            f"The header Webhook-Secret must have {SECRET_CHARACTERS_MIN} to "
+            f"{SECRET_CHARACTERS_MAX} characters."
+        )
+    try:
+        target = check_webhook(webhook)
+    except NotAWebhook as error:
+        raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
+    receiver = f"{call.caller.account.id} {target.authority}"
+    return ListOrder(list_id, name, target.url, receiver, secret, rechecks, strict)
+
+
+def _switch(call: Call, name: str, *, default: bool) -> bool:
+    value = _only_value(call, name) or str(int(default))
+    if value not in ("0", "1"):
+        raise _malformed(f"The query parameter {name} must be 1 or 0.")
+    return value == "1"
+
+
+def _only_value(call: Call, name: str) -> str | None:
+    values = call.query.get(name, [])
+    if len(values) > 1:
+        raise _malformed(f"The query parameter {name} is there twice.")
+    return values[0] if values else None
+
+
+def _extension_of(media_type: str) -> str:
+    name = media_type.partition(";")[0].strip().lower()
+    if name not in EXTENSIONS:
+        known = ", ".join(EXTENSIONS)
+        raise _malformed(f"The body's Content-Type is {name[:80]!r}; it takes {known}.")
+    return EXTENSIONS[name]
+
+
+def response_of(found: StoredList, now: datetime) -> ListResponse:
+    """How far a list is."""
+    took_s = ((found.ended_at or now) - found.created_at).total_seconds()
+    per_s = found.answered / took_s if took_s > 0 else 0.0
+    left = found.addresses - found.answered
+    return ListResponse(
+        list_id=found.id,
+        name=found.name,
+        status=found.state,
+        created_at=found.created_at,
+        rows=found.rows,
+        addresses=found.addresses,
+        answered=found.answered,
+        counts=dict(found.counts),
+        per_minute=round(per_s * 60, 1),
+        left_s=round(left / per_s, 1) if per_s and found.state == "running" else None,
+        cause=found.cause,
+        ended_at=found.ended_at,
+        recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
+    )
+
+
+def _malformed(why: str) -> InvalidRequest:
+    return InvalidRequest(why, "lists")

@@ -1,0 +1,1 @@
+"""Verdicts as people get them: lights, reasons in words, and counts."""

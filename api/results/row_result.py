@@ -1,0 +1,48 @@
+"""A verdict with its cause, as the command line shows and keeps it."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mailprobe.engine.verdict import PASSING, Blame, Reason, Verdict
+
+if TYPE_CHECKING:
+    from mailprobe.engine.stream.answers import Answer
+
+
+class RowResult(Verdict, frozen=True, gc=False):
+    """A verdict with its cause, and how often the address was asked about."""
+
+    reason: Reason
+    blame: Blame | None
+    attempts: int = 1
+    answered_at: float = 0.0  # Unix time, for the second pass; no column
+
+    @property
+    def host(self) -> str:
+        """The mail host; the domain if no host is known."""
+        return self.mx_host or domain_of(self.email)
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether time may give a better answer."""
+        return self.reason in PASSING
+
+
+def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) -> RowResult:
+    """The answer as a row has it."""
+    reason, blame = answer.cause
+    fields = msgspec.structs.astuple(answer.verdict)
+    return RowResult(*fields, reason, blame, attempts, answered_at)  # type: ignore[call-arg]
+
+
+def suggested(result: RowResult) -> str | None:
+    """The address with the corrected domain; None without a suggestion."""
+    if result.suggestion is None:
+        return None
+    return f"{result.email.rpartition('@')[0]}@{result.suggestion}"
+
+
+def domain_of(address: str) -> str:
+    """The domain of a text, if it has one: only texts alike need to have it alike."""
+    return address.rpartition("@")[2].lower()

@@ -1,0 +1,292 @@
+"""The types of all request and response bodies, except those of the engine.
+
+Handlers receive and return these types, and the API description is made from them, so
+the two cannot differ.
+"""
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from mailprobe.engine import Evidence, Verdict
+from mailprobe.storage.lists.records import ListState
+from mailprobe.storage.records import JobState, Tier
+
+BODY_OCTETS_MAX = 2 * 1024 * 1024
+EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
+BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
+EMAILS_MAX = 50
+LABEL_CHARACTERS_MAX = 100
+SECRET_CHARACTERS_MIN = 8
+SECRET_CHARACTERS_MAX = 256
+URL_CHARACTERS_MAX = 2048
+
+# In Python "$" also matches before a final line end; in JSON Schema it does not.
+LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)"
+Instant = Annotated[datetime, Meta(tz=True)]
+HTTP_URL = r"^https?://[!-~]+$(?!\n)"
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+class VerifyRequest(Struct, frozen=True):
+    """One address. Every string gets a result; one that is not an address fails `syntax`."""
+
+    email: str
+    webhook: str | None = None
+    webhook_secret: (
+        Annotated[str, Meta(min_length=SECRET_CHARACTERS_MIN, max_length=SECRET_CHARACTERS_MAX)]
+        | None
+    ) = None
+    runs_async: bool = field(default=False, name="async")
+    recheck: bool = False
+
+
+class BatchRequest(Struct, frozen=True):
+    """One to fifty addresses, duplicates allowed: one result each."""
+
+    emails: Annotated[list[str], Meta(min_length=1, max_length=EMAILS_MAX)]
+
+
+class CreateKeyRequest(Struct, frozen=True):
+    """The name of the key, without control characters. `test`: a test key, which sends nothing."""
+
+    label: (
+        Annotated[str, Meta(pattern=LABEL, min_length=1, max_length=LABEL_CHARACTERS_MAX)] | None
+    ) = None
+    test: bool = False
+
+
+class BillingPortalRequest(Struct, frozen=True):
+    """The http or https URL to which the billing portal returns."""
+
+    return_url: Annotated[str, Meta(pattern=HTTP_URL, max_length=URL_CHARACTERS_MAX)] | None = None
+
+
+# -- responses ----------------------------------------------------------------------------------
+
+
+class VerifyEmailResult(Verdict, frozen=True):
+    """The result of a verification; `evidence` only on request."""
+
+    evidence: Evidence | UnsetType = UNSET
+
+
+class BatchVerifyResponse(Struct, frozen=True):
+    """Results in the order of the request."""
+
+    results: list[Verdict]
+    count: int
+    latency_ms: int
+
+
+class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
+    """The body of a callback: the result and the id of its job."""
+
+    job_id: str
+
+
+class AsyncVerifyResponse(Struct, frozen=True):
+    """The verification runs. Its result is posted to the webhook, and `/v1/jobs/{id}` has it."""
+
+    job_id: str
+    status: Literal["pending"] = "pending"
+
+
+class JobAttempt(Struct, frozen=True):
+    """One attempt to call back: the HTTP status of the answer, or the error if there was none."""
+
+    number: int
+    at: Instant
+    took_ms: int
+    status: int | None = None
+    error: str | None = None
+
+
+class JobResponse(Struct, frozen=True, kw_only=True):
+    """A job. `result` is there once it is verified, `next_attempt_at` while a callback is due."""
+
+    job_id: str
+    status: JobState
+    created_at: Instant
+    attempts: list[JobAttempt]
+    result: VerifyEmailResult | None = None
+    next_attempt_at: Instant | None = None
+    ended_at: Instant | None = None
+
+
+class ListResponse(Struct, frozen=True, kw_only=True):
+    """A list. `counts` has its answered addresses by status; `cause` says why it waits or failed."""
+
+    list_id: str
+    name: str
+    status: ListState
+    created_at: Instant
+    rows: int
+    addresses: int
+    answered: int
+    counts: dict[str, int]
+    per_minute: float
+    left_s: float | None = None
+    cause: str | None = None
+    ended_at: Instant | None = None
+    recheck_at: Instant | None = None
+
+
+class ListsResponse(Struct, frozen=True):
+    """The account's lists, newest first, at most a hundred."""
+
+    lists: list[ListResponse]
+
+
+class ListCallback(Struct, frozen=True):
+    """The body of a list's callback."""
+
+    list_id: str
+    status: Literal["done"]
+    rows: int
+    addresses: int
+    counts: dict[str, int]
+    created_at: Instant
+    ended_at: Instant
+
+
+class HealthResponse(Struct, frozen=True):
+    """`ok`: the usage store can be written. `ts`: milliseconds since 1970."""
+
+    ok: bool
+    ts: int
+
+
+class AccountLimits(Struct, frozen=True):
+    """What the account's tier allows."""
+
+    monthly_calls: int
+    rate_limit_per_min: int
+    max_keys: int
+
+
+class ManagementAccountResponse(Struct, frozen=True):
+    """The account, its subscription at the billing provider, and its limits."""
+
+    account_id: UUID
+    tier: Tier
+    limits: AccountLimits
+    usage_this_month: int
+    subscription_status: str | None = None
+    current_period_end: Instant | None = None
+    cancel_at_period_end: bool | None = None
+    canceled_at: Instant | None = None
+    cancel_at: Instant | None = None
+    trial_start: Instant | None = None
+    trial_end: Instant | None = None
+    billing_cycle_anchor: Instant | None = None
+
+
+class ManagementKey(Struct, frozen=True):
+    """An active key, without its secret. The prefix of a test key is sk_test_."""
+
+    id: UUID
+    prefix: str
+    created_at: Instant
+    label: str | None = None
+
+
+class ManagementKeysListResponse(Struct, frozen=True):
+    """The active keys; `count` of them are live, and `max` may be. As many may be test keys."""
+
+    keys: list[ManagementKey]
+    count: int
+    max: int
+
+
+class ManagementCreateKeyResponse(Struct, frozen=True):
+    """A new standard key. `key` is never shown again."""
+
+    id: UUID
+    key: str
+    created_at: Instant
+    warning: str
+    label: str | None = None
+
+
+class ManagementProvisioningKeyResponse(Struct, frozen=True):
+    """A new provisioning key. `key` is never shown again."""
+
+    id: UUID
+    key: str
+
+
+class UsageDay(Struct, frozen=True):
+    """Billable verifications of one UTC day."""
+
+    date: date
+    calls: int
+
+
+class ManagementUsageResponse(Struct, frozen=True):
+    """The last 30 days, oldest first, today last."""
+
+    days: list[UsageDay]
+
+
+class Period(Struct, frozen=True):
+    """From `start` up to but not including `end`."""
+
+    start: Instant
+    end: Instant
+
+
+class ManagementUsageSummaryResponse(Struct, frozen=True):
+    """This UTC calendar month. Free counts quota units, the paid tiers billable verifications."""
+
+    period: Period
+    calls_used: int
+    calls_included: int
+    calls_remaining: int
+    overage_calls: int
+    estimated_cost_eur: float
+    tier: Tier
+
+
+class ManagementBillingPortalResponse(Struct, frozen=True):
+    """The URL where the account's owner sees invoices and changes the plan."""
+
+    url: str
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+class ApiError(Struct, frozen=True):
+    """An error: what is wrong, and what to do about it."""
+
+    error: str
+    message: str
+    action: str
+    docs: str
+
+
+class RateLimitError(ApiError, frozen=True):
+    """The key's limit per minute. The same request passes from `reset_at` on."""
+
+    limit: int
+    window: Literal["1m"]
+    reset_at: Instant
+
+
+class MonthlyQuotaError(ApiError, frozen=True):
+    """The free tier's month is used up. `used` is what was counted before this request."""
+
+    limit: int
+    used: int
+    reset_at: Instant
+
+
+class PaymentRequiredError(ApiError, frozen=True):
+    """The request would exceed the hard spend cap of the billing period."""
+
+    hard_cap_eur: float | None
+    current_overage_eur: float
