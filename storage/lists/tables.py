@@ -290,7 +290,7 @@ def _list_of(row: Row) -> StoredList:
 # claims
 
 
-def is_due(db: ListDatabase, now: datetime) -> bool:
+def is_due(db: ListDatabase, now: datetime, _: ClaimChunks) -> bool:
     """Whether a chunk is due; the limits are checked by the claim."""
     rows = db.all(
         "SELECT 1 FROM lists WHERE state = 'running' AND EXISTS (SELECT 1 FROM list_chunks"

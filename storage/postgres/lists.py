@@ -61,11 +61,6 @@ def revoke_key(db: TransactionSession, command: RevokeKey) -> bool:
     return revoked
 
 
-def is_due(db: TransactionSession) -> bool:
-    """Whether a chunk is due."""
-    return tables.is_due(PostgresLists(db), db.now())
-
-
 def record(db: TransactionSession, now: datetime, part: ChunkPart) -> bool:
     """Store results of a claimed chunk; see `tables.record`."""
     return tables.record(PostgresLists(db), now, part)

@@ -158,7 +158,7 @@ class PostgresExecutor:
         self, command: list_commands.ClaimChunks
     ) -> list[list_commands.EncryptedListClaim]:
         """Look before the write: an idle worker must write nothing."""
-        if not await self._read(lists.is_due):
+        if not await self._read(lambda db: lists.run(tables.is_due)(db, command)):
             return []
         claimed: list[list_commands.EncryptedListClaim] = await self._do(
             lambda db: lists.run(tables.claim)(db, command)

@@ -24,6 +24,7 @@ from mailprobe.storage.commands import (
     CreateKey,
     FindAccount,
     FindAccountOfCustomer,
+    FindCaller,
     ListAccounts,
     ListKeys,
     RevokeKey,
@@ -160,6 +161,11 @@ def revoke_key(db: DB, now: datetime, command: RevokeKey) -> bool:
         {"now": micros(now), "key": command.key_id, "account": command.account_id},
     )
     return bool(revoked.rowcount)
+
+
+def find_caller(db: DB, _: datetime, command: FindCaller) -> Caller | None:
+    """Return the active key with this hash and its account, or None."""
+    return caller(db, command.sha256)
 
 
 def caller(db: DB, sha256: str) -> Caller | None:

@@ -52,11 +52,6 @@ def revoke_key(db: DB, now: datetime, command: RevokeKey) -> bool:
     return revoked
 
 
-def is_due(db: DB, now: datetime) -> bool:
-    """Whether a chunk is due."""
-    return tables.is_due(SqliteLists(db), now)
-
-
 def record(db: DB, now: datetime, part: ChunkPart) -> bool:
     """Store results of a claimed chunk; see `tables.record`."""
     return tables.record(SqliteLists(db), now, part)

@@ -76,6 +76,11 @@ def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
     return [number for (number,) in rows]
 
 
+def is_due(db: DB, now: datetime, command: ClaimMessages) -> bool:
+    """Return whether a claim would take any message."""
+    return bool(due(db, now, command.kind, 1))
+
+
 def claim(db: DB, now: datetime, command: ClaimMessages) -> list[OutboxMessage]:
     """Claim due messages for `lease_s`."""
     numbers = due(db, now, command.kind, command.limit)

@@ -1,7 +1,7 @@
 """Retention, in SQL: every statement deletes a bounded number of rows."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,17 +12,19 @@ from mailprobe.storage.contract import (
     LEASES_MAX,
     MESSAGES_KEPT_MAX,
     RECEIVERS_KEPT,
+    SETTLED_KEPT,
     WAITS_MAX,
     WINDOW,
 )
 from mailprobe.storage.periods import kept_since
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sqlite import lists, rate_window
+from mailprobe.storage.sqlite import job_partitions, lists, rate_window
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
 Drop = Callable[[DB, datetime], bool]
+Call = Callable[[Callable[[DB, datetime], Any]], Awaitable[Any]]
 
 WINDOWS = (
     "DELETE FROM rate_windows WHERE (key, at) IN"
@@ -68,7 +70,20 @@ KEYS = (  # SQLite would reuse the highest number: that key stays
 )
 
 
-def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
+async def apply(write: Call, read: Call, retention_days: Mapping[Tier, int]) -> None:
+    """Delete in small transactions, each a call of the writer's connection or the reader's."""
+    now = await write(_reclaim)
+    if ahead := await read(job_partitions.ahead):
+        await write(partial(job_partitions.reclaim, found=ahead))
+    for drop in _drops(now, retention_days):
+        while await write(drop):
+            pass
+    after: tuple[int, int] | None = (0, -1)
+    while after is not None:
+        after = await write(partial(_drop_settled, after=after, until=now - SETTLED_KEPT))
+
+
+def _drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
@@ -121,7 +136,7 @@ MESSAGES_RECLAIMED = (
 )
 
 
-def reclaim(db: DB, now: datetime) -> datetime:
+def _reclaim(db: DB, now: datetime) -> datetime:
     """Correct the instants that a clock wrote that was ahead. Returns the store's clock."""
     ends = {
         "now": micros(now),
@@ -140,7 +155,7 @@ def reclaim(db: DB, now: datetime) -> datetime:
     return now
 
 
-def drop_settled(
+def _drop_settled(
     db: DB, now: datetime, after: tuple[int, int], until: datetime
 ) -> tuple[int, int] | None:
     """Delete old settlements, a batch after `after`.
