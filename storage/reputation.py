@@ -1,15 +1,14 @@
 """How mail hosts treat this service: their answers, and the refusals that blame us, by UTC day.
 
-The statements are those that SQLite and PostgreSQL share, on the connection of
-`mailprobe.storage.lists.tables`.
+The statements are those that SQLite and PostgreSQL share: see `mailprobe.storage.sql`.
 """
 
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists.store import ListStore
-from mailprobe.storage.lists.tables import ListDatabase
+from mailprobe.storage.sql.database import Database
 
 KEPT_MAX = timedelta(days=400)
 
@@ -45,7 +44,7 @@ class ReputationStore(ListStore):
         return await self._execute(ReadReputation(first))
 
 
-def count(db: ListDatabase, _: datetime, command: CountReputation) -> None:
+def count(db: Database, command: CountReputation) -> None:
     """See ReputationStore.count_reputation."""
     counted = command.counted
     db.change(
@@ -62,7 +61,7 @@ def count(db: ListDatabase, _: datetime, command: CountReputation) -> None:
     db.change("DELETE FROM reputation WHERE day < :oldest", {"oldest": oldest.isoformat()})
 
 
-def read(db: ListDatabase, _: datetime, command: ReadReputation) -> list[ReputationDay]:
+def read(db: Database, command: ReadReputation) -> list[ReputationDay]:
     """See ReputationStore.reputation."""
     rows = db.all(
         "SELECT day, answers, refused FROM reputation WHERE day >= :first ORDER BY day",

@@ -1,6 +1,6 @@
 """Browser sessions that were signed out before their cookies end.
 
-The statements are those that SQLite and PostgreSQL share, as in `mailprobe.storage.reputation`.
+The statements are those that SQLite and PostgreSQL share: see `mailprobe.storage.sql`.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from datetime import datetime
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists.tables import ListDatabase
 from mailprobe.storage.reputation import ReputationStore
+from mailprobe.storage.sql.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SessionStore(ReputationStore):
         return await self._execute(HasSessionEnded(session_id))
 
 
-def end(db: ListDatabase, _: datetime, command: EndSession) -> None:
+def end(db: Database, command: EndSession) -> None:
     """See SessionStore.end_session."""
     db.change(
         "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING",
@@ -43,6 +43,6 @@ def end(db: ListDatabase, _: datetime, command: EndSession) -> None:
     )
 
 
-def has_ended(db: ListDatabase, _: datetime, command: HasSessionEnded) -> bool:
+def has_ended(db: Database, command: HasSessionEnded) -> bool:
     """See SessionStore.has_session_ended."""
     return bool(db.all("SELECT 1 FROM ended_sessions WHERE id = :id", {"id": command.id}))

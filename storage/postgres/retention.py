@@ -22,10 +22,12 @@ from mailprobe.storage.contract import (
     WINDOW,
 )
 from mailprobe.storage.periods import day_of, kept_since
-from mailprobe.storage.postgres import lists, rate_window
+from mailprobe.storage.postgres import rate_window
 from mailprobe.storage.postgres.driver.partitions import Partitions, listed, table_of
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
+from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Tier
+from mailprobe.storage.sql import lists
 
 TIDIED_MAX = 1000  # rows in one transaction
 JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
@@ -64,14 +66,14 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
-    acts.append(lists.drop_unloaded)
+    acts.append(lambda db: lists.drop_unloaded(PostgresDatabase(db)))
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
     acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=since))
-        acts.append(partial(lists.drop_ended, tier=tier, since=since))
+        acts.append(partial(_drop_lists, tier=tier, since=since))
         acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
     for kind, kept in MESSAGES_KEPT_MAX.items():
         acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
@@ -80,6 +82,10 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
 
 def _drop(db: TransactionSession, *, statement: str, **values: Any) -> bool:
     return db.execute(statement, {**values, "most": TIDIED_MAX}).rowcount == TIDIED_MAX
+
+
+def _drop_lists(db: TransactionSession, *, tier: Tier, since: int) -> bool:
+    return lists.drop_ended(PostgresDatabase(db), tier, since)
 
 
 def _drop_jobs(db: TransactionSession, *, tier: Tier, since: int) -> bool:

@@ -18,7 +18,9 @@ from mailprobe.storage.contract import (
 )
 from mailprobe.storage.periods import kept_since
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sqlite import job_partitions, lists, rate_window
+from mailprobe.storage.sql import lists
+from mailprobe.storage.sqlite import job_partitions, rate_window
+from mailprobe.storage.sqlite.session import SqliteDatabase
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
@@ -87,7 +89,7 @@ def _drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
-    acts.append(lists.drop_unloaded)
+    acts.append(lambda db, now: lists.drop_unloaded(SqliteDatabase(db, now)))
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
     acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
@@ -95,7 +97,7 @@ def _drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
         for statement in LOGGED:
             acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
-        acts.append(partial(lists.drop_ended, tier=tier, since=micros(since)))
+        acts.append(partial(_drop_lists, tier=tier, since=micros(since)))
         acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
     for kind, kept in MESSAGES_KEPT_MAX.items():
         acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
@@ -104,6 +106,10 @@ def _drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
 
 def _drop(db: DB, _: datetime, *, statement: str, **values: Any) -> bool:
     return db.execute(statement, {**values, "most": TIDIED_MAX}).rowcount == TIDIED_MAX
+
+
+def _drop_lists(db: DB, now: datetime, *, tier: Tier, since: int) -> bool:
+    return lists.drop_ended(SqliteDatabase(db, now), tier, since)
 
 
 def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:

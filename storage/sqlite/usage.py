@@ -29,10 +29,12 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
+from mailprobe.storage.sql import lists
 from mailprobe.storage.sqlite import idempotency as idempotency_records
-from mailprobe.storage.sqlite import lists, rate_window
+from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
 from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
+from mailprobe.storage.sqlite.session import SqliteDatabase
 
 R = TypeVar("R")
 
@@ -221,7 +223,7 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
     idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
     idempotency_records.keep(db, command.first)
     rows = command.rows
-    if command.chunk is not None and not lists.record(db, now, command.chunk):
+    if command.chunk is not None and not lists.record(SqliteDatabase(db, now), now, command.chunk):
         rows = ()
     if command.ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))

@@ -11,6 +11,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
+from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sqlite import memory
 from mailprobe.storage.sqlite import transactions as sqlite
 from mailprobe.storage.store import Store
@@ -30,6 +31,7 @@ TABLES: dict[str, list[dict[Any, Any]]] = {
         postgres.WRITES,
         postgres.READS,
         postgres.STEPS,
+        shared.CLAIMS,
         dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),
     ],
 }
