@@ -29,6 +29,7 @@ class PostgresDatabase:
     """A transaction."""
 
     FOR_UPDATE = " FOR UPDATE"
+    SKIP_LOCKED = " FOR UPDATE SKIP LOCKED"
 
     def __init__(self, db: TransactionSession) -> None:
         self._db = db

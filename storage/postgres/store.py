@@ -25,10 +25,8 @@ from mailprobe.storage.postgres import (
     jobs,
     leases,
     ledgers,
-    outbox,
     retention,
     usage,
-    usage_log,
 )
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
@@ -38,7 +36,6 @@ from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, 
 from mailprobe.storage.postgres.driver.session_lock import SessionLock
 from mailprobe.storage.postgres.driver.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.postgres.session import run
-from mailprobe.storage.records import OutboxMessage
 from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.store import Store
 
@@ -154,13 +151,6 @@ class PostgresExecutor:
         claimed: list[commands.EncryptedClaim] = await self._database_threads.claims.call(command)
         return claimed
 
-    async def claim_messages(self, command: commands.ClaimMessages) -> list[OutboxMessage]:
-        """Look before the write: an idle worker must write nothing."""
-        if not await self._read(lambda db: outbox.is_due(db, command.kind)):
-            return []
-        claimed: list[OutboxMessage] = await self._do(lambda db: outbox.claim(db, command))
-        return claimed
-
     async def _claim(self, command: StoreCommand[Any]) -> Any:
         is_due, claim = shared.CLAIMS[type(command)]
         if not await self._read(lambda db: run(is_due)(db, command)):
@@ -212,28 +202,16 @@ def _run(
 
 WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
     [
-        commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
-        commands.ExtendMessage.run_by(outbox.extend),
-        commands.MessageAttempted.run_by(outbox.attempted),
-        commands.ReturnConnections.run_by(leases.return_all),
         commands.CheckStore.run_by(_check),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     [
         commands.ReadLedger.run_by(ledgers.read_ledger),
-        commands.CountDays.run_by(usage_log.count_days),
-        commands.ListUsage.run_by(usage_log.list_usage),
-        commands.FindJob.run_by(jobs.find),
-        commands.ListJobs.run_by(jobs.list_jobs),
-        commands.ListAttempts.run_by(jobs.list_attempts),
-        commands.ListMessages.run_by(outbox.list_messages),
-        commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
-    commands.ClaimMessages: PostgresExecutor.claim_messages,
     commands.ApplyRetention: PostgresExecutor.apply_retention,
 }

@@ -22,6 +22,7 @@ class Database(Protocol):
     """A transaction."""
 
     FOR_UPDATE: str  # the ending of a SELECT that locks its rows
+    SKIP_LOCKED: str  # the same, without the rows that another transaction has locked
 
     def now(self) -> datetime:
         """Return the store's clock; call it only after the locks are acquired."""

@@ -6,7 +6,7 @@ from typing import Any
 from mailprobe.storage import commands, reputation, sessions
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.sql import accounts, lists
+from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, usage
 from mailprobe.storage.sql.database import Database
 
 Transaction = Callable[[Database, Any], Any]
@@ -25,6 +25,10 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.BeginPass.run_by(lists.begin_pass),
         list_commands.RecordPart.run_by(lists.record_part),
         list_commands.DeleteList.run_by(lists.delete),
+        commands.ExtendClaim.run_by(jobs.extend),
+        commands.ExtendMessage.run_by(outbox.extend),
+        commands.MessageAttempted.run_by(outbox.attempted),
+        commands.ReturnConnections.run_by(leases.return_all),
         reputation.CountReputation.run_by(reputation.count),
         sessions.EndSession.run_by(sessions.end),
     ]
@@ -40,11 +44,19 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ReadChunks.run_by(lists.read_chunks),
         list_commands.ReadResults.run_by(lists.read_results),
         list_commands.ReadColumns.run_by(lists.read_columns),
+        commands.CountDays.run_by(usage.count_days),
+        commands.ListUsage.run_by(usage.list_usage),
+        commands.FindJob.run_by(jobs.find),
+        commands.ListJobs.run_by(jobs.list_jobs),
+        commands.ListAttempts.run_by(jobs.list_attempts),
+        commands.ListMessages.run_by(outbox.list_messages),
+        commands.RevocableConnections.run_by(leases.revocable_connections),
         reputation.ReadReputation.run_by(reputation.read),
         sessions.HasSessionEnded.run_by(sessions.has_ended),
     ]
 )
 # A claim, and before it whether it would find something: an idle worker must write nothing.
 CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
+    commands.ClaimMessages: (outbox.is_due, outbox.claim),
     list_commands.ClaimChunks: (lists.is_due, lists.claim),
 }

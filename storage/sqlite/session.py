@@ -16,7 +16,7 @@ R = TypeVar("R")
 class SqliteDatabase:
     """A transaction. SQLite has one writer, so nothing is locked."""
 
-    FOR_UPDATE = ""
+    FOR_UPDATE = SKIP_LOCKED = ""
 
     def __init__(self, db: sqlite3.Connection, now: datetime) -> None:
         self._db = db

@@ -47,17 +47,13 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
         commands.BeginIdempotent.run_by(idempotency.begin),
         commands.FinishIdempotent.run_by(idempotency.finish),
         commands.CreateJob[Any].run_by(jobs.create),
-        commands.ExtendClaim.run_by(jobs.extend),
         commands.JobVerified.run_by(jobs.verified),
         commands.JobAttempted.run_by(jobs.attempted),
         commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
         commands.EnqueueMessage.run_by(outbox.enqueue),
-        commands.ExtendMessage.run_by(outbox.extend),
-        commands.MessageAttempted.run_by(outbox.attempted),
         commands.LeaseConnections.run_by(leases.lease),
-        commands.ReturnConnections.run_by(leases.return_all),
         commands.CheckStore.run_by(_check),
     ]
 )
@@ -65,17 +61,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     [
         commands.FindCaller.run_by(accounts.find_caller),
         commands.ReadLedger.run_by(usage.read_ledger),
-        commands.CountDays.run_by(usage.count_days),
-        commands.ListUsage.run_by(usage.list_usage),
-        commands.FindJob.run_by(jobs.find),
-        commands.ListJobs.run_by(jobs.list_jobs),
-        commands.ListAttempts.run_by(jobs.list_attempts),
-        commands.ListMessages.run_by(outbox.list_messages),
-        commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
 )
 CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
     commands.ClaimJobs: (jobs.is_due, jobs.claim),
-    commands.ClaimMessages: (outbox.is_due, outbox.claim),
     **{kind: (run(is_due), run(claim)) for kind, (is_due, claim) in shared.CLAIMS.items()},
 }
