@@ -1,6 +1,6 @@
 """Measures reservations and settlements per second, each durable before it is acknowledged.
 
-Every available store is measured by the same steps; the memory store is the reference.
+Every available store is measured by the same steps.
 The cost of an operation is the processor time of the whole process, with its threads and
 its disk writes: nothing else runs in it. The database is within this checkout, where
 `data/` would be, so that its flushes cost the same.

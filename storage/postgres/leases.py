@@ -21,7 +21,6 @@ from mailprobe.storage.sql.leases import lease_of
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table
-TIDIED_MAX = 1000
 
 ENDED_MAX = 1000  # ended sessions that are remembered
 
@@ -160,13 +159,3 @@ class AddressLeases:
 def buckets(addresses: Sequence[str]) -> list[int]:
     """Return the addresses' lock numbers, in the order in which every process acquires them."""
     return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
-
-
-def drop_ended(db: TransactionSession, *, at: datetime) -> bool:
-    """Delete some ended leases; returns whether more may remain."""
-    dropped = db.execute(
-        "DELETE FROM connection_leases WHERE ctid = ANY(ARRAY(SELECT ctid FROM connection_leases WHERE until <= %s"
-        " LIMIT %s FOR UPDATE SKIP LOCKED))",
-        [micros(at), TIDIED_MAX],
-    )
-    return dropped.rowcount == TIDIED_MAX

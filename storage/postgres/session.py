@@ -46,6 +46,17 @@ class PostgresDatabase:
         except errors.UniqueViolation as error:
             raise NotUnique from error
 
+    def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        with self._db.db.cursor() as cursor:
+            cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
+
+    def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
+        return self.change(
+            f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}"
+            f" WHERE {which} LIMIT :most{self.SKIP_LOCKED}))",
+            {**values, "most": most},
+        )
+
     def lock_accounts(self) -> None:
         self._db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
 

@@ -18,7 +18,7 @@ import trio
 from mailprobe.storage import commands
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
+from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres import (
     job_claims,
@@ -35,7 +35,8 @@ from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock
 from mailprobe.storage.postgres.driver.work import Act, Callers, Reads, SingleWrites
-from mailprobe.storage.postgres.session import run
+from mailprobe.storage.postgres.session import PostgresDatabase, run
+from mailprobe.storage.sql import retention as shared_retention
 from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.store import Store
 
@@ -161,8 +162,9 @@ class PostgresExecutor:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
         retention_days = command.retention_days
         now = await self._do(_clock)
+        latest = shared_retention.latest(now)
         for statement in retention.RECLAIMED:
-            await self._do(partial(retention.reclaim, statement=statement, now=now))
+            await self._do(partial(_change, statement=statement, values=latest))
         upkeep = partial(self._database_threads.writes.call, patience_s=UPKEEP_S)
         await self._database_threads.reads.call(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S
@@ -172,15 +174,21 @@ class PostgresExecutor:
             await upkeep(
                 partial(retention.drop_rows, day=day, now=now, retention_days=retention_days)
             )
-        for drop in retention.drops(now, retention_days):
-            while await self._do(drop):
+        for drop in shared_retention.drops(now, retention_days):
+            while await self._do(_bound(drop)):
                 pass  # in small batches, so that no request waits long
-        while await self._do(partial(leases.drop_ended, at=now)):
-            pass
-        after: Any = retention.FIRST
+        after: shared_retention.Part | None = retention.FIRST
         while after is not None:
-            old = partial(retention.drop_settled, after=after, until=now - SETTLED_KEPT)
-            after = await self._do(old)
+            old = partial(shared_retention.drop_settled, after=after, now=now)
+            after = await self._do(_bound(old))
+
+
+def _bound(function: Callable[[PostgresDatabase], Any]) -> Act:
+    return lambda db: function(PostgresDatabase(db))
+
+
+def _change(db: TransactionSession, statement: str, values: Mapping[str, Any]) -> None:
+    PostgresDatabase(db).change(statement, values)
 
 
 def _clock(db: TransactionSession) -> datetime:

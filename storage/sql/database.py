@@ -31,6 +31,12 @@ class Database(Protocol):
     def change(self, statement: str, values: Values) -> int:
         """Run a statement; return the number of rows that it changed. Raises NotUnique."""
 
+    def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        """Run a statement with each of these values."""
+
+    def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
+        """Delete at most so many rows, none that another transaction has locked; return how many."""
+
     def lock_accounts(self) -> None:
         """Let no other transaction insert an account until this one has ended."""
 

@@ -12,6 +12,14 @@ from mailprobe.storage.sqlite import accounts
 C = TypeVar("C")
 R = TypeVar("R")
 
+KEYS = {  # of the tables without a number
+    "connection_leases": "address, holder",
+    "ended_sessions": "id",
+    "rate_windows": "key, at",
+    "receivers": "account, host",
+    "refusals": "account, minute, key, failed_check, place",
+}
+
 
 class SqliteDatabase:
     """A transaction. SQLite has one writer, so nothing is locked."""
@@ -35,6 +43,17 @@ class SqliteDatabase:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                 raise NotUnique from error
             raise
+
+    def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        self._db.executemany(statement, [dict(each) for each in values])
+
+    def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
+        key = KEYS.get(table, "number")
+        return self.change(
+            f"DELETE FROM {table} WHERE ({key}) IN"
+            f" (SELECT {key} FROM {table} WHERE {which} LIMIT :most)",
+            {**values, "most": most},
+        )
 
     def lock_accounts(self) -> None:
         """Nothing is locked."""
