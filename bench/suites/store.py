@@ -309,7 +309,7 @@ async def against_a_hop_each(folder: Path) -> list[Figure]:
                 return await trio.to_thread.run_sync(transact, limiter=one_at_a_time)
 
             async def use(number: int) -> None:
-                asked = Reserve[None](customers.caller(number), 1, no_limit, LEASE_S)
+                asked: Reserve[None] = Reserve(customers.caller(number), 1, no_limit, LEASE_S)
                 made = await hop(usage.reserve, asked)
                 await hop(usage.settle, Settle(made, [row()], 0, ends=True, emit_meter_event=True))
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from mailprobe.storage import commands, reputation, sessions
+from mailprobe.storage import commands
+from mailprobe.storage import reputation as reputation_commands
+from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, usage
+from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, reputation, sessions, usage
 from mailprobe.storage.sql.database import Database
 
 Transaction = Callable[[Database, Any], Any]
@@ -29,8 +31,8 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
-        reputation.CountReputation.run_by(reputation.count),
-        sessions.EndSession.run_by(sessions.end),
+        reputation_commands.CountReputation.run_by(reputation.count),
+        session_commands.EndSession.run_by(sessions.end),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -51,8 +53,8 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
-        reputation.ReadReputation.run_by(reputation.read),
-        sessions.HasSessionEnded.run_by(sessions.has_ended),
+        reputation_commands.ReadReputation.run_by(reputation.read),
+        session_commands.HasSessionEnded.run_by(sessions.has_ended),
     ]
 )
 # A claim, and before it whether it would find something: an idle worker must write nothing.
