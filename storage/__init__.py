@@ -38,7 +38,7 @@ async def open_store(
     """
     name = str(url_or_path)
     if name == "memory:":
-        from mailprobe.storage.memory.store import MemoryStore
+        from mailprobe.storage.sqlite.memory import MemoryStore
 
         yield MemoryStore(now)
     elif is_postgres(name):

@@ -1,15 +1,10 @@
-"""How mail hosts treat this service: their answers, and the refusals that blame us, by UTC day.
-
-The statements are those that SQLite and PostgreSQL share, on the connection of
-`mailprobe.storage.lists.tables`.
-"""
+"""How mail hosts treat this service: their answers, and the refusals that blame us, by UTC day."""
 
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists.store import ListStore
-from mailprobe.storage.lists.tables import ListDatabase
 
 KEPT_MAX = timedelta(days=400)
 
@@ -43,29 +38,3 @@ class ReputationStore(ListStore):
     async def reputation(self, first: date) -> list[ReputationDay]:
         """The days with answers from `first` on, in order."""
         return await self._execute(ReadReputation(first))
-
-
-def count(db: ListDatabase, _: datetime, command: CountReputation) -> None:
-    """See ReputationStore.count_reputation."""
-    counted = command.counted
-    db.change(
-        "INSERT INTO reputation (day, answers, refused) VALUES (:day, :answers, :refused)"
-        " ON CONFLICT (day) DO UPDATE SET answers = reputation.answers + excluded.answers,"
-        " refused = reputation.refused + excluded.refused",
-        {
-            "day": counted.day.isoformat(),
-            "answers": counted.answers,
-            "refused": counted.refused,
-        },
-    )
-    oldest = counted.day - KEPT_MAX
-    db.change("DELETE FROM reputation WHERE day < :oldest", {"oldest": oldest.isoformat()})
-
-
-def read(db: ListDatabase, _: datetime, command: ReadReputation) -> list[ReputationDay]:
-    """See ReputationStore.reputation."""
-    rows = db.all(
-        "SELECT day, answers, refused FROM reputation WHERE day >= :first ORDER BY day",
-        {"first": command.first.isoformat()},
-    )
-    return [ReputationDay(date.fromisoformat(day), *counts) for day, *counts in rows]

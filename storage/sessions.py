@@ -1,14 +1,9 @@
-"""Browser sessions that were signed out before their cookies end.
-
-The statements are those that SQLite and PostgreSQL share, as in `mailprobe.storage.reputation`.
-"""
+"""Browser sessions that were signed out before their cookies end."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists.tables import ListDatabase
 from mailprobe.storage.reputation import ReputationStore
 
 
@@ -33,16 +28,3 @@ class SessionStore(ReputationStore):
     async def has_session_ended(self, session_id: str) -> bool:
         """Return whether the session was ended."""
         return await self._execute(HasSessionEnded(session_id))
-
-
-def end(db: ListDatabase, _: datetime, command: EndSession) -> None:
-    """See SessionStore.end_session."""
-    db.change(
-        "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING",
-        {"id": command.id, "until": micros(command.until)},
-    )
-
-
-def has_ended(db: ListDatabase, _: datetime, command: HasSessionEnded) -> bool:
-    """See SessionStore.has_session_ended."""
-    return bool(db.all("SELECT 1 FROM ended_sessions WHERE id = :id", {"id": command.id}))

@@ -2,8 +2,8 @@
 
 `Store` checks the arguments, encrypts what must be read again, and hands a command
 (mailprobe.storage.commands) to an executor. There are three, and the same tests run on
-each (tests/storage/): memory, the readable specification; SQLite, the default;
-PostgreSQL, for many machines.
+each (tests/storage/): SQLite in a file, the default; SQLite in memory, for tests and
+demos; PostgreSQL, for many machines.
 A store that cannot answer raises StoreUnavailable within a second and recovers by
 itself. What has returned is durable. The clock is read after the lock is acquired.
 A cancelled caller leaves either a whole transaction or nothing. Once a transaction

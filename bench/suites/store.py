@@ -1,6 +1,6 @@
 """Measures reservations and settlements per second, each durable before it is acknowledged.
 
-Every available store is measured by the same steps; the memory store is the reference.
+Every available store is measured by the same steps.
 The cost of an operation is the processor time of the whole process, with its threads and
 its disk writes: nothing else runs in it. The database is within this checkout, where
 `data/` would be, so that its flushes cost the same.
@@ -36,6 +36,7 @@ from mailprobe.bench.load.private_postgres import (
 )
 from mailprobe.bench.load.revoked_keys import fill_postgres, fill_sqlite, measure_revoked
 from mailprobe.storage import open_store
+from mailprobe.storage.commands import Reserve, Settle
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation, UsageRow
 from mailprobe.storage.sqlite import usage
@@ -308,9 +309,9 @@ async def against_a_hop_each(folder: Path) -> list[Figure]:
                 return await trio.to_thread.run_sync(transact, limiter=one_at_a_time)
 
             async def use(number: int) -> None:
-                caller = customers.caller(number)
-                made = await hop(usage.reserve, caller, 1, no_limit, LEASE_S)
-                await hop(usage.settle, made, [row()], 0, True, True)
+                asked: Reserve[None] = Reserve(customers.caller(number), 1, no_limit, LEASE_S)
+                made = await hop(usage.reserve, asked)
+                await hop(usage.settle, Settle(made, [row()], 0, ends=True, emit_meter_event=True))
 
             for _ in range(ROUNDS):
                 hops = await cost_of(use, 200, 16)

@@ -86,12 +86,10 @@ class MigrationSource:
         """Return the next rows after the key `after` and the last one's key; no rows at the end."""
         table = plan.table
         key = ", ".join(table.key)
-        where = table.which
-        if after:
-            where += f" AND ({key}) > ({', '.join('?' * len(after))})"
+        where = f" WHERE ({key}) > ({', '.join('?' * len(after))})" if after else ""
         found = self._db.execute(
-            f"SELECT {key}, {', '.join(plan.columns)} FROM {table.read_from}"
-            f" WHERE {where} ORDER BY {key} LIMIT {BATCH_ROWS}",
+            f"SELECT {key}, {', '.join(plan.columns)} FROM {table.name}"
+            f"{where} ORDER BY {key} LIMIT {BATCH_ROWS}",
             tuple(after),
         )
         most = BATCH_OCTETS if "bytea" in plan.types else None  # rows of other tables are short
@@ -106,9 +104,7 @@ class MigrationSource:
         return row
 
     def count(self, plan: TablePlan) -> int:
-        table = plan.table
-        sql = f"SELECT count(*) FROM {table.read_from} WHERE {table.which}"
-        (rows,) = self._db.execute(sql).fetchone()
+        (rows,) = self._db.execute(f"SELECT count(*) FROM {plan.table.name}").fetchone()
         return int(rows)
 
     # secrets

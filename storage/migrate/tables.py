@@ -6,7 +6,6 @@ column stops the move before it begins, so a changed schema never loses data sil
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 from uuid import UUID
 
@@ -19,18 +18,12 @@ CHECKED = (
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A table's names on both sides, and the order in which its rows are read."""
+    """A table, and the order in which its rows are read."""
 
-    name: str  # in PostgreSQL
+    name: str
     key: tuple[str, ...]  # SQLite's columns that order the rows
-    source: str = ""  # SQLite's table, if its name differs
-    which: str = "1"  # SQL condition: the rows to move
     renamed: Mapping[str, str] = field(default_factory=dict)  # SQLite's column -> PostgreSQL's
     left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may lack
-
-    @property
-    def read_from(self) -> str:
-        return self.source or self.name
 
 
 # In this order, because later tables refer to accounts and keys.
@@ -51,8 +44,6 @@ TABLES = (
     TableMap(
         "job_backlogs",
         ("account",),
-        source="job_backlogs",
-        renamed={"pending": "jobs"},
         left_out=frozenset({"pending_due_at", "delivering_due_at"}),
     ),
     TableMap("receivers", ("account", "host")),
@@ -77,7 +68,6 @@ def reservation_id(number: int) -> UUID:
 # PostgreSQL's type -> conversion from SQLite's value
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "boolean": bool,
-    "date": date.fromisoformat,
     "uuid": reservation_id,
 }
 UNCHANGED = frozenset({"bigint", "text", "bytea"})
@@ -105,9 +95,7 @@ class TablePlan:
 
     def totals(self, *, of_source: bool) -> str:
         """Return SQL for the row count, units or null, and a sum per integer or boolean column."""
-        kind, table = (
-            ("INTEGER", self.table.read_from) if of_source else ("bigint", self.table.name)
-        )
+        kind = "INTEGER" if of_source else "bigint"
         sums = ["count(*)"]
         sums.append(_sum("units", kind) if "units" in self.targets else "NULL")
         for ours, theirs, type in zip(self.columns, self.targets, self.types, strict=True):
@@ -116,8 +104,7 @@ class TablePlan:
                 sums.append(
                     _sum(f"{name}::integer" if type == "boolean" and not of_source else name, kind)
                 )
-        which = self.table.which if of_source else "true"
-        return f"SELECT {', '.join(sums)} FROM {table} WHERE {which}"
+        return f"SELECT {', '.join(sums)} FROM {self.table.name}"
 
 
 def _sum(column: str, kind: str) -> str:
@@ -132,14 +119,12 @@ def planned(
 
     Raises StoreBroken for a table, column or type that is missing or unknown.
     """
-    _check_known("SQLite", of_sqlite, {table.read_from for table in TABLES} | OF_SQLITE)
+    _check_known("SQLite", of_sqlite, {table.name for table in TABLES} | OF_SQLITE)
     _check_known("PostgreSQL", of_postgres, {table.name for table in TABLES} | OF_POSTGRES)
     for table in TABLES:
-        if table.read_from not in of_sqlite or table.name not in of_postgres:
+        if table.name not in of_sqlite or table.name not in of_postgres:
             raise StoreBroken(f"the table {table.name} is not on both sides")
-    return [
-        _planned(table, of_sqlite[table.read_from], of_postgres[table.name]) for table in TABLES
-    ]
+    return [_planned(table, of_sqlite[table.name], of_postgres[table.name]) for table in TABLES]
 
 
 def _check_known(side: str, there: Iterable[str], known: Set[str]) -> None:

@@ -3,9 +3,6 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
-
-from psycopg import errors
 
 from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.columns import (
@@ -13,26 +10,18 @@ from mailprobe.storage.columns import (
     ACCOUNT_FIELDS,
     KEY_COLUMNS,
     account_of,
-    column,
     instant,
     key_of,
     micros,
 )
 from mailprobe.storage.commands import (
-    ChangeAccount,
-    CreateAccount,
-    CreateFirstAccount,
     CreateKey,
-    FindAccount,
-    FindAccountOfCustomer,
-    ListAccounts,
-    ListKeys,
-    RevokeKey,
 )
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.records import Account, Caller, Key, KeyKind
+from mailprobe.storage.records import Caller, KeyKind
+from mailprobe.storage.sql.accounts import new_key
 
 CALLERS = (
     f"SELECT keys.sha256, keys.number, {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"
@@ -53,59 +42,6 @@ KEEP_KEYS = (
     " SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],"
     " %s::text[], %s::bigint[])"
 )
-
-
-def create_account(db: TransactionSession, command: CreateAccount) -> Account:
-    account = Account(str(uuid4()), command.email, command.tier, db.now())
-    places = ", ".join(["%s"] * len(ACCOUNT_FIELDS))
-    db.execute(
-        f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
-        [column(getattr(account, name)) for name in ACCOUNT_FIELDS],
-    )
-    return account
-
-
-def create_first_account(db: TransactionSession, command: CreateFirstAccount) -> Account | None:
-    """Insert an account with its keys; None if there is an account.
-
-    The lock conflicts with itself and with inserts, so that of several one is the first.
-    """
-    db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
-    if db.one("SELECT 1 FROM accounts LIMIT 1"):
-        return None
-    account = create_account(db, CreateAccount(command.email, command.tier))
-    number, *_ = db.one("SELECT number FROM accounts WHERE id = %s", [account.id])
-    create_keys(db, db.now(), [(each, number) for each in command.key_commands(account.id)])
-    return account
-
-
-def find_account(db: TransactionSession, command: FindAccount) -> Account | None:
-    row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = %s", [command.account_id])
-    return row and account_of(row)
-
-
-def list_accounts(db: TransactionSession, command: ListAccounts) -> list[Account]:
-    rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
-    return [account_of(row) for row in rows]
-
-
-def account_of_customer(db: TransactionSession, command: FindAccountOfCustomer) -> Account | None:
-    row = db.one(
-        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = %s", [command.customer_id]
-    )
-    return row and account_of(row)
-
-
-def change_account(db: TransactionSession, command: ChangeAccount) -> Account | None:
-    """Update in one statement, so that the database itself keeps `customer_id` unique."""
-    if command.changes:
-        sets = ", ".join(f"{name} = %s" for name in command.changes)  # fields: check_changes()
-        values = [column(value) for value in command.changes.values()]
-        try:
-            db.execute(f"UPDATE accounts SET {sets} WHERE id = %s", [*values, command.account_id])
-        except errors.UniqueViolation:
-            raise ValueError("another account has this customer_id") from None
-    return find_account(db, FindAccount(command.account_id))
 
 
 def create_keys(
@@ -136,9 +72,7 @@ def create_keys(
         elif command.sha256 in kept:
             reported.append(Raised(ValueError("a key with this hash is kept already")))
         else:
-            key = Key(
-                str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now
-            )
+            key = new_key(command, now)
             reported.append(key)
             kept.add(command.sha256)
             active[of_kind] = count + 1
@@ -148,25 +82,6 @@ def create_keys(
     if rows:
         db.execute(KEEP_KEYS, [list(column) for column in zip(*rows, strict=True)])
     return reported
-
-
-def list_keys(db: TransactionSession, command: ListKeys) -> list[Key]:
-    rows = db.all(
-        f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
-        " WHERE accounts.id = %s AND revoked_at IS NULL ORDER BY keys.number",
-        [command.account_id],
-    )
-    return [key_of(row) for row in rows]
-
-
-def revoke_key(db: TransactionSession, command: RevokeKey) -> bool:
-    of_account = " AND account = (SELECT number FROM accounts WHERE id = %(account)s)"
-    revoked = db.execute(
-        "UPDATE keys SET revoked_at = %(now)s WHERE id = %(key)s AND revoked_at IS NULL"
-        + (of_account if command.account_id is not None else ""),
-        {"now": micros(db.now()), "key": command.key_id, "account": command.account_id},
-    )
-    return bool(revoked.rowcount)
 
 
 def callers(db: TransactionSession, hashes: Sequence[str]) -> list[Caller | None]:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
-from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs, ResendJob
+from mailprobe.storage.columns import micros
+from mailprobe.storage.commands import FindJob, ResendJob
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.records import Attempt, Job
+from mailprobe.storage.postgres.session import PostgresDatabase
+from mailprobe.storage.records import Job
+from mailprobe.storage.sql import jobs as shared
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
@@ -39,9 +40,9 @@ def count(
     if not accounts:
         return
     db.execute(
-        "INSERT INTO job_backlogs (account, jobs, undelivered)"
+        "INSERT INTO job_backlogs (account, pending, undelivered)"
         " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
-        " ON CONFLICT (account) DO UPDATE SET jobs = job_backlogs.jobs + excluded.jobs,"
+        " ON CONFLICT (account) DO UPDATE SET pending = job_backlogs.pending + excluded.pending,"
         " undelivered = job_backlogs.undelivered + excluded.undelivered",
         [
             accounts,
@@ -49,20 +50,6 @@ def count(
             [undelivered.get(account, 0) for account in accounts],
         ],
     )
-
-
-def extend(db: TransactionSession, command: ExtendClaim) -> bool:
-    now = db.now()
-    extended = db.execute(
-        "UPDATE jobs SET lease_until = %s WHERE id = %s AND fence = %s AND lease_until > %s",
-        [
-            micros(now + timedelta(seconds=command.lease_s)),
-            command.claim.job.id,
-            command.claim.fence,
-            micros(now),
-        ],
-    )
-    return bool(extended.rowcount)
 
 
 def resend(db: TransactionSession, command: ResendJob) -> Job | None:
@@ -81,39 +68,4 @@ def resend(db: TransactionSession, command: ResendJob) -> Job | None:
     )
     if state != "delivering":
         count(db, {}, {account: 1})
-    return find(db, FindJob(command.job_id))
-
-
-# reads
-
-
-def find(db: TransactionSession, command: FindJob) -> Job | None:
-    row = db.one(
-        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
-        " WHERE jobs.id = %s",
-        [command.job_id],
-    )
-    return row and job_of(row)
-
-
-def list_jobs(db: TransactionSession, command: ListJobs) -> list[Job]:
-    conditions = {
-        "jobs.account = (SELECT number FROM accounts WHERE id = %s)": command.account_id,
-        "jobs.state = %s": command.state,
-    }
-    asked = {words: value for words, value in conditions.items() if value is not None}
-    rows = db.all(
-        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
-        f" WHERE {' AND '.join(asked) or 'true'} ORDER BY jobs.number DESC LIMIT %s",
-        [*asked.values(), command.limit],
-    )
-    return [job_of(row) for row in rows]
-
-
-def list_attempts(db: TransactionSession, command: ListAttempts) -> list[Attempt]:
-    rows = db.all(
-        "SELECT job_attempts.number, at, took_ms, status, error"
-        " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",
-        [command.job_id],
-    )
-    return [attempt_of(row) for row in rows]
+    return shared.find(PostgresDatabase(db), FindJob(command.job_id))

@@ -12,16 +12,15 @@ from typing import Any
 from zlib import crc32
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.commands import LeaseConnections, ReturnConnections, RevocableConnections
+from mailprobe.storage.commands import LeaseConnections
 from mailprobe.storage.lease_allocation import GONE_S, Lease, allocate
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock, ended_sessions
-from mailprobe.storage.sqlite.leases import lease_of, of_holder
+from mailprobe.storage.sql.leases import lease_of
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table
-TIDIED_MAX = 1000
 
 ENDED_MAX = 1000  # ended sessions that are remembered
 
@@ -160,29 +159,3 @@ class AddressLeases:
 def buckets(addresses: Sequence[str]) -> list[int]:
     """Return the addresses' lock numbers, in the order in which every process acquires them."""
     return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
-
-
-def revocable_connections(db: TransactionSession, command: RevocableConnections) -> dict[str, int]:
-    rows = db.all(
-        f"SELECT {NOW}, address, holder, connections, since, until FROM connection_leases WHERE address IN"
-        " (SELECT address FROM connection_leases WHERE connections = 0)"
-    )
-    if not rows:
-        return {}
-    return of_holder(
-        [row[1:] for row in rows], db.instant(rows[0][0]), command.holder, command.limit
-    )
-
-
-def return_all(db: TransactionSession, command: ReturnConnections) -> None:
-    db.execute("DELETE FROM connection_leases WHERE holder = %s", [command.holder])
-
-
-def drop_ended(db: TransactionSession, *, at: datetime) -> bool:
-    """Delete some ended leases; returns whether more may remain."""
-    dropped = db.execute(
-        "DELETE FROM connection_leases WHERE ctid = ANY(ARRAY(SELECT ctid FROM connection_leases WHERE until <= %s"
-        " LIMIT %s FOR UPDATE SKIP LOCKED))",
-        [micros(at), TIDIED_MAX],
-    )
-    return dropped.rowcount == TIDIED_MAX

@@ -40,12 +40,12 @@ CALLER = _CALLER
 
 def _read(now: str) -> str:
     """Return the query for the callers and their ledgers, without their windows' instants."""
-    month = f"date_trunc('month', timezone('UTC', to_timestamp({now} / 1000000)))::date"
+    month = f"to_char(timezone('UTC', to_timestamp({now} / 1000000)), 'YYYY-MM-01')"
     return (
         f"WITH asked AS MATERIALIZED ({_CALLER}) SELECT asked.*,"
         " coalesce(months.units, 0), coalesce(months.billable, 0),"
         " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
-        f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
+        f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(pending, 0),"
         " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
         "  WHERE account = asked.account AND periods.start >= asked.start),"
         f" coalesce(undelivered, 0), {windows.count_of_account(now)},"

@@ -1,26 +1,16 @@
 """Transactions of the outbox, in SQL. A message that another process holds is skipped."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from psycopg import errors
 
-from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
+from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import (
-    ClaimMessages,
     EnqueueMessage,
-    ExtendMessage,
-    ListMessages,
-    MessageAttempted,
 )
 from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
-from mailprobe.storage.records import MessageKind, OutboxMessage
-
-OUTBOX_SQL = (
-    f"SELECT {MESSAGE_COLUMNS} FROM outbox JOIN accounts ON accounts.number = outbox.account"
-)
-DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
 
 
 def post(
@@ -82,83 +72,3 @@ def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> Non
 def is_overtaken(error: Exception) -> bool:
     """Return whether a meter's message was claimed between our read and our write."""
     return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "outbox"
-
-
-def is_due(db: TransactionSession, kind: MessageKind) -> bool:
-    values = {"kind": kind, "now": micros(db.now())}
-    return bool(db.one(f"SELECT 1 FROM outbox WHERE {DUE} LIMIT 1", values))
-
-
-def claim(db: TransactionSession, command: ClaimMessages) -> list[OutboxMessage]:
-    now = db.now()
-    values = {
-        "kind": command.kind,
-        "now": micros(now),
-        "until": micros(now + timedelta(seconds=command.lease_s)),
-        "limit": command.limit,
-    }
-    claimed = db.all(
-        "WITH due AS MATERIALIZED ("
-        f" SELECT number, due_at FROM outbox WHERE {DUE}"
-        " ORDER BY due_at, number LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
-        " UPDATE outbox SET lease_until = %(until)s, fence = fence + 1,"
-        " first_tried_at = coalesce(first_tried_at, %(now)s)"
-        " FROM due WHERE outbox.number = due.number RETURNING outbox.number",
-        values,
-    )
-    rows = db.all(
-        f"{OUTBOX_SQL} WHERE outbox.number = ANY(%s) ORDER BY due_at, outbox.number",
-        [[number for (number,) in claimed]],
-    )
-    return [message_of(row) for row in rows]
-
-
-def extend(db: TransactionSession, command: ExtendMessage) -> bool:
-    now = db.now()
-    extended = db.execute(
-        "UPDATE outbox SET lease_until = %s WHERE kind = %s AND name = %s"
-        " AND account = (SELECT number FROM accounts WHERE id = %s)"
-        " AND fence = %s AND lease_until > %s",
-        [
-            micros(now + timedelta(seconds=command.lease_s)),
-            command.message.kind,
-            command.message.name,
-            command.message.account_id,
-            command.message.fence,
-            micros(now),
-        ],
-    )
-    return bool(extended.rowcount)
-
-
-def attempted(db: TransactionSession, command: MessageAttempted) -> bool:
-    changed = db.execute(
-        "UPDATE outbox SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
-        " lease_until = NULL WHERE kind = %s AND name = %s"
-        " AND account = (SELECT number FROM accounts WHERE id = %s)"
-        " AND fence = %s AND lease_until IS NOT NULL",
-        [
-            command.due_at and micros(command.due_at),
-            micros(db.now()) if command.sent else None,
-            command.error,
-            command.message.kind,
-            command.message.name,
-            command.message.account_id,
-            command.message.fence,
-        ],
-    )
-    return bool(changed.rowcount)
-
-
-def list_messages(db: TransactionSession, command: ListMessages) -> list[OutboxMessage]:
-    of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = %(account)s)"
-    rows = db.all(
-        f"{OUTBOX_SQL} WHERE kind = %(kind)s{of_account if command.account_id is not None else ''}"
-        " ORDER BY outbox.number DESC LIMIT %(limit)s",
-        {
-            "kind": command.kind,
-            "account": command.account_id,
-            "limit": command.limit,
-        },
-    )
-    return [message_of(row) for row in rows]

@@ -6,7 +6,7 @@ a count holds the account's row from before the clock is read until the commit. 
 clock is the database's: all machines share it.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,24 +15,18 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage import commands, reputation, sessions
+from mailprobe.storage import commands
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken
+from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encryption import Cipher
-from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.lists import tables
 from mailprobe.storage.postgres import (
-    accounts,
     job_claims,
     jobs,
     leases,
     ledgers,
-    lists,
-    outbox,
     retention,
     usage,
-    usage_log,
 )
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
@@ -41,7 +35,9 @@ from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock
 from mailprobe.storage.postgres.driver.work import Act, Callers, Reads, SingleWrites
-from mailprobe.storage.records import OutboxMessage
+from mailprobe.storage.postgres.session import PostgresDatabase, run
+from mailprobe.storage.sql import retention as shared_retention
+from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.store import Store
 
 R = TypeVar("R")
@@ -134,8 +130,10 @@ class PostgresExecutor:
             result = await self._do(lambda db: write(db, command))
         elif read := READS.get(kind):
             result = await self._read(lambda db: read(db, command))
+        elif step := STEPS.get(kind):
+            result = await step(self, command)
         else:
-            result = await STEPS[kind](self, command)
+            result = await self._claim(command)
         return result
 
     def lease_session(self) -> int:
@@ -154,30 +152,19 @@ class PostgresExecutor:
         claimed: list[commands.EncryptedClaim] = await self._database_threads.claims.call(command)
         return claimed
 
-    async def claim_chunks(
-        self, command: list_commands.ClaimChunks
-    ) -> list[list_commands.EncryptedListClaim]:
-        """Look before the write: an idle worker must write nothing."""
-        if not await self._read(lists.is_due):
+    async def _claim(self, command: StoreCommand[Any]) -> Any:
+        is_due, claim = shared.CLAIMS[type(command)]
+        if not await self._read(lambda db: run(is_due)(db, command)):
             return []
-        claimed: list[list_commands.EncryptedListClaim] = await self._do(
-            lambda db: lists.run(tables.claim)(db, command)
-        )
-        return claimed
-
-    async def claim_messages(self, command: commands.ClaimMessages) -> list[OutboxMessage]:
-        """Look before the write: an idle worker must write nothing."""
-        if not await self._read(lambda db: outbox.is_due(db, command.kind)):
-            return []
-        claimed: list[OutboxMessage] = await self._do(lambda db: outbox.claim(db, command))
-        return claimed
+        return await self._do(lambda db: run(claim)(db, command))
 
     async def apply_retention(self, command: commands.ApplyRetention) -> None:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
         retention_days = command.retention_days
         now = await self._do(_clock)
+        latest = shared_retention.latest(now)
         for statement in retention.RECLAIMED:
-            await self._do(partial(retention.reclaim, statement=statement, now=now))
+            await self._do(partial(_change, statement=statement, values=latest))
         upkeep = partial(self._database_threads.writes.call, patience_s=UPKEEP_S)
         await self._database_threads.reads.call(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S
@@ -187,15 +174,21 @@ class PostgresExecutor:
             await upkeep(
                 partial(retention.drop_rows, day=day, now=now, retention_days=retention_days)
             )
-        for drop in retention.drops(now, retention_days):
-            while await self._do(drop):
+        for drop in shared_retention.drops(now, retention_days):
+            while await self._do(_bound(drop)):
                 pass  # in small batches, so that no request waits long
-        while await self._do(partial(leases.drop_ended, at=now)):
-            pass
-        after: Any = retention.FIRST
+        after: shared_retention.Part | None = retention.FIRST
         while after is not None:
-            old = partial(retention.drop_settled, after=after, until=now - SETTLED_KEPT)
-            after = await self._do(old)
+            old = partial(shared_retention.drop_settled, after=after, now=now)
+            after = await self._do(_bound(old))
+
+
+def _bound(function: Callable[[PostgresDatabase], Any]) -> Act:
+    return lambda db: function(PostgresDatabase(db))
+
+
+def _change(db: TransactionSession, statement: str, values: Mapping[str, Any]) -> None:
+    PostgresDatabase(db).change(statement, values)
 
 
 def _clock(db: TransactionSession) -> datetime:
@@ -209,56 +202,24 @@ def _check(db: TransactionSession, _: commands.CheckStore) -> datetime:
     return _clock(db)
 
 
-WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
+def _run(
+    transactions: Mapping[type[StoreCommand[Any]], shared.Transaction],
+) -> dict[type[StoreCommand[Any]], Transaction]:
+    return {kind: run(function) for kind, function in transactions.items()}
+
+
+WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
     [
-        commands.CreateAccount.run_by(accounts.create_account),
-        commands.CreateFirstAccount.run_by(accounts.create_first_account),
-        commands.ChangeAccount.run_by(accounts.change_account),
-        commands.RevokeKey.run_by(lists.revoke_key),
-        commands.ExtendClaim.run_by(jobs.extend),
         commands.ResendJob.run_by(jobs.resend),
-        list_commands.CreateList.run_by(lists.run(tables.create)),
-        list_commands.AddChunks.run_by(lists.run(tables.add_chunks)),
-        list_commands.ChangeList.run_by(lists.run(tables.change)),
-        list_commands.ExtendChunk.run_by(lists.run(tables.extend)),
-        list_commands.ReleaseChunk.run_by(lists.run(tables.release)),
-        sessions.EndSession.run_by(lists.run(sessions.end)),
-        reputation.CountReputation.run_by(lists.run(reputation.count)),
-        list_commands.BeginPass.run_by(lists.run(tables.begin_pass)),
-        list_commands.RecordPart.run_by(lists.run(tables.record_part)),
-        list_commands.DeleteList.run_by(lists.run(tables.delete)),
-        commands.ExtendMessage.run_by(outbox.extend),
-        commands.MessageAttempted.run_by(outbox.attempted),
-        commands.ReturnConnections.run_by(leases.return_all),
         commands.CheckStore.run_by(_check),
     ]
 )
-READS: dict[type[StoreCommand[Any]], Transaction] = dict(
+READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     [
-        commands.FindAccount.run_by(accounts.find_account),
-        commands.ListAccounts.run_by(accounts.list_accounts),
-        commands.FindAccountOfCustomer.run_by(accounts.account_of_customer),
-        commands.ListKeys.run_by(accounts.list_keys),
         commands.ReadLedger.run_by(ledgers.read_ledger),
-        commands.CountDays.run_by(usage_log.count_days),
-        commands.ListUsage.run_by(usage_log.list_usage),
-        commands.FindJob.run_by(jobs.find),
-        commands.ListJobs.run_by(jobs.list_jobs),
-        commands.ListAttempts.run_by(jobs.list_attempts),
-        sessions.HasSessionEnded.run_by(lists.run(sessions.has_ended)),
-        reputation.ReadReputation.run_by(lists.run(reputation.read)),
-        list_commands.FindList.run_by(lists.run(tables.find)),
-        list_commands.ListLists.run_by(lists.run(tables.list_lists)),
-        list_commands.ReadChunks.run_by(lists.run(tables.read_chunks)),
-        list_commands.ReadResults.run_by(lists.run(tables.read_results)),
-        list_commands.ReadColumns.run_by(lists.run(tables.read_columns)),
-        commands.ListMessages.run_by(outbox.list_messages),
-        commands.RevocableConnections.run_by(leases.revocable_connections),
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
-    list_commands.ClaimChunks: PostgresExecutor.claim_chunks,
-    commands.ClaimMessages: PostgresExecutor.claim_messages,
     commands.ApplyRetention: PostgresExecutor.apply_retention,
 }

@@ -34,7 +34,7 @@ from mailprobe.storage.commands import (
     Spend,
 )
 from mailprobe.storage.contract import IdempotencyInProgress
-from mailprobe.storage.postgres import accounts, jobs, ledgers, lists, refusals, reservations
+from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
 from mailprobe.storage.postgres import idempotency as idempotency_records
 from mailprobe.storage.postgres import job_outcomes as outcomes
 from mailprobe.storage.postgres import outbox as messages
@@ -43,7 +43,9 @@ from mailprobe.storage.postgres import usage_log as usage
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
+from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
+from mailprobe.storage.sql import lists
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
@@ -290,7 +292,9 @@ class _MeteringBatch:
         for part, command in fresh.items():
             self._marks["settlement"] = part
             who = self._caller[command.caller.key.id]
-            if command.chunk is None or lists.record(self._db, now, command.chunk):
+            if command.chunk is None or lists.record(
+                PostgresDatabase(self._db), now, command.chunk
+            ):
                 self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from mailprobe.storage.columns import micros, usage_row_of
-from mailprobe.storage.commands import CountDays, ListUsage
+from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.records import DayCount, UsageRow
+from mailprobe.storage.records import UsageRow
 
 LOG = (
     "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
@@ -20,13 +19,13 @@ LOG = (
 )
 MONTHS = (
     "INSERT INTO months (account, month, units, billable)"
-    " SELECT * FROM unnest(%s::bigint[], %s::date[], %s::bigint[], %s::bigint[])"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[])"
     " ON CONFLICT (account, month) DO UPDATE SET"
     " units = months.units + excluded.units, billable = months.billable + excluded.billable"
 )
 DAYS = (
     "INSERT INTO days (account, day, billable)"
-    " SELECT * FROM unnest(%s::bigint[], %s::date[], %s::bigint[])"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bigint[])"
     " ON CONFLICT (account, day) DO UPDATE SET billable = days.billable + excluded.billable"
 )
 PERIODS = (
@@ -34,7 +33,6 @@ PERIODS = (
     " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
     " ON CONFLICT (account, start) DO UPDATE SET billable = periods.billable + excluded.billable"
 )
-SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 
 Used = tuple[LedgerCaller, Sequence[UsageRow]]
 
@@ -95,34 +93,3 @@ def _count(writes: Writes, those: Sequence[Used]) -> None:
 
 def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) -> list[list[Any]]:
     return [list(column) for column in zip(*counts, strict=True)]
-
-
-# reads
-
-
-def count_days(db: TransactionSession, command: CountDays) -> list[DayCount]:
-    rows = db.all(
-        "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
-        " WHERE accounts.id = %s AND day BETWEEN %s AND %s ORDER BY day",
-        [command.account_id, command.first, command.last],
-    )
-    return [DayCount(day, calls) for day, calls in rows]
-
-
-def list_usage(db: TransactionSession, command: ListUsage) -> list[UsageRow]:
-    account = db.one("SELECT number FROM accounts WHERE id = %s", [command.account_id])
-    if account is None:
-        return []
-    values = {"account": account[0], "limit": command.limit}
-    logged = db.all(
-        f"SELECT {SHOWN}, 1 FROM usage WHERE account = %(account)s"
-        " ORDER BY at DESC, number DESC LIMIT %(limit)s",
-        values,
-    )
-    refused = db.all(
-        f"SELECT {SHOWN}, times FROM refusals WHERE account = %(account)s"
-        " ORDER BY at DESC, minute DESC, place DESC LIMIT %(limit)s",
-        values,
-    )
-    rows = sorted([*logged, *refused], key=lambda row: int(row[0]), reverse=True)
-    return [usage_row_of(row) for row in rows[: command.limit]]

@@ -150,6 +150,13 @@ def prepare(path: Path) -> None:
                 _migrate(db)
 
 
+def create_tables(db: sqlite3.Connection) -> None:
+    """Execute all scripts on an empty database in memory."""
+    for script in _scripts():
+        for statement in _statements(script.read_text("utf-8")):
+            db.execute(statement)
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open a prepared database for writing. It never creates one; the caller closes it.
 

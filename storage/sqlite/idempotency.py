@@ -4,10 +4,9 @@ import sqlite3
 from datetime import datetime, timedelta
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.commands import BeginIdempotent, CreateKey, EncryptedFirst, FinishIdempotent
+from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.records import IdempotencyRecord, Key
-from mailprobe.storage.sqlite import accounts
+from mailprobe.storage.records import IdempotencyRecord
 from mailprobe.storage.sqlite.accounts import number_of
 
 DB = sqlite3.Connection
@@ -86,12 +85,3 @@ def keep(db: DB, first: EncryptedFirst | None) -> None:
             f"UPDATE idempotency_records SET answer = ?{RUNNING}",
             (first.answer, *_running_key(first.idempotency)),
         )
-
-
-def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
-    """Create a key, and store the answer that `command.answer` makes from it."""
-    check_runs(db, command.idempotency)
-    key = accounts.create_key(db, now, command)
-    if command.answer is not None:
-        keep(db, command.answer(key))
-    return key

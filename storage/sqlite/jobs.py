@@ -8,17 +8,14 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from mailprobe.storage.claim_order import Partition
-from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
 from mailprobe.storage.commands import (
     AbandonJob,
     ClaimJobs,
     CreateJob,
-    ExtendClaim,
     FindJob,
     JobAttempted,
     JobVerified,
-    ListAttempts,
-    ListJobs,
     PostponeJob,
     ResendJob,
 )
@@ -32,10 +29,12 @@ from mailprobe.storage.records import (
     new_job,
     state_with_result,
 )
+from mailprobe.storage.sql import jobs as shared
 from mailprobe.storage.sqlite import accounts
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import job_partitions as partitions
 from mailprobe.storage.sqlite import usage as metering
+from mailprobe.storage.sqlite.session import SqliteDatabase
 
 DB = sqlite3.Connection
 R = TypeVar("R")
@@ -135,20 +134,6 @@ def _claim(
     return Claim(job_of(tuple(row)), caller_of_key(key), None, fence), secret
 
 
-def extend(db: DB, now: datetime, command: ExtendClaim) -> bool:
-    """Let the claim end `lease_s` from now; False if it has ended."""
-    extended = db.execute(
-        "UPDATE jobs SET lease_until = ? WHERE id = ? AND fence = ? AND lease_until > ?",
-        (
-            micros(now + timedelta(seconds=command.lease_s)),
-            command.claim.job.id,
-            command.claim.fence,
-            micros(now),
-        ),
-    )
-    return bool(extended.rowcount)
-
-
 # outcomes
 
 
@@ -202,7 +187,7 @@ def resend(db: DB, now: datetime, command: ResendJob) -> Job | None:
     if kept is None:
         return None
     _change(db, kept, "delivering", now, tries=0, fence=kept.fence + 1, ended_at=None)
-    return find(db, now, FindJob(command.job_id))
+    return shared.find(SqliteDatabase(db, now), FindJob(command.job_id))
 
 
 def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:
@@ -246,41 +231,3 @@ def _log(db: DB, number: int, attempt: Attempt) -> None:
     db.execute(
         "DELETE FROM job_attempts WHERE job = ? AND place <= ?", (number, last + 1 - LISTED_MAX)
     )
-
-
-# reads
-
-
-def find(db: DB, _: datetime, command: FindJob) -> Job | None:
-    """Return the job, or None."""
-    row = db.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
-        " WHERE jobs.id = ?",
-        (command.job_id,),
-    ).fetchone()
-    return row and job_of(row)
-
-
-def list_jobs(db: DB, _: datetime, command: ListJobs) -> list[Job]:
-    """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
-    conditions = {
-        "jobs.account = (SELECT number FROM accounts WHERE id = ?)": command.account_id,
-        "jobs.state = ?": command.state,
-    }
-    asked = {words: value for words, value in conditions.items() if value is not None}
-    rows = db.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
-        f" WHERE {' AND '.join(asked) or '1'} ORDER BY jobs.number DESC LIMIT ?",
-        (*asked.values(), command.limit),
-    )
-    return [job_of(row) for row in rows]
-
-
-def list_attempts(db: DB, _: datetime, command: ListAttempts) -> list[Attempt]:
-    """Return the job's attempts in the order they were logged."""
-    rows = db.execute(
-        "SELECT job_attempts.number, at, took_ms, status, error"
-        " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",
-        (command.job_id,),
-    )
-    return [attempt_of(row) for row in rows]

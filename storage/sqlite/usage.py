@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from mailprobe.storage.columns import instant, micros, usage_row_of
+from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import (
-    CountDays,
     Extend,
-    ListUsage,
     LogRefusal,
     ReadLedger,
     Reserve,
@@ -22,17 +20,18 @@ from mailprobe.storage.periods import day_of, month_of, period_bounds, period_st
 from mailprobe.storage.records import (
     Account,
     Caller,
-    DayCount,
     Ledger,
     Reservation,
     UsageRow,
     Window,
     units_of,
 )
+from mailprobe.storage.sql import lists
 from mailprobe.storage.sqlite import idempotency as idempotency_records
-from mailprobe.storage.sqlite import lists, rate_window
+from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
 from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
+from mailprobe.storage.sqlite.session import SqliteDatabase
 
 R = TypeVar("R")
 
@@ -221,7 +220,7 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
     idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
     idempotency_records.keep(db, command.first)
     rows = command.rows
-    if command.chunk is not None and not lists.record(db, now, command.chunk):
+    if command.chunk is not None and not lists.record(SqliteDatabase(db, now), now, command.chunk):
         rows = ()
     if command.ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
@@ -369,31 +368,3 @@ def _account_window(
     return rate_window.SqliteAccountWindow(
         db, standing.caller.account_number, at - WINDOW_MICROS, at
     )
-
-
-def count_days(db: sqlite3.Connection, now: datetime, command: CountDays) -> list[DayCount]:
-    """Return the account's billable verifications per UTC day, oldest first."""
-    rows = db.execute(
-        "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
-        " WHERE accounts.id = ? AND day BETWEEN ? AND ? ORDER BY day",
-        (command.account_id, str(command.first), str(command.last)),
-    )
-    return [DayCount(date.fromisoformat(day), calls) for day, calls in rows]
-
-
-def list_usage(db: sqlite3.Connection, now: datetime, command: ListUsage) -> list[UsageRow]:
-    """Return the account's rows and refusals, newest first."""
-    found = db.execute("SELECT number FROM accounts WHERE id = ?", (command.account_id,)).fetchone()
-    if found is None:
-        return []
-    rows = db.execute(
-        "SELECT * FROM (SELECT at, operation, status, failed_check, units, billable, latency_ms,"
-        " 1 AS times FROM usage WHERE account = :account ORDER BY at DESC, number DESC"
-        " LIMIT :limit)"
-        " UNION ALL"
-        " SELECT * FROM (SELECT at, operation, status, failed_check, units, billable, latency_ms,"
-        " times FROM refusals WHERE account = :account ORDER BY at DESC LIMIT :limit)",
-        {"account": found[0], "limit": command.limit},
-    ).fetchall()
-    rows.sort(key=lambda row: int(row[0]), reverse=True)
-    return [usage_row_of(row) for row in rows[: command.limit]]

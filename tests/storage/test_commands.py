@@ -9,10 +9,11 @@ import pytest
 from mailprobe.storage import commands, reputation, sessions
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.memory import store as memory
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
-from mailprobe.storage.sqlite import store as sqlite
+from mailprobe.storage.sql import transactions as shared
+from mailprobe.storage.sqlite import memory
+from mailprobe.storage.sqlite import transactions as sqlite
 from mailprobe.storage.store import Store
 
 COMMANDS = {
@@ -22,13 +23,15 @@ COMMANDS = {
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
 PARTS = [part for part in Store.__mro__ if part is not object]
+OF_SEVERAL = {commands.ApplyRetention: None}  # of several transactions
 TABLES: dict[str, list[dict[Any, Any]]] = {
-    "memory": [memory.COMMANDS],
-    "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.STEPS],
+    "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.CLAIMS, OF_SEVERAL],
+    "memory": [memory.TRANSACTIONS, OF_SEVERAL],
     "postgres": [
         postgres.WRITES,
         postgres.READS,
         postgres.STEPS,
+        shared.CLAIMS,
         dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),
     ],
 }

@@ -1,14 +1,13 @@
-"""SQLite queues jobs and letters as memory does, step by step.
+"""A store queues jobs and messages as the model does, step by step.
 
 By a seed and not by hypothesis: its machines leave out some of the rules in every
 run, and here a deed says something only after others have made it possible.
 """
 
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,8 +17,7 @@ from mailprobe.storage.records import JobOrder, Ledger
 from tests.seeds import seeds
 from tests.storage.child_processes import partitions_stored, partitions_true
 from tests.storage.fixed_clock import RETENTION, attempt, granted, row
-from tests.storage.stores import STORES
-from tests.storage.two_stores import Both, TwoStores
+from tests.storage.two_stores import MODELLED, Both, TwoStores
 
 SEEDS = seeds(10)
 STEPS = 320
@@ -205,13 +203,13 @@ def queues(rng: random.Random, kind: str) -> Iterator[Queues]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("kind", STORES[1:])
-def test_it_queues_as_memory_does(kind: str, seed: int):
+@pytest.mark.parametrize("kind", MODELLED)
+def test_a_store_queues_as_the_model_does(kind: str, seed: int):
     with queues(random.Random(seed), kind) as both:
         for _ in range(STEPS):
             both.step()
             both.compare()
-            if kind == "sqlite":
-                with closing(sqlite3.connect(both.path)) as db:
-                    assert partitions_stored(db) == partitions_true(db)
+            if kind == "memory":
+                db = both.portal.stores[1].executor.db
+                assert partitions_stored(db) == partitions_true(db)
         assert set(both.happened) >= {"create_job", "claim_jobs", "job_verified", "job_attempted"}

@@ -1,12 +1,10 @@
-"""Memory and another store side by side: memory is the model, and a deed is told to both.
+"""The model and a store side by side: each call is made on both.
 
-Both live in a trio thread. What they answer must be the same but for the
+They live in a trio thread. What they answer must be the same but for the
 identities that each makes up.
 """
 
 import queue
-import shutil
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -37,11 +35,13 @@ from mailprobe.storage.records import (
 )
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET, Clock
-from tests.storage.stores import place_for
+from tests.storage.ledger.store import ModelStore
+from tests.storage.stores import STORES, place_for
 
-Both = tuple[Any, Any]  # memory's and the other's
+MODELLED = [kind for kind in STORES if kind != "sqlite"]  # its transactions are those of memory
+Both = tuple[Any, Any]  # the model's and the store's
 REFUSALS = (IdempotencyInProgress, IdempotencyKeyReused, KeyLimitReached, ValueError)
-MEMORY_DISK = Path("/dev/shm")  # answers are compared here, not durability
+NO_FOLDER = Path()  # only a store in a file needs one
 STARTS = datetime.fromisoformat("2025-01-31T23:58:00+00:00")
 
 
@@ -80,10 +80,9 @@ class Portal:
     async def _keep_open(self, clock: Clock, path: str) -> None:
         leave = trio.Event()
         async with (
-            open_store("memory:", secret_key=None, now=clock) as memory,
-            open_store(path, secret_key=SECRET, now=clock) as sqlite,
+            open_store(path, secret_key=SECRET, now=clock) as store,
         ):
-            self._ready.put(((memory, sqlite), trio.lowlevel.current_trio_token(), leave))
+            self._ready.put(((ModelStore(clock), store), trio.lowlevel.current_trio_token(), leave))
             await leave.wait()
 
     def run(self, write: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
@@ -100,24 +99,19 @@ class Portal:
 class TwoStores:
     """Two stores on one clock, and the callers that are known to both."""
 
-    kind = "sqlite"  # of the other beside memory
+    kind = "memory"  # of the store
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock(STARTS)
-        self.folder = Path(tempfile.mkdtemp(dir=MEMORY_DISK if MEMORY_DISK.exists() else None))
-        self.path = self.folder / "mailprobe.db"
         self.place = ExitStack()
-        self.portal = Portal(
-            self.clock, self.place.enter_context(place_for(self.kind, self.folder))
-        )
+        self.portal = Portal(self.clock, self.place.enter_context(place_for(self.kind, NO_FOLDER)))
         self.hashes: list[str] = []
         self.known: list[Both] = []
 
     def close(self) -> None:
         self.portal.close()
         self.place.close()
-        shutil.rmtree(self.folder)
 
     def both(self, write: Callable[..., Awaitable[Any]], *each: Both) -> Both:
         """Tell both, each with its own of what is handed in; they must answer alike."""

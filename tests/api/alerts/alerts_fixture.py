@@ -13,8 +13,8 @@ from mailprobe.api.alerts.smtp_relay import (
     SendResult,
 )
 from mailprobe.api.quota.plans import PLANS, Plans
-from mailprobe.storage.memory.store import MemoryStore
 from mailprobe.storage.records import Account, Caller, Tier, UsageRow
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.service_fixture import PLACES, Clock, Unsteady
 
 EUR = 1_000_000

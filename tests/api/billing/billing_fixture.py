@@ -22,8 +22,8 @@ from mailprobe.api.billing.rules import (
 from mailprobe.api.outbox.worker import Batch, Worker
 from mailprobe.api.quota.pricing import is_reported
 from mailprobe.api.serve import create_app
-from mailprobe.storage.memory.store import MemoryStore
 from mailprobe.storage.records import Caller, OutboxMessage, Reservation
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.fake_stripe import (
     KEY,
     SECRET,

@@ -11,7 +11,7 @@ from mailprobe.api.billing.rules import (
     uncertain_since,
 )
 from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
-from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
     BillingSetup,

@@ -19,7 +19,7 @@ from mailprobe.api.billing.provider import (
 from mailprobe.api.billing.rules import (
     METER_EVENT,
 )
-from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api import service_fixture
 from tests.api.billing.billing_fixture import (
     DASHBOARD,

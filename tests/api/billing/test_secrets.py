@@ -14,7 +14,7 @@ import trio
 from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.billing.client import Stripe, StripeFailed, StripeTransport
 from mailprobe.api.refusals import ProviderUnavailable
-from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
     ROOT,

@@ -117,11 +117,10 @@ async def test_lists_are_sent_at_a_rate(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_list_shop() as shop:
-        for store in ("memory.lists", "lists.tables"):
-            monkeypatch.setattr(
-                f"mailprobe.storage.{store}.paced_until",
-                lambda _, now, __: now + timedelta(seconds=63),
-            )
+        monkeypatch.setattr(
+            "mailprobe.storage.sql.lists.paced_until",
+            lambda _, now, __: now + timedelta(seconds=63),
+        )
         got = await send(shop)
         assert (got.status, got.error) == (429, "rate_limit_exceeded")
         assert got.body["limit"] == BOUNDS.per_minute_max

@@ -23,7 +23,7 @@ from mailprobe.api.pages.dashboard.sessions import (
 )
 from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import open_live
 from tests.api.service_fixture import Got, Shop, open_shop

@@ -29,9 +29,10 @@ from mailprobe.engine import (
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_allocation import GONE_S, LOST_S, LeaseRequest
-from mailprobe.storage.memory.store import MemoryExecutor, MemoryStore
+from mailprobe.storage.sqlite.memory import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
 from tests.storage.fixed_clock import NOON
@@ -78,8 +79,12 @@ class SharedStore(MemoryStore):
 
     def leased(self, address: str) -> int:
         executor = cast(MemoryExecutor, self.executor)
-        leases = executor._by_address.get(address, {}).values()
-        return sum(lease.connections for lease in leases if lease.until > executor._now())
+        (leased,) = executor.db.execute(
+            "SELECT coalesce(sum(connections), 0) FROM connection_leases"
+            " WHERE address = ? AND until > ?",
+            (address, micros(executor.now())),
+        ).fetchone()
+        return int(leased)
 
 
 @asynccontextmanager

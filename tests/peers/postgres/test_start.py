@@ -6,6 +6,9 @@ import pytest
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.postgres.driver import schema
+from mailprobe.storage.postgres.driver.server import PostgresServer
 from mailprobe.storage.records import Reservation
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import child, line_of
@@ -28,6 +31,20 @@ async def test_what_was_kept_is_there_after_a_restart(url: str, clock: Clock):
     async with open_store(url, secret_key=SECRET, now=clock) as store:
         assert await store.caller("hash") == caller
         assert await store.ledger(caller) == ledger
+
+
+async def test_counters_of_an_earlier_schema_are_kept(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Their days and months were dates, and pending jobs had another name."""
+    scripts = schema._scripts()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_scripts", lambda: scripts[:8])
+        schema.prepare(PostgresServer(url), Cipher(SECRET))
+    query(url, "INSERT INTO months VALUES (1, '2025-01-01', 3, 2)")
+    query(url, "INSERT INTO days VALUES (1, '2025-01-31', 2)")
+    query(url, "INSERT INTO job_backlogs (account, jobs, undelivered) VALUES (1, 4, 5)")
+    await open_once(url)
+    found = query(url, "SELECT month, day, pending FROM months, days, job_backlogs")
+    assert found == [("2025-01-01", "2025-01-31", 4)]
 
 
 async def test_the_clock_is_the_databases(url: str):

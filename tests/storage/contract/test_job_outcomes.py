@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.memory import jobs as memory_jobs
 from mailprobe.storage.postgres import job_outcomes
 from mailprobe.storage.records import Claim, DayCount
 from mailprobe.storage.sqlite import jobs as sqlite_jobs
@@ -232,7 +231,7 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
 async def test_the_last_attempts_are_shown(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (memory_jobs, sqlite_jobs, job_outcomes):
+    for module in (sqlite_jobs, job_outcomes):
         monkeypatch.setattr(module, "LISTED_MAX", 5)
     caller = await make_caller(store)
     await delivering(store, caller, order("1"), order("2", host="other.test"))

@@ -26,8 +26,8 @@ from mailprobe.storage.lists.records import (
     ListOrder,
     StoredList,
 )
-from mailprobe.storage.lists.tables import LOADING_MAX
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
+from mailprobe.storage.sql.lists import LOADING_MAX
 from mailprobe.storage.store import Store
 from tests.storage.contract.calls import begin
 from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, another_key, make_caller, row

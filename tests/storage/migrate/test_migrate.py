@@ -64,7 +64,7 @@ def types_in_postgres(path: Path) -> dict[str, dict[str, str]]:
     return {
         table.name: {
             table.renamed.get(name, name): "bigint"
-            for name in ours[table.read_from]
+            for name in ours[table.name]
             if name not in table.left_out
         }
         for table in TABLES

@@ -19,7 +19,8 @@ import trio.testing
 from mailprobe.storage import call_queue, open_store
 from mailprobe.storage.contract import SETTLED_KEPT, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
-from mailprobe.storage.sqlite import accounts, database_thread, key_lookup, retention
+from mailprobe.storage.sql import retention
+from mailprobe.storage.sqlite import accounts, database_thread, key_lookup
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, output_of, report
 from tests.storage.fixed_clock import (

@@ -1,13 +1,10 @@
-"""Transactions of lists, in the SQL that SQLite and PostgreSQL share.
-
-An executor passes its connection as a `ListDatabase`. Statements name their values `:name`.
-"""
+"""Transactions of lists."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from mailprobe.storage.checks import paced_until
 from mailprobe.storage.columns import instant, is_test, micros
@@ -47,10 +44,7 @@ from mailprobe.storage.lists.records import (
     ListClaim,
     StoredList,
 )
-from mailprobe.storage.records import Caller
-
-Row = tuple[Any, ...]
-Values = Mapping[str, Any]
+from mailprobe.storage.sql.database import Database, Row, Values
 
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
@@ -65,23 +59,9 @@ DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
 FREE = "(lease_until IS NULL OR lease_until <= :now)"
 
 
-class ListDatabase(Protocol):
-    """A transaction of either database."""
-
-    FOR_UPDATE: str  # the ending of a SELECT that locks its rows
-
-    def all(self, statement: str, values: Values) -> list[Row]: ...
-    def change(self, statement: str, values: Values) -> int:
-        """Run a statement; return the number of rows that it changed."""
-
-    def lock_claims(self) -> None:
-        """Let no other transaction claim chunks until this one has ended."""
-
-    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...
-
-
-def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
+def create(db: Database, command: CreateList) -> StoredList:
     """Insert a list without rows. Raises ListLimitReached, ListRateExceeded."""
+    now = db.now()
     order, caller = command.order, command.caller
     values = {"account": caller.account.id, "key": caller.key.id}
     ((account, paced),) = db.all(
@@ -111,13 +91,13 @@ def create(db: ListDatabase, now: datetime, command: CreateList) -> StoredList:
         " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, '', '', NULL, 0)",
         {"id": order.id, "place": LAST_PLACE},
     )
-    made = find(db, now, FindList(order.id))
+    made = find(db, FindList(order.id))
     assert made
     return made
 
 
 def _check_bounds(
-    db: ListDatabase, now: datetime, account: int, paced: datetime | None, bounds: ListBounds
+    db: Database, now: datetime, account: int, paced: datetime | None, bounds: ListBounds
 ) -> None:
     """Raise ListLimitReached or ListRateExceeded; else count one more list. The account is locked."""
     ((kept, active),) = db.all(
@@ -137,12 +117,13 @@ def _check_bounds(
     )
 
 
-def add_chunks(db: ListDatabase, now: datetime, command: AddChunks) -> bool:
+def add_chunks(db: Database, command: AddChunks) -> bool:
     """Add chunks to a list that is loading; False if it is not. Raises ListRoomExceeded.
 
     They are due at once, so that no transaction has to change all of a list; they are
     claimed when the list runs. The account is locked before the list, as by all that lock both.
     """
+    now = db.now()
     which = {"id": command.list_id}
     for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
         db.all(f"SELECT number FROM accounts WHERE number = {int(account)}{db.FOR_UPDATE}", {})
@@ -175,11 +156,12 @@ def add_chunks(db: ListDatabase, now: datetime, command: AddChunks) -> bool:
     return True
 
 
-def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList | None:
+def change(db: Database, command: ChangeList) -> StoredList | None:
     """Change the state of a list, and what else is given; None if its state is another.
 
     Raises IdempotencyInProgress.
     """
+    now = db.now()
     states = ", ".join(f"'{state}'" for state in command.before)
     ended_at = micros(now) if command.state in ENDED else None
     values = {
@@ -208,13 +190,13 @@ def change(db: ListDatabase, now: datetime, command: ChangeList) -> StoredList |
         if not loaded.addresses:
             _make_last_due(db, now, command.list_id)
     pause_of_revoked(db, "id = :id", values)
-    made = find(db, now, FindList(command.list_id))
+    made = find(db, FindList(command.list_id))
     if made is not None and command.answer is not None:
         _keep_answer(db, command.answer(made))
     return made
 
 
-def pause_of_revoked(db: ListDatabase, which: str, values: Values) -> None:
+def pause_of_revoked(db: Database, which: str, values: Values) -> None:
     """Pause lists that run by a key that was revoked."""
     db.change(
         "UPDATE lists SET state = 'paused', cause = :revoked"
@@ -224,12 +206,12 @@ def pause_of_revoked(db: ListDatabase, which: str, values: Values) -> None:
     )
 
 
-def pause_of_key(db: ListDatabase, key_id: str) -> None:
+def pause_of_key(db: Database, key_id: str) -> None:
     """Pause the lists that run by a key, if it was revoked."""
     pause_of_revoked(db, "key = (SELECT number FROM keys WHERE id = :key)", {"key": key_id})
 
 
-def _keep_answer(db: ListDatabase, first: EncryptedFirst) -> None:
+def _keep_answer(db: Database, first: EncryptedFirst) -> None:
     """Store the answer to a running request. Raises IdempotencyInProgress if another has begun."""
     record = first.idempotency
     kept = db.change(
@@ -245,7 +227,7 @@ def _keep_answer(db: ListDatabase, first: EncryptedFirst) -> None:
         raise IdempotencyInProgress
 
 
-def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
+def _make_last_due(db: Database, now: datetime, list_id: str) -> None:
     db.change(
         "UPDATE list_chunks SET due_at = :now"
         " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place = :place",
@@ -253,7 +235,7 @@ def _make_last_due(db: ListDatabase, now: datetime, list_id: str) -> None:
     )
 
 
-def find(db: ListDatabase, _: datetime, command: FindList) -> StoredList | None:
+def find(db: Database, command: FindList) -> StoredList | None:
     """Return the list, or None."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
@@ -261,7 +243,7 @@ def find(db: ListDatabase, _: datetime, command: FindList) -> StoredList | None:
     return _list_of(rows[0]) if rows else None
 
 
-def list_lists(db: ListDatabase, _: datetime, command: ListLists) -> list[StoredList]:
+def list_lists(db: Database, command: ListLists) -> list[StoredList]:
     """Return the lists of an account, newest first."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
@@ -290,8 +272,9 @@ def _list_of(row: Row) -> StoredList:
 # claims
 
 
-def is_due(db: ListDatabase, now: datetime) -> bool:
+def is_due(db: Database, _: ClaimChunks) -> bool:
     """Whether a chunk is due; the limits are checked by the claim."""
+    now = db.now()
     rows = db.all(
         "SELECT 1 FROM lists WHERE state = 'running' AND EXISTS (SELECT 1 FROM list_chunks"
         f" WHERE list = lists.number AND due_at <= :now AND {FREE}) LIMIT 1",
@@ -300,14 +283,15 @@ def is_due(db: ListDatabase, now: datetime) -> bool:
     return bool(rows) or bool(_holders_gone(db))
 
 
-def _holders_gone(db: ListDatabase) -> list[str]:
+def _holders_gone(db: Database) -> list[str]:
     """Return the holders of claims whose processes have ended."""
     rows = db.all("SELECT DISTINCT holder FROM list_chunks WHERE holder IS NOT NULL", {})
     return [holder for (holder,) in rows if is_gone(holder)]
 
 
-def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[EncryptedListClaim]:
+def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
     """Claim due chunks, accounts in turn."""
+    now = db.now()
     db.lock_claims()
     for holder in _holders_gone(db):
         db.change(
@@ -338,7 +322,7 @@ def claim(db: ListDatabase, now: datetime, command: ClaimChunks) -> list[Encrypt
 
 
 def _claim(
-    db: ListDatabase, until: int, holder: str | None, number: int, place: int
+    db: Database, until: int, holder: str | None, number: int, place: int
 ) -> EncryptedListClaim:
     which = {"list": number, "place": place, "until": until, "holder": holder}
     db.change(
@@ -358,8 +342,9 @@ def _claim(
     return ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret
 
 
-def extend(db: ListDatabase, now: datetime, command: ExtendChunk) -> bool:
+def extend(db: Database, command: ExtendChunk) -> bool:
     """Let the claim end later; False if it has ended, or the list is not running any more."""
+    now = db.now()
     values = {
         **_claimed(command.claim), "now": micros(now),
         "until": micros(now + timedelta(seconds=command.lease_s)),
@@ -383,7 +368,7 @@ def _claimed(claim: ListClaim) -> dict[str, Any]:
     return {"id": claim.list.id, "place": claim.chunk.place, "fence": claim.fence}
 
 
-def release(db: ListDatabase, _: datetime, command: ReleaseChunk) -> bool:
+def release(db: Database, command: ReleaseChunk) -> bool:
     """End a claim; the chunk is due again. False if another claim followed."""
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
     return bool(
@@ -395,7 +380,7 @@ def release(db: ListDatabase, _: datetime, command: ReleaseChunk) -> bool:
     )
 
 
-def record(db: ListDatabase, now: datetime, part: ChunkPart) -> bool:
+def record(db: Database, now: datetime, part: ChunkPart) -> bool:
     """Store results of a claimed chunk; False, and nothing is stored, if another claim followed.
 
     The row of the list is locked first, as by all that change both.
@@ -436,7 +421,7 @@ def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
     return {status: count for status, count in counts.items() if count}
 
 
-def _any_due(db: ListDatabase, part: ChunkPart) -> bool:
+def _any_due(db: Database, part: ChunkPart) -> bool:
     """Whether a chunk of the list waits for its turn, or is claimed."""
     rows = db.all(
         "SELECT 1 FROM list_chunks WHERE list = (SELECT number FROM lists WHERE id = :id)"
@@ -446,12 +431,13 @@ def _any_due(db: ListDatabase, part: ChunkPart) -> bool:
     return bool(rows)
 
 
-def record_part(db: ListDatabase, now: datetime, command: RecordPart) -> bool:
+def record_part(db: Database, command: RecordPart) -> bool:
     """Store results of a claimed chunk; see `record`."""
+    now = db.now()
     return record(db, now, command.part)
 
 
-def begin_pass(db: ListDatabase, _: datetime, command: BeginPass) -> bool:
+def begin_pass(db: Database, command: BeginPass) -> bool:
     """Make chunks due again, and end the claim of the last; False if there is nothing to do."""
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
     found = db.all(
@@ -480,7 +466,7 @@ def begin_pass(db: ListDatabase, _: datetime, command: BeginPass) -> bool:
 # reading and deleting
 
 
-def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[ListChunk]:
+def read_chunks(db: Database, command: ReadChunks) -> list[ListChunk]:
     """Return chunks with rows, in order."""
     rows = db.all(
         "SELECT place, units, list_chunks.rows, results FROM list_chunks"
@@ -491,7 +477,7 @@ def read_chunks(db: ListDatabase, _: datetime, command: ReadChunks) -> list[List
     return [ListChunk(*row) for row in rows]
 
 
-def read_results(db: ListDatabase, _: datetime, command: ReadResults) -> list[tuple[int, str]]:
+def read_results(db: Database, command: ReadResults) -> list[tuple[int, str]]:
     """Return the results of some chunks."""
     which = {f"place{number}": place for number, place in enumerate(command.places)}
     if not which:
@@ -504,19 +490,19 @@ def read_results(db: ListDatabase, _: datetime, command: ReadResults) -> list[tu
     return [(place, results) for place, results in rows]
 
 
-def read_columns(db: ListDatabase, _: datetime, command: ReadColumns) -> tuple[str, ...]:
+def read_columns(db: Database, command: ReadColumns) -> tuple[str, ...]:
     """Return the names of a list's columns."""
     rows = db.all("SELECT columns FROM lists WHERE id = :id", {"id": command.list_id})
     return tuple(json.loads(rows[0][0])) if rows else ()
 
 
-def delete(db: ListDatabase, _: datetime, command: DeleteList) -> bool:
+def delete(db: Database, command: DeleteList) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
     found = _locked(db, "id = :id", {"id": command.list_id})
     return not found or _delete(db, found[0])
 
 
-def _locked(db: ListDatabase, which: str, values: Values) -> list[int]:
+def _locked(db: Database, which: str, values: Values) -> list[int]:
     """Lock a list that is to be deleted; return its number, if there is one.
 
     No chunk is deleted while a claim chooses. The list is locked before its chunks,
@@ -527,7 +513,7 @@ def _locked(db: ListDatabase, which: str, values: Values) -> list[int]:
     return [number for (number,) in rows]
 
 
-def _delete(db: ListDatabase, number: int) -> bool:
+def _delete(db: Database, number: int) -> bool:
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list LIMIT :most"
     changed = db.change(
@@ -539,7 +525,7 @@ def _delete(db: ListDatabase, number: int) -> bool:
     return True
 
 
-def drop_ended(db: ListDatabase, tier: str, since: int) -> bool:
+def drop_ended(db: Database, tier: str, since: int) -> bool:
     """Delete some chunks of a list of this tier that ended before; whether there may be more."""
     found = _locked(
         db,
@@ -551,10 +537,10 @@ def drop_ended(db: ListDatabase, tier: str, since: int) -> bool:
     return bool(found)
 
 
-def drop_unloaded(db: ListDatabase, now: datetime) -> bool:
+def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
     found = _locked(
-        db, "state = 'loading' AND created_at < :since", {"since": micros(now - LOADING_MAX)}
+        db, "state = 'loading' AND created_at < :since", {"since": micros(db.now() - LOADING_MAX)}
     )
     for number in found:
         _delete(db, number)

@@ -18,7 +18,6 @@ from mailprobe.storage.commands import (
 )
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
 from mailprobe.storage.lists.records import ChunkPart
-from mailprobe.storage.memory.outbox import MemoryOutbox
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
@@ -30,6 +29,7 @@ from mailprobe.storage.records import (
     UsageRow,
     units_of,
 )
+from tests.storage.ledger.outbox import ModelOutbox
 
 R = TypeVar("R")
 
@@ -41,7 +41,7 @@ class _Lease:
     until: datetime
 
 
-class MemoryUsage(MemoryOutbox):
+class ModelUsage(ModelOutbox):
     """The layer of windows, reservations, counters and rows; billable counts go to the outbox."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

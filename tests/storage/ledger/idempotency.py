@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.memory.accounts import MemoryAccounts
 from mailprobe.storage.records import IdempotencyRecord
+from tests.storage.ledger.accounts import ModelAccounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _KeptRecord:
         return self.answer is None and self.lease_until > lease_max
 
 
-class MemoryIdempotency(MemoryAccounts):
+class ModelIdempotency(ModelAccounts):
     """The layer of requests that run at most once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

@@ -12,12 +12,12 @@ from mailprobe.storage.commands import (
     MessageAttempted,
 )
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
-from mailprobe.storage.memory.claim_queue import ClaimQueue
-from mailprobe.storage.memory.idempotency import MemoryIdempotency
 from mailprobe.storage.records import EPOCH, Account, OutboxMessage, message_id
+from tests.storage.ledger.claim_queue import ClaimQueue
+from tests.storage.ledger.idempotency import ModelIdempotency
 
 
-class MemoryOutbox(MemoryIdempotency):
+class ModelOutbox(ModelIdempotency):
     """The layer of messages to external parties."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

@@ -9,11 +9,9 @@ from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.commands import (
     ChangeAccount,
     CreateAccount,
-    CreateFirstAccount,
     CreateKey,
     EncryptedFirst,
     FindAccount,
-    FindAccountOfCustomer,
     FindCaller,
     ListAccounts,
     ListKeys,
@@ -27,7 +25,7 @@ from mailprobe.storage.records import (
 )
 
 
-class MemoryAccounts:
+class ModelAccounts:
     """The lowest layer of the memory store, on which all others are built."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -41,23 +39,11 @@ class MemoryAccounts:
         self._accounts[account.id] = account
         return account
 
-    def create_first_account(self, command: CreateFirstAccount) -> Account | None:
-        if self._accounts:
-            return None
-        account = self.create_account(CreateAccount(command.email, command.tier))
-        for each in command.key_commands(account.id):
-            self.create_key(each)
-        return account
-
     def account(self, command: FindAccount) -> Account | None:
         return self._accounts.get(command.account_id)
 
     def accounts(self, command: ListAccounts) -> list[Account]:
         return list(self._accounts.values())
-
-    def account_of_customer(self, command: FindAccountOfCustomer) -> Account | None:
-        accounts = self._accounts.values()
-        return next((one for one in accounts if one.customer_id == command.customer_id), None)
 
     def change_account(self, command: ChangeAccount) -> Account | None:
         if command.account_id not in self._accounts:

@@ -29,8 +29,6 @@ from mailprobe.storage.commands import (
     ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
-from mailprobe.storage.memory.claim_queue import ClaimQueue
-from mailprobe.storage.memory.usage import MemoryUsage
 from mailprobe.storage.periods import FOREVER
 from mailprobe.storage.records import (
     Attempt,
@@ -43,6 +41,8 @@ from mailprobe.storage.records import (
     new_job,
     state_with_result,
 )
+from tests.storage.ledger.claim_queue import ClaimQueue
+from tests.storage.ledger.usage import ModelUsage
 
 R = TypeVar("R")
 
@@ -61,7 +61,7 @@ class _Job:
         return "verify" if self.job.state == "pending" else "deliver"
 
 
-class MemoryJobs(MemoryUsage):
+class ModelJobs(ModelUsage):
     """The layer of jobs."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

@@ -1,1 +1,0 @@
-"""The store in dictionaries: the readable specification of the others."""

@@ -1,0 +1,132 @@
+"""Transactions of accounts and keys."""
+
+from datetime import datetime
+from uuid import uuid4
+
+from mailprobe.storage.columns import (
+    ACCOUNT_COLUMNS,
+    ACCOUNT_FIELDS,
+    KEY_COLUMNS,
+    account_of,
+    column,
+    key_of,
+    micros,
+)
+from mailprobe.storage.commands import (
+    ChangeAccount,
+    CreateAccount,
+    CreateFirstAccount,
+    CreateKey,
+    FindAccount,
+    FindAccountOfCustomer,
+    ListAccounts,
+    ListKeys,
+    RevokeKey,
+)
+from mailprobe.storage.records import Account, Key
+from mailprobe.storage.sql import lists
+from mailprobe.storage.sql.database import Database, NotUnique
+
+
+def create_account(db: Database, command: CreateAccount) -> Account:
+    """Insert an account with a new UUID."""
+    account = Account(str(uuid4()), command.email, command.tier, db.now())
+    places = ", ".join(f":{name}" for name in ACCOUNT_FIELDS)
+    db.change(
+        f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
+        {name: column(getattr(account, name)) for name in ACCOUNT_FIELDS},
+    )
+    return account
+
+
+def create_first_account(db: Database, command: CreateFirstAccount) -> Account | None:
+    """Insert an account with its keys; None if there is an account."""
+    db.lock_accounts()
+    if db.all("SELECT 1 FROM accounts LIMIT 1", {}):
+        return None
+    account = create_account(db, CreateAccount(command.email, command.tier))
+    ((number,),) = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account.id})
+    for each in command.key_commands(account.id):
+        insert_key(db, number, new_key(each, account.created_at), each.sha256)
+    return account
+
+
+def find_account(db: Database, command: FindAccount) -> Account | None:
+    """Return the account, or None."""
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = :id", {"id": command.account_id}
+    )
+    return account_of(rows[0]) if rows else None
+
+
+def list_accounts(db: Database, _: ListAccounts) -> list[Account]:
+    """Return all accounts, oldest first."""
+    rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number", {})
+    return [account_of(row) for row in rows]
+
+
+def account_of_customer(db: Database, command: FindAccountOfCustomer) -> Account | None:
+    """Return the account with this customer id, or None."""
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = :id",
+        {"id": command.customer_id},
+    )
+    return account_of(rows[0]) if rows else None
+
+
+def change_account(db: Database, command: ChangeAccount) -> Account | None:
+    """Set the named fields; None if there is no such account. Raises ValueError for a taken customer_id."""
+    if command.changes:
+        sets = ", ".join(f"{name} = :{name}" for name in command.changes)  # see check_changes()
+        values = {name: column(value) for name, value in command.changes.items()}
+        try:
+            db.change(
+                f"UPDATE accounts SET {sets} WHERE id = :id", {**values, "id": command.account_id}
+            )
+        except NotUnique:
+            raise ValueError("another account has this customer_id") from None
+    return find_account(db, FindAccount(command.account_id))
+
+
+def new_key(command: CreateKey, now: datetime) -> Key:
+    """Return the key with a new UUID."""
+    return Key(str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now)
+
+
+def insert_key(db: Database, account: int, key: Key, sha256: str) -> None:
+    """Insert a key of the account with this number. Raises NotUnique for a known hash."""
+    db.change(
+        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at)"
+        " VALUES (:id, :account, :kind, :label, :prefix, :sha256, :created_at)",
+        {
+            "id": key.id,
+            "account": account,
+            "kind": key.kind,
+            "label": key.label,
+            "prefix": key.prefix,
+            "sha256": sha256,
+            "created_at": micros(key.created_at),
+        },
+    )
+
+
+def list_keys(db: Database, command: ListKeys) -> list[Key]:
+    """Return the account's active keys, oldest first."""
+    rows = db.all(
+        f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
+        " WHERE accounts.id = :id AND revoked_at IS NULL ORDER BY keys.number",
+        {"id": command.account_id},
+    )
+    return [key_of(row) for row in rows]
+
+
+def revoke_key(db: Database, command: RevokeKey) -> bool:
+    """Revoke an active key, and pause its lists; False if the account has none with this id."""
+    of_account = " AND account = (SELECT number FROM accounts WHERE id = :account)"
+    revoked = db.change(
+        "UPDATE keys SET revoked_at = :now WHERE id = :key AND revoked_at IS NULL"
+        + (of_account if command.account_id is not None else ""),
+        {"now": micros(db.now()), "key": command.key_id, "account": command.account_id},
+    )
+    lists.pause_of_key(db, command.key_id)
+    return bool(revoked)

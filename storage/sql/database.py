@@ -1,0 +1,46 @@
+"""A transaction of either database, as the shared statements use it.
+
+Statements name their values `:name`. What a database needs more than the other, such as
+locks of rows, is a piece of SQL here that is empty in the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from mailprobe.storage.records import Caller
+
+Row = tuple[Any, ...]
+Values = Mapping[str, Any]
+
+
+class NotUnique(Exception):
+    """A statement would have stored a value twice that may be stored once."""
+
+
+class Database(Protocol):
+    """A transaction."""
+
+    FOR_UPDATE: str  # the ending of a SELECT that locks its rows
+    SKIP_LOCKED: str  # the same, without the rows that another transaction has locked
+
+    def now(self) -> datetime:
+        """Return the store's clock; call it only after the locks are acquired."""
+
+    def all(self, statement: str, values: Values) -> list[Row]: ...
+    def change(self, statement: str, values: Values) -> int:
+        """Run a statement; return the number of rows that it changed. Raises NotUnique."""
+
+    def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        """Run a statement with each of these values."""
+
+    def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
+        """Delete at most so many rows, none that another transaction has locked; return how many."""
+
+    def lock_accounts(self) -> None:
+        """Let no other transaction insert an account until this one has ended."""
+
+    def lock_claims(self) -> None:
+        """Let no other transaction claim chunks until this one has ended."""
+
+    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...

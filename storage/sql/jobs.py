@@ -1,0 +1,56 @@
+"""Extending a claim of a job, and reading jobs; the other transactions are each database's own."""
+
+from datetime import timedelta
+
+from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs
+from mailprobe.storage.records import Attempt, Job
+from mailprobe.storage.sql.database import Database
+
+JOBS = f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
+
+
+def extend(db: Database, command: ExtendClaim) -> bool:
+    """Let the claim end `lease_s` from now; False if it has ended."""
+    now = db.now()
+    extended = db.change(
+        "UPDATE jobs SET lease_until = :until"
+        " WHERE id = :id AND fence = :fence AND lease_until > :now",
+        {
+            "until": micros(now + timedelta(seconds=command.lease_s)),
+            "id": command.claim.job.id,
+            "fence": command.claim.fence,
+            "now": micros(now),
+        },
+    )
+    return bool(extended)
+
+
+def find(db: Database, command: FindJob) -> Job | None:
+    """Return the job, or None."""
+    rows = db.all(f"{JOBS} WHERE jobs.id = :id", {"id": command.job_id})
+    return job_of(rows[0]) if rows else None
+
+
+def list_jobs(db: Database, command: ListJobs) -> list[Job]:
+    """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
+    conditions = {
+        "jobs.account = (SELECT number FROM accounts WHERE id = :account)": command.account_id,
+        "jobs.state = :state": command.state,
+    }
+    asked = [words for words, value in conditions.items() if value is not None]
+    rows = db.all(
+        f"{JOBS} WHERE {' AND '.join(asked) or 'true'} ORDER BY jobs.number DESC LIMIT :limit",
+        {"account": command.account_id, "state": command.state, "limit": command.limit},
+    )
+    return [job_of(row) for row in rows]
+
+
+def list_attempts(db: Database, command: ListAttempts) -> list[Attempt]:
+    """Return the job's attempts in the order they were logged."""
+    rows = db.all(
+        "SELECT job_attempts.number, at, took_ms, status, error"
+        " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = :id ORDER BY place",
+        {"id": command.job_id},
+    )
+    return [attempt_of(row) for row in rows]

@@ -1,0 +1,132 @@
+"""Retention: what both databases delete, a bounded number of rows in each transaction.
+
+Rows that another transaction is changing are left for the next run, so that no request waits.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import (
+    IDEMPOTENCY_KEPT_MAX,
+    LEASES_MAX,
+    MESSAGES_KEPT_MAX,
+    RECEIVERS_KEPT,
+    SETTLED_KEPT,
+    WAITS_MAX,
+    WINDOW,
+)
+from mailprobe.storage.periods import kept_since
+from mailprobe.storage.records import Tier
+from mailprobe.storage.sql import lists
+from mailprobe.storage.sql.database import Database
+
+TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
+JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
+Drop = Callable[[Database], bool]  # whether there may be more
+Part = tuple[Any, int]  # of a reservation's settlement
+
+OF_TIER = "account IN (SELECT number FROM accounts WHERE tier = :tier)"
+ENDED = (
+    ("reservations", "lease_until <= :at"),
+    ("idempotency_records", "keep_until <= :at"),
+    ("idempotency_records", "answer IS NULL AND lease_until <= :at"),
+    ("ended_sessions", "until <= :at"),
+    ("connection_leases", "until <= :at"),
+)
+KEYS = (  # SQLite would reuse the highest number: that key stays
+    f"{OF_TIER} AND revoked_at < :at"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND NOT EXISTS (SELECT 1 FROM lists WHERE lists.key = keys.number)"
+    " AND number < (SELECT max(number) FROM keys)"
+)
+# Instants that a clock wrote that was ahead are corrected.
+RECLAIMED = (
+    "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE connection_leases SET until = :lease WHERE until > :lease",
+    "UPDATE list_chunks SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait",
+    "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
+    "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
+    *(
+        f"UPDATE outbox SET {change} WHERE kind = '{kind}' AND {which}"
+        for kind in MESSAGES_KEPT_MAX
+        for change, which in (
+            ("lease_until = :lease", "due_at IS NOT NULL AND lease_until > :lease"),
+            ("due_at = :wait", "due_at > :wait"),
+        )
+    ),
+)
+
+
+def latest(now: datetime) -> dict[str, int]:
+    """Return the values of RECLAIMED: the latest instants that a right clock writes."""
+    return {
+        "now": micros(now),
+        "soon": micros(now + WINDOW),
+        "lease": micros(now + LEASES_MAX),
+        "wait": micros(now + WAITS_MAX),
+        "keep": micros(now + IDEMPOTENCY_KEPT_MAX),
+    }
+
+
+def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
+    """Return the deletions; each removes at most TIDIED_MAX rows."""
+    at = micros(now)
+    acts = [partial(drop, table=table, which=which, at=at) for table, which in ENDED]
+    acts.append(partial(drop, table="rate_windows", which="at <= :at", at=micros(now - WINDOW)))
+    acts.append(
+        partial(drop, table="receivers", which="tried_at <= :at", at=micros(now - RECEIVERS_KEPT))
+    )
+    several: list[Drop] = [*acts, lists.drop_unloaded]
+    for tier, days in retention_days.items():
+        since = micros(kept_since(now, days))
+        which = f"{OF_TIER} AND minute < :at"
+        several.append(partial(drop, table="refusals", which=which, at=since, tier=tier))
+        several.append(partial(_drop_jobs, tier=tier, since=since))
+        several.append(partial(lists.drop_ended, tier=tier, since=since))
+        several.append(partial(drop, table="keys", which=KEYS, at=since, tier=tier))
+    for kind, kept in MESSAGES_KEPT_MAX.items():
+        which = "kind = :kind AND due_at IS NULL AND made_at <= :at"
+        several.append(partial(drop, table="outbox", which=which, at=micros(now - kept), kind=kind))
+    return several
+
+
+def drop(db: Database, *, table: str, which: str, **values: Any) -> bool:
+    """Delete some rows; return whether there may be more."""
+    return db.delete_some(table, which, values, TIDIED_MAX) == TIDIED_MAX
+
+
+def _drop_jobs(db: Database, *, tier: Tier, since: int) -> bool:
+    """Delete some ended jobs with their attempts."""
+    rows = db.all(
+        f"SELECT number FROM jobs WHERE {OF_TIER} AND ended_at < :since LIMIT :most{db.SKIP_LOCKED}",
+        {"tier": tier, "since": since, "most": JOBS_TIDIED_MAX},
+    )
+    jobs = [{"job": number} for (number,) in rows]
+    db.change_each("DELETE FROM job_attempts WHERE job = :job", jobs)
+    db.change_each("DELETE FROM jobs WHERE number = :job", jobs)
+    return len(jobs) == JOBS_TIDIED_MAX
+
+
+def drop_settled(db: Database, *, after: Part, now: datetime) -> Part | None:
+    """Delete some settlements that are older than SETTLED_KEPT, beginning behind `after`.
+
+    Return the part to continue behind; None if there was nothing to change.
+    """
+    rows = db.all(
+        "SELECT reservation, part, at FROM settlements"
+        " WHERE (reservation, part) > (:reservation, :part) ORDER BY reservation, part LIMIT :most",
+        {"reservation": after[0], "part": after[1], "most": TIDIED_MAX},
+    )
+    until, latest = micros(now - SETTLED_KEPT), micros(now)
+    one = " WHERE reservation = :reservation AND part = :part"
+    old = [{"reservation": id, "part": part} for id, part, at in rows if at <= until]
+    ahead = [
+        {"reservation": id, "part": part, "now": latest} for id, part, at in rows if at > latest
+    ]
+    db.change_each(f"DELETE FROM settlements{one}", old)
+    db.change_each(f"UPDATE settlements SET at = :now{one}", ahead)
+    return rows[-1][:2] if old or ahead else None

@@ -1,0 +1,18 @@
+"""Transactions of browser sessions that were signed out before their cookies end."""
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.sessions import EndSession, HasSessionEnded
+from mailprobe.storage.sql.database import Database
+
+
+def end(db: Database, command: EndSession) -> None:
+    """See SessionStore.end_session."""
+    db.change(
+        "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING",
+        {"id": command.id, "until": micros(command.until)},
+    )
+
+
+def has_ended(db: Database, command: HasSessionEnded) -> bool:
+    """See SessionStore.has_session_ended."""
+    return bool(db.all("SELECT 1 FROM ended_sessions WHERE id = :id", {"id": command.id}))

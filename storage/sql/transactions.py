@@ -1,0 +1,64 @@
+"""The shared transactions by their commands; each database adds its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mailprobe.storage import commands
+from mailprobe.storage import reputation as reputation_commands
+from mailprobe.storage import sessions as session_commands
+from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, reputation, sessions, usage
+from mailprobe.storage.sql.database import Database
+
+Transaction = Callable[[Database, Any], Any]
+
+WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
+    [
+        commands.CreateAccount.run_by(accounts.create_account),
+        commands.CreateFirstAccount.run_by(accounts.create_first_account),
+        commands.ChangeAccount.run_by(accounts.change_account),
+        commands.RevokeKey.run_by(accounts.revoke_key),
+        list_commands.CreateList.run_by(lists.create),
+        list_commands.AddChunks.run_by(lists.add_chunks),
+        list_commands.ChangeList.run_by(lists.change),
+        list_commands.ExtendChunk.run_by(lists.extend),
+        list_commands.ReleaseChunk.run_by(lists.release),
+        list_commands.BeginPass.run_by(lists.begin_pass),
+        list_commands.RecordPart.run_by(lists.record_part),
+        list_commands.DeleteList.run_by(lists.delete),
+        commands.ExtendClaim.run_by(jobs.extend),
+        commands.ExtendMessage.run_by(outbox.extend),
+        commands.MessageAttempted.run_by(outbox.attempted),
+        commands.ReturnConnections.run_by(leases.return_all),
+        reputation_commands.CountReputation.run_by(reputation.count),
+        session_commands.EndSession.run_by(sessions.end),
+    ]
+)
+READS: dict[type[StoreCommand[Any]], Transaction] = dict(
+    [
+        commands.FindAccount.run_by(accounts.find_account),
+        commands.ListAccounts.run_by(accounts.list_accounts),
+        commands.FindAccountOfCustomer.run_by(accounts.account_of_customer),
+        commands.ListKeys.run_by(accounts.list_keys),
+        list_commands.FindList.run_by(lists.find),
+        list_commands.ListLists.run_by(lists.list_lists),
+        list_commands.ReadChunks.run_by(lists.read_chunks),
+        list_commands.ReadResults.run_by(lists.read_results),
+        list_commands.ReadColumns.run_by(lists.read_columns),
+        commands.CountDays.run_by(usage.count_days),
+        commands.ListUsage.run_by(usage.list_usage),
+        commands.FindJob.run_by(jobs.find),
+        commands.ListJobs.run_by(jobs.list_jobs),
+        commands.ListAttempts.run_by(jobs.list_attempts),
+        commands.ListMessages.run_by(outbox.list_messages),
+        commands.RevocableConnections.run_by(leases.revocable_connections),
+        reputation_commands.ReadReputation.run_by(reputation.read),
+        session_commands.HasSessionEnded.run_by(sessions.has_ended),
+    ]
+)
+# A claim, and before it whether it would find something: an idle worker must write nothing.
+CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
+    commands.ClaimMessages: (outbox.is_due, outbox.claim),
+    list_commands.ClaimChunks: (lists.is_due, lists.claim),
+}

@@ -1,0 +1,72 @@
+"""A connection to SQLite as the shared statements use it."""
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from mailprobe.storage.records import Caller
+from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
+from mailprobe.storage.sqlite import accounts
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+KEYS = {  # of the tables without a number
+    "connection_leases": "address, holder",
+    "ended_sessions": "id",
+    "rate_windows": "key, at",
+    "receivers": "account, host",
+    "refusals": "account, minute, key, failed_check, place",
+}
+
+
+class SqliteDatabase:
+    """A transaction. SQLite has one writer, so nothing is locked."""
+
+    FOR_UPDATE = SKIP_LOCKED = ""
+
+    def __init__(self, db: sqlite3.Connection, now: datetime) -> None:
+        self._db = db
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now
+
+    def all(self, statement: str, values: Values) -> list[Row]:
+        return self._db.execute(statement, dict(values)).fetchall()
+
+    def change(self, statement: str, values: Values) -> int:
+        try:
+            return self._db.execute(statement, dict(values)).rowcount
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                raise NotUnique from error
+            raise
+
+    def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        self._db.executemany(statement, [dict(each) for each in values])
+
+    def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
+        key = KEYS.get(table, "number")
+        return self.change(
+            f"DELETE FROM {table} WHERE ({key}) IN"
+            f" (SELECT {key} FROM {table} WHERE {which} LIMIT :most)",
+            {**values, "most": most},
+        )
+
+    def lock_accounts(self) -> None:
+        """Nothing is locked."""
+
+    def lock_claims(self) -> None:
+        """Nothing is locked."""
+
+    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
+        return {number: accounts.caller_of_key(self._db, number) for number in numbers}
+
+
+def run(
+    function: Callable[[Database, C], R],
+) -> Callable[[sqlite3.Connection, datetime, C], R]:
+    """Return a shared transaction as one of this database."""
+    return lambda db, now, command: function(SqliteDatabase(db, now), command)

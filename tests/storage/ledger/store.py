@@ -1,0 +1,113 @@
+"""The model as a store: the property tests give the same calls to it and to another store.
+
+It has the commands that these tests make. Each layer knows those below it: accounts,
+idempotency records, the outbox, usage, jobs, and here what needs all of them.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import trio
+
+from mailprobe.storage import commands
+from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
+from mailprobe.storage.encryption import KEY_OCTETS, Cipher
+from mailprobe.storage.periods import FOREVER, kept_since
+from mailprobe.storage.store import Store
+from tests.storage.ledger.jobs import ModelJobs
+
+R = TypeVar("R")
+
+
+class ModelExecutor(ModelJobs):
+    """Runs the commands of a store that lasts until the process ends."""
+
+    async def execute(self, command: StoreCommand[R]) -> R:
+        """Run the command at once."""
+        await trio.lowlevel.checkpoint()
+        result: R = COMMANDS[type(command)](self, command)
+        return result
+
+    def lease_session(self) -> int:
+        return 0
+
+    def apply_retention(self, command: commands.ApplyRetention) -> None:
+        now = self._now()
+        for account in self._accounts.values():
+            if account.tier in command.retention_days:
+                since = kept_since(now, command.retention_days[account.tier])
+                self._drop_rows(account.id, since)
+                self._drop_jobs(account.id, since)
+                self._drop_keys(account.id, since, self._keys_in_use())
+        self._correct_instants(now)
+        self._drop_ended(now)
+        self._drop_messages(now)
+        self._drop_receivers(now)
+        self._drop_idempotency(now)
+
+    def _correct_instants(self, now: datetime) -> None:
+        """Correct the instants that a clock wrote that was ahead."""
+        lease_max, wait_max = now + LEASES_MAX, now + WAITS_MAX
+        for id, lease in self._leases.items():
+            if lease_max < lease.until < FOREVER:  # a job's has no end
+                self._leases[id] = replace(lease, until=lease_max)
+        self._messages.reclaim(lambda message: wait_max, lease_max)
+        self._jobs.reclaim(lambda kept: wait_max if kept.job.tries else now, lease_max)
+        self._reclaim_records(now + IDEMPOTENCY_KEPT_MAX)
+        for key in list(self._keys.values()):
+            if key.revoked_at and key.revoked_at > now + WINDOW:
+                self._keys[key.id] = replace(key, revoked_at=now)
+            if any(at > now + WINDOW for at in self._windows.get(key.id, ())):
+                self._reclaim(key, now)
+
+
+class ModelStore(Store):
+    """A store of its own."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(ModelExecutor(now), Cipher(secrets.token_bytes(KEY_OCTETS)))
+
+
+COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = dict(
+    [
+        commands.CreateAccount.run_by(ModelExecutor.create_account),
+        commands.FindAccount.run_by(ModelExecutor.account),
+        commands.ListAccounts.run_by(ModelExecutor.accounts),
+        commands.ChangeAccount.run_by(ModelExecutor.change_account),
+        commands.CreateKey.run_by(ModelExecutor.create_key),
+        commands.ListKeys.run_by(ModelExecutor.keys),
+        commands.RevokeKey.run_by(ModelExecutor.revoke_key),
+        commands.FindCaller.run_by(ModelExecutor.caller),
+        commands.Reserve[Any].run_by(ModelExecutor.reserve),
+        commands.Extend.run_by(ModelExecutor.extend),
+        commands.Settle.run_by(ModelExecutor.settle),
+        commands.Spend[Any].run_by(ModelExecutor.spend),
+        commands.LogRefusal.run_by(ModelExecutor.log_refusal),
+        commands.ReadLedger.run_by(ModelExecutor.ledger),
+        commands.CountDays.run_by(ModelExecutor.days),
+        commands.ListUsage.run_by(ModelExecutor.usage),
+        commands.BeginIdempotent.run_by(ModelExecutor.begin_idempotent),
+        commands.FinishIdempotent.run_by(ModelExecutor.finish_idempotent),
+        commands.CreateJob[Any].run_by(ModelExecutor.create_job),
+        commands.ClaimJobs.run_by(ModelExecutor.claim_jobs),
+        commands.ExtendClaim.run_by(ModelExecutor.extend_claim),
+        commands.JobVerified.run_by(ModelExecutor.job_verified),
+        commands.JobAttempted.run_by(ModelExecutor.job_attempted),
+        commands.PostponeJob.run_by(ModelExecutor.postpone_job),
+        commands.AbandonJob.run_by(ModelExecutor.abandon_job),
+        commands.FindJob.run_by(ModelExecutor.job),
+        commands.ListJobs.run_by(ModelExecutor.jobs),
+        commands.ListAttempts.run_by(ModelExecutor.attempts),
+        commands.ResendJob.run_by(ModelExecutor.resend_job),
+        commands.EnqueueMessage.run_by(ModelExecutor.enqueue_message),
+        commands.ClaimMessages.run_by(ModelExecutor.claim_messages),
+        commands.ExtendMessage.run_by(ModelExecutor.extend_message),
+        commands.MessageAttempted.run_by(ModelExecutor.message_attempted),
+        commands.ListMessages.run_by(ModelExecutor.messages),
+        commands.ApplyRetention.run_by(ModelExecutor.apply_retention),
+    ]
+)
