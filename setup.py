@@ -1,5 +1,6 @@
-"""Checks the checkout before a build; pyproject.toml says everything else."""
+"""Checks the checkout before a build, and adds what only the build knows; pyproject.toml says the rest."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -17,4 +18,20 @@ if broken:
 # setuptools would put what an earlier build left here into the wheel, moved modules too.
 shutil.rmtree("build/lib", ignore_errors=True)
 
-setup()
+
+def project_urls() -> dict[str, str]:
+    """The pages of the repository that builds a release; its workflow runs with both names set."""
+    server, repository = (os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY"))
+    if not server or not repository:
+        return {}
+    home = f"{server}/{repository}"
+    return {
+        "Source": home,
+        "Documentation": f"{home}/tree/main/docs",
+        "Changelog": f"{home}/blob/main/CHANGELOG.md",
+        "Issues": f"{home}/issues",
+        "Security": f"{home}/security/policy",
+    }
+
+
+setup(project_urls=project_urls())

@@ -1,7 +1,9 @@
 """What the wheel holds: the whole program, in one import package."""
 
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -38,6 +40,32 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
     held = members(wheel)
     assert set(held) == set(expected)
     assert held == expected
+
+
+def test_the_wheel_has_the_licence_and_the_notice(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(metadata).decode().splitlines()
+        folder = f"{metadata.rpartition('/')[0]}/licenses"
+        for name in ("LICENSE", "NOTICE", "api/pages/dashboard/static/vendor/LICENSES.txt"):
+            assert archive.read(f"{folder}/{name}") == (ROOT / name).read_bytes()
+            assert f"License-File: {name}" in lines
+    assert "License-Expression: Apache-2.0" in lines
+    assert "Author: mailprobe contributors" in lines
+
+
+def test_a_release_names_the_repository_that_built_it(checkout: Path, tmp_path: Path) -> None:
+    """Its workflow runs with both names set; elsewhere nobody knows where the source is published."""
+    built_at = {"GITHUB_SERVER_URL": "https://forge.test", "GITHUB_REPOSITORY": "ann/mailprobe"}
+    code = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", code, tmp_path, at=checkout, env=built_at)
+    [source] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        [info] = [name for name in archive.getnames() if re.fullmatch(r"[^/]+/PKG-INFO", name)]
+        file = archive.extractfile(info)
+        assert file is not None
+        lines = file.read().decode().splitlines()
+    assert "Project-URL: Source, https://forge.test/ann/mailprobe" in lines
 
 
 def test_a_source_distribution_builds_the_same_wheel(
