@@ -8,7 +8,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from tests.packaging.conftest import COMMAND_S, ROOT, build_wheel, run
+from tests.packaging.conftest import COMMAND_S, COMMIT, ROOT, build_wheel, run
 
 PACKAGES = ("api", "bench", "engine", "storage")
 
@@ -30,8 +30,9 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
         for path in (checkout / package).rglob("*")
         if path.is_file()
     }
-    for name in ("__init__.py", "py.typed"):
+    for name in ("__init__.py", "release.py", "py.typed"):
         expected[f"mailprobe/{name}"] = (checkout / "mailprobe" / name).read_bytes()
+    expected["mailprobe/commit.txt"] = f"{COMMIT}\n".encode()
     for page in (checkout / "docs").glob("*.md"):  # `api/pages/documents` is a link to them
         expected[f"mailprobe/api/pages/documents/{page.name}"] = page.read_bytes()
     version = wheel.name.split("-")[1]
@@ -73,9 +74,9 @@ def test_a_source_distribution_builds_the_same_wheel(
 ) -> None:
     """It holds files where the checkout has symbolic links."""
     build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
-    run(sys.executable, "-c", build, tmp_path, at=checkout)
+    run(sys.executable, "-c", build, tmp_path, at=checkout, env={"SOURCE_COMMIT": COMMIT})
     [source] = tmp_path.glob("*.tar.gz")
-    assert members(build_wheel(source, tmp_path)) == members(wheel)
+    assert members(build_wheel(source, tmp_path, stated=False)) == members(wheel)
 
 
 def test_a_checkout_without_symbolic_links_says_what_to_do(tmp_path: Path) -> None:
