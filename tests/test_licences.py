@@ -21,6 +21,7 @@ ALLOWED = {
 # imported unchanged. Those of the runtime are in NOTICE.
 IMPORTED = {
     "certifi": "MPL-2.0",
+    "fqdn": "MPL-2.0",
     "hypothesis": "MPL-2.0",
     "orjson": "MPL-2.0",
     "pathspec": "MPL-2.0",

@@ -32,6 +32,7 @@ MAKE = {
     "browser": ".ci/run",  # if there is Chromium, or it runs as root with Debian's packages
     "shots": "by hand",  # makes pictures
     "bench": "by hand",  # a minute of a quiet machine
+    "dist": ".github/workflows/release.yml",  # and by hand: it takes minutes
     "lock": "by hand",  # needs uv and a package index
 }
 GATE = (ROOT / ".ci/run", ROOT / ".ci/private")
