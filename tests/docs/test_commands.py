@@ -171,6 +171,7 @@ def options_of(command: click.Command) -> set[str]:
 
 def test_every_command_and_option_exists() -> None:
     known = {"--help", "--preserve-status", "--data-binary"}  # click's, timeout's and curl's
+    known |= {option for param in mailprobe.params for option in param.opts}
     for name in COMMANDS:
         command = mailprobe.get_command(click.Context(mailprobe), name)
         assert command is not None
