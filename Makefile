@@ -17,7 +17,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test peers clients browser shots check actionlint bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container peers clients browser shots check actionlint bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -75,6 +75,14 @@ peers:
 	@$(MAKE) --no-print-directory tools
 	@tests/peers/install
 	$(BIN)/python -m pytest tests/peers
+
+# The image, built and run by podman, which is installed if there is none: that takes root. Where its
+# base image cannot be had, a stand-in is made of a Python of this machine.
+container:
+	@tests/container/able
+	@$(MAKE) --no-print-directory tools
+	@tests/container/install
+	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/container
 
 # Clients generated from the API's description, in Python and TypeScript, use a running service.
 clients: tools

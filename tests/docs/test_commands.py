@@ -28,6 +28,7 @@ MAKE = {
     "demo": "tests/api/cli/test_demo.py",
     "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # if it runs as root with Debian's packages
+    "container": ".ci/run",  # if it runs as root where podman can
     "clients": ".ci/run",  # if there is Node.js
     "browser": ".ci/run",  # if there is Chromium, or it runs as root with Debian's packages
     "shots": "by hand",  # makes pictures
@@ -170,7 +171,12 @@ def options_of(command: click.Command) -> set[str]:
 
 
 def test_every_command_and_option_exists() -> None:
-    known = {"--help", "--preserve-status", "--data-binary"}  # click's, timeout's and curl's
+    known = {
+        "--help",
+        "--preserve-status",
+        "--data-binary",
+        "--format",
+    }  # click's, timeout's, curl's and podman's
     known |= {option for param in mailprobe.params for option in param.opts}
     for name in COMMANDS:
         command = mailprobe.get_command(click.Context(mailprobe), name)
