@@ -37,6 +37,7 @@ MAKE = {
     "lock": "by hand",  # needs uv and a package index
 }
 GATE = (ROOT / ".ci/run", ROOT / ".ci/private")
+SHELL = {"HOME", "PATH", "PWD"}
 MAY_FAIL = "mailprobe doctor"  # it judges the machine: 1 is an answer
 
 
@@ -161,6 +162,18 @@ def test_every_make_target_exists_and_is_run() -> None:
             assert target in gate | {"setup"}
         elif runner != "by hand":
             assert (ROOT / runner).is_file()
+
+
+def test_a_page_says_what_each_variable_of_its_commands_holds() -> None:
+    """A reader who copies a command knows what to set first; the tests' own setting would hide it."""
+    unknown = {
+        f"{block.page.name}: {name}"
+        for block in blocks_in("sh") + blocks_in("console")
+        for name in re.findall(r"\$([A-Z_]{2,})", block.text)
+        if name not in SHELL
+        and not re.search(rf"(`{name}[`=])|^(export )?{name}=", block.page.read_text("utf-8"), re.M)
+    }
+    assert unknown == set()
 
 
 def options_of(command: click.Command) -> set[str]:
