@@ -16,6 +16,7 @@ from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.deploy.files import (
     COMPOSE,
     COMPOSE_FILE,
+    NGINX_FILE,
     OURS,
     ROOT,
     SERVICES,
@@ -177,6 +178,10 @@ def start_nginx(tmp_path: Path, places: Mapping[str, str], timeout_s: float) -> 
     for name, place in places.items():
         assert f"http://{name}:8080/health" in script
         script = script.replace(f"{name}:8080", place)
+    for ours, theirs in {"/tmp/": f"{tmp_path}/", "/etc/nginx/nginx.conf": str(NGINX_FILE)}.items():
+        assert ours in script
+        script = script.replace(ours, theirs)
+    script = script.replace("$$", "$")  # as compose does
     program = tmp_path / "nginx"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
@@ -194,7 +199,14 @@ AWAY = "127.0.0.1:1"
 def test_nginx_starts_when_one_service_is_healthy(tmp_path: Path, service: ServiceProcess) -> None:
     for first, second in ((service.host, AWAY), (AWAY, service.host), (service.host,) * 2):
         places = {"mailprobe-1": first, "mailprobe-2": second}
-        assert start_nginx(tmp_path, places, START_S) == "-g daemon off;"
+        started = start_nginx(tmp_path, places, START_S)
+        own = f"{tmp_path}/nginx"
+        assert started == f"-c {own}.conf -g daemon off; pid {own}.pid;"
+        paths = (tmp_path / "paths.conf").read_text().splitlines()
+        assert paths[0] == f"client_body_temp_path {tmp_path}/client_body;"
+        text = NGINX_FILE.read_text("utf-8")
+        included = text.replace("\nhttp {", f"\nhttp {{ include {tmp_path}/paths.conf;")
+        assert (tmp_path / "nginx.conf").read_text("utf-8") == included != text
 
 
 def test_nginx_waits_while_no_service_is_healthy(tmp_path: Path) -> None:

@@ -43,12 +43,10 @@ def test_compose_mounts_what_nginx_reads() -> None:
 
 
 def test_an_unprivileged_nginx_can_listen_and_write() -> None:
-    """The paths are those that nginx's packages are built with: /run/nginx.pid, /var/cache/nginx."""
     assert NGINX["user"] == "101:101"
     assert NGINX["sysctls"] == {"net.ipv4.ip_unprivileged_port_start": 0}
-    writable = [line.split(":")[0] for line in NGINX["tmpfs"]]
-    assert writable == ["/run", "/var/cache/nginx"]
-    assert all("mode=1777" in line for line in NGINX["tmpfs"])
+    assert [line.split(":")[0] for line in NGINX["tmpfs"]] == ["/tmp"]  # of mode 1777 everywhere
+    assert "pid /tmp/nginx.pid;" in NGINX["command"][-1]
     assert not re.search(r"^\s*(user|pid|\w+_temp_path) ", TEXT, re.MULTILINE)
 
 
