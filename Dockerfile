@@ -34,7 +34,7 @@ RUN python -m venv --without-pip /opt/mailprobe \
 FROM python:3.13-slim
 # The base image's own tools. The build fails if an installer is left.
 RUN pip uninstall --yes pip \
- && rm -rf /usr/local/lib/python3.13/ensurepip /usr/local/lib/python3.13/idlelib /usr/local/include \
+ && rm -rf /usr/local/lib/python3.*/ensurepip /usr/local/lib/python3.*/idlelib /usr/local/include \
       /usr/local/bin/idle* /usr/local/bin/pydoc* /usr/local/bin/python*-config
 COPY --from=build /opt/mailprobe /opt/mailprobe
 RUN install -d -o 10001 -g 10001 -m 0700 /data
