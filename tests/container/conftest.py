@@ -68,7 +68,8 @@ def image() -> Iterator[str]:
     base = steps("FROM")[-1]
     made = subprocess.run(["tests/container/base", base, python_for(base)], cwd=ROOT)
     assert made.returncode == 0
-    words = ("--format", "docker", "--pull=never", "--network", "host", *limits())
+    # Without kept layers nothing is left of the first stage.
+    words = ("--format", "docker", "--pull=never", "--layers=false", "--network", "host", *limits())
     commit = ("--build-arg", f"SOURCE_COMMIT={COMMIT}")
     podman("build", *words, *commit, "--tag", IMAGE, ".", timeout_s=BUILD_S)
     yield IMAGE
