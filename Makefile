@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/test_pool.py tests/api/http
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Further interpreters that this machine has, of those we support.
@@ -16,7 +17,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test peers clients browser shots check bench format map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container peers clients browser shots check actionlint bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -75,6 +76,14 @@ peers:
 	@tests/peers/install
 	$(BIN)/python -m pytest tests/peers
 
+# The image, built and run by podman, which is installed if there is none: that takes root. Where its
+# base image cannot be had, a stand-in is made of a Python of this machine.
+container:
+	@tests/container/able
+	@$(MAKE) --no-print-directory tools
+	@tests/container/install
+	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/container
+
 # Clients generated from the API's description, in Python and TypeScript, use a running service.
 clients: tools
 	@tests/clients/able
@@ -95,15 +104,40 @@ shots: tools
 bench: tools
 	@$(BIN)/mailprobe bench
 
-check: tools
+check: tools actionlint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
+
+# Reads the workflows as GitHub does. It is a Go program, built once where Go and its modules are.
+actionlint: tools
+	@if [ -x $(BIN)/actionlint ] || GOBIN=$(abspath $(BIN)) go install $(ACTIONLINT) 2>/dev/null; then \
+		echo $(BIN)/actionlint && $(BIN)/actionlint; \
+	else \
+		echo "make check: left out actionlint, which needs Go and its module $(ACTIONLINT)"; \
+	fi
 
 format: tools
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# What a release publishes: the source distribution, the wheel made of it, and the list of all that
+# an installation holds (SBOM, CycloneDX). The commit in them is git's.
+dist: tools
+	rm -rf build dist
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist dist/*.tar.gz
+	@$(MAKE) --no-print-directory sbom
+
+sbom: tools
+	$(PYTHON) -m venv --clear build/installed
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index dist/*.whl
+	build/installed/bin/python -m pip uninstall --quiet --yes setuptools pip
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file dist/mailprobe.cdx.json build/installed/bin/python
 
 # Rewrites the map of files in docs/architecture.md.
 map:

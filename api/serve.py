@@ -33,7 +33,6 @@ from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
 from mailprobe.api.observability import request_context
 from mailprobe.api.observability.exposition import page, serve_page
-from mailprobe.api.observability.logs import release
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
@@ -55,6 +54,7 @@ from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.release import version
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -304,7 +304,7 @@ async def serve_metrics(
         background.start_soon(supervised, metrics.watch, service.load)
         await serve_page(
             lambda: metrics.sample(service.load()),
-            partial(page, counters, release()),
+            partial(page, counters, version()),
             listeners_on(sockets),
             drain=drain,
             task_status=task_status,

@@ -12,9 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mailprobe.engine import *  # noqa: F403
     from mailprobe.engine import __all__ as __all__
+
+    __version__: str
 else:
 
     def __getattr__(name):
+        if name == "__version__":
+            from mailprobe.release import version
+
+            return version()
         from importlib import import_module
 
         if name == "__all__" or not name.startswith("_"):

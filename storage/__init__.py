@@ -1,6 +1,6 @@
 """The storage package: accounts, keys, usage, idempotency records, jobs, messages and leases.
 
-`open_store()` is the only entry point. It imports only the kind of store that is
+`open_store()` is the entry point; `schema_state()` looks at a database without opening it. Each imports only the kind of store that is
 opened: the others would add 10 to 100 ms to every start. Nothing here knows HTTP,
 plans or mail.
 """
@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mailprobe.storage.schema_state import SchemaState
 from mailprobe.storage.store import Store
 from mailprobe.storage.url import is_postgres, shown
 
-__all__ = ["is_postgres", "open_store", "shown"]
+__all__ = ["SchemaState", "is_postgres", "open_store", "schema_state", "shown"]
 
 
 def utc_now() -> datetime:
@@ -55,3 +56,14 @@ async def open_store(
 
         async with open_sqlite(Path(name), secret_key=secret_key, now=now) as file:
             yield file
+
+
+def schema_state(url_or_path: str) -> SchemaState:
+    """Read which schema a database has, without a change to it. Raises as `open_store()` does."""
+    if is_postgres(url_or_path):
+        from mailprobe.storage.postgres.driver.schema import schema_state as of_postgres
+
+        return of_postgres(url_or_path)
+    from mailprobe.storage.sqlite.file import schema_state as of_file
+
+    return of_file(Path(url_or_path))

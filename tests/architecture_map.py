@@ -18,7 +18,8 @@ COLUMN = 30  # where the descriptions begin
 def product_modules() -> list[Path]:
     """Every Python file of the product, relative to the checkout."""
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return [Path("mailprobe/__init__.py"), *sorted(path.relative_to(ROOT) for path in found)]
+    own = sorted((ROOT / "mailprobe").glob("*.py"))
+    return [path.relative_to(ROOT) for path in (*own, *sorted(found))]
 
 
 def first_sentence(path: Path) -> str:

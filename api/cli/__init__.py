@@ -157,8 +157,25 @@ def show(error: click.ClickException) -> None:
         print_error(error.format_message())
 
 
+def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The callback of --version: prints version and commit, and ends the program."""
+    if not wanted or context.resilient_parsing:
+        return
+    from mailprobe.release import commit, version
+
+    click.echo(f"mailprobe, version {version()} (commit {commit()})")
+    context.exit()
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="mailprobe")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Verify email addresses without sending mail."""
 

@@ -1,4 +1,4 @@
-"""`mailprobe migrate`: copies an SQLite database to PostgreSQL."""
+"""`mailprobe migrate`: copies an SQLite database to PostgreSQL, or checks a database's schema."""
 
 import base64
 import os
@@ -19,22 +19,59 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--from", "source", required=True, metavar="PATH", help="The SQLite database.")
-@click.option(
-    "--to", "target", required=True, metavar="URL", help="postgresql://user:password@host/name"
-)
+@click.option("--from", "source", metavar="PATH", help="The SQLite database.")
+@click.option("--to", "target", metavar="URL", help="postgresql://user:password@host/name")
 @click.option(
     "--anew", is_flag=True, help="Delete what an unfinished run has copied, and start over."
 )
 @click.option(
     "--show-key", is_flag=True, help="Print the MAILPROBE_SECRET_KEY that every machine needs."
 )
-def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Say whether a start of this version would migrate the service's database, and change nothing.",
+)
+def migrate(
+    source: str | None, target: str | None, anew: bool, show_key: bool, only_check: bool
+) -> None:
     """Copy accounts, keys, usage and all other data from SQLite to PostgreSQL.
 
     Stop the service first. The SQLite database is never changed. Repeat the command to
     continue an interrupted run. At the end both databases are compared.
+
+    With --check and nothing else, look at the database of the settings: before an upgrade, run it
+    with the new version.
     """
+    if only_check:
+        if source or target or anew or show_key:
+            raise Misuse("--check goes with no other option")
+        _check_schema()
+    elif source and target:
+        _migrate(source, target, anew=anew, show_key=show_key)
+    else:
+        raise Misuse("takes --from and --to, or --check (see mailprobe migrate --help)")
+
+
+def _check_schema() -> None:
+    """Print what a start would do; exits with 1 if it would migrate the database or refuse it."""
+    from mailprobe.api.settings import Settings
+    from mailprobe.storage import schema_state
+    from mailprobe.storage.contract import StoreUnavailable
+
+    try:
+        state = schema_state(Settings.read(os.environ).database)
+    except StoreUnavailable as error:  # StoreBroken is one
+        raise CommandError(str(error)) from error
+    if state.is_newer:
+        raise CommandError(str(state))
+    click.echo(str(state))
+    if state.is_older:
+        sys.exit(1)
+
+
+def _migrate(source: str, target: str, *, anew: bool, show_key: bool) -> None:
     from mailprobe.api.settings import Settings
     from mailprobe.storage import is_postgres, shown
     from mailprobe.storage.contract import StoreBroken, StoreUnavailable

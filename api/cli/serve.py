@@ -243,8 +243,8 @@ def first_commands(url: str) -> tuple[str, str]:
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
     from mailprobe.api.cli.sender.named_sender import missing_sender
-    from mailprobe.api.observability.logs import release
     from mailprobe.api.serve import tools_url_of, url_of
+    from mailprobe.release import version
     from mailprobe.storage import shown
 
     if (notice := missing_sender(settings.engine)) is not None:
@@ -256,7 +256,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     print_error(f"documentation on {settings.docs_url or f'{settings.bind.url}/docs'}")
     by = "" if workers == 1 else f" with {workers} workers"
     print_error(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
-    log.info("started", extra={"version": release(), "workers": workers})
+    log.info("started", extra={"version": version(), "workers": workers})
 
 
 def _load_before_the_fork() -> None:

@@ -15,8 +15,6 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from itertools import islice
 from typing import Any
 
@@ -24,6 +22,7 @@ import msgspec
 
 from mailprobe.api.keys import KINDS, SHOWN_CHARACTERS
 from mailprobe.api.observability.request_context import present
+from mailprobe.release import version
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -152,14 +151,6 @@ def _described(value: Any) -> str:
 # -- fields of every line -------------------------------------------------------------------
 
 
-def release() -> str:
-    """The version that runs."""
-    try:
-        return version_of("mailprobe")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"
-
-
 def belong(_: Any, __: str, event: Event) -> Event:
     """Log processor: adds the present request's id and operation."""
     request_context = present()
@@ -231,7 +222,7 @@ class JsonFormatter(logging.Formatter):
 def formatter(*, terminal: bool = False) -> logging.Formatter:
     """Return a formatter for lines of JSON, or for readable lines on a terminal."""
     if not terminal:
-        return JsonFormatter(release(), time.monotonic())
+        return JsonFormatter(version(), time.monotonic())
     return TerminalFormatter(_for_people())
 
 
@@ -251,7 +242,7 @@ def _for_people() -> logging.Formatter:
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             belong,
-            partial(log_age, release(), time.monotonic()),
+            partial(log_age, version(), time.monotonic()),
             cover,
             show,
         ],

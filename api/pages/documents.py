@@ -24,7 +24,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "unknown",
     ),
     "Use": ("api", "dashboard", "sandbox", "verdicts", "callbacks", "tools", "clean", "lists"),
-    "Run": ("settings", "operating", "security", "fleet", "billing", "observability"),
+    "Run": ("settings", "operating", "releasing", "security", "fleet", "billing", "observability"),
     "Understand": ("engine", "architecture", "glossary", "bench", "peers", "lab"),
 }
 

@@ -56,8 +56,11 @@ TABLES = (
 
 # Tables that are not moved: each store's own records, and leases, which expire by themselves.
 LEASES = frozenset({"connection_leases"})
-OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "job_partitions"}) | LEASES
-OF_POSTGRES = frozenset({"store_properties", "migrations"}) | LEASES
+OF_SQLITE = (
+    frozenset({"_sqlite_migrations", "schema_versions", "sqlite_sequence", "job_partitions"})
+    | LEASES
+)
+OF_POSTGRES = frozenset({"store_properties", "migrations", "schema_versions"}) | LEASES
 
 
 def reservation_id(number: int) -> UUID:

@@ -17,7 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mailprobe.release import version as program_version
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -274,8 +276,8 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> None:
     ).fetchone()
     if (tables or _version(db)) and _owner(db) != APPLICATION_ID:
         raise StoreBroken(f"{path} is another program's database")
-    if _version(db) > len(_scripts()):
-        raise StoreBroken(f"{path} was written by a newer version of this program")
+    if (state := _state(db, path)).is_newer:
+        raise StoreBroken(str(state))
     if not tables and (_version(db) or _sibling(path, ".key").exists()):
         raise _emptied_error(path)  # a start creates the key last
 
@@ -300,6 +302,7 @@ def _migrate(db: sqlite3.Connection) -> None:
             f"the file system does not support a write-ahead log (journal mode {mode})"
         )
     if _version(db) == len(_scripts()):
+        _keep_writer(db)
         return
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # ours, before anything is in it
     from sqlite_utils import Database, Migrations  # 0.2 s, and needed once in a file's life
@@ -308,6 +311,45 @@ def _migrate(db: sqlite3.Connection) -> None:
     for number, script in enumerate(_scripts(), 1):
         migrations(name=script.stem)(_step(number, script))
     migrations.apply(Database(db, execute_plugins=False))
+    _keep_writer(db)
+
+
+def _keep_writer(db: sqlite3.Connection) -> None:
+    """Record this program's version for the schema, unless an earlier one brought it."""
+    newest = _newest(db)
+    if newest is None or newest[0] < _version(db):
+        db.execute(VERSIONS)
+        db.execute("INSERT INTO schema_versions VALUES (?, ?)", [_version(db), program_version()])
+
+
+def _newest(db: sqlite3.Connection) -> tuple[int, str] | None:
+    """The newest schema with a recorded version, and that version."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_versions'").fetchone():
+        return None
+    newest: tuple[int, str] | None = db.execute(NEWEST).fetchone()
+    return newest
+
+
+def _state(db: sqlite3.Connection, path: Path) -> SchemaState:
+    found, newest = _version(db), _newest(db)
+    written_by = newest[1] if newest and newest[0] == found else None
+    return SchemaState(str(path), found, len(_scripts()), written_by)
+
+
+def schema_state(path: Path) -> SchemaState:
+    """Read the schema of the file, which is not changed; of none, say so.
+
+    Raises StoreBroken for another program's file, StoreUnavailable.
+    """
+    if not path.exists():
+        return SchemaState(str(path), 0, len(_scripts()))
+    with explain_error(path):
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=OPENING_MS / 1000)) as db:
+            state = _state(db, path)
+            if state.found and _owner(db) != APPLICATION_ID:
+                raise StoreBroken(f"{path} is another program's database")
+            return state
 
 
 def _step(number: int, script: Path) -> Callable[["Database"], None]:

@@ -16,10 +16,12 @@ from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.deploy.files import (
     COMPOSE,
     COMPOSE_FILE,
-    DEPLOY,
+    NGINX_FILE,
     OURS,
     ROOT,
     SERVICES,
+    SINGLE,
+    SINGLE_FILE,
     STOPPING_S,
     environment_of_container,
 )
@@ -31,7 +33,9 @@ KNOWN = {
     "restart", "secrets", "security_opt", "shm_size", "stop_grace_period", "sysctls", "tmpfs",
     "ulimits", "user", "volumes",
 }  # fmt: skip
+FOLDER = COMPOSE_FILE.parent
 NGINX = SERVICES["nginx"]
+[ALONE] = SINGLE["services"].values()
 START_S = 20.0
 NEVER_S = 3.0  # nginx asks once a second
 
@@ -46,14 +50,34 @@ def test_compose_has_all_that_it_refers_to() -> None:
         for volume in each.get("volumes", []):
             source = volume.split(":")[0]
             made = source == "./tls"  # by the operator: the file's head says so
-            assert made or source in COMPOSE["volumes"] or (DEPLOY / source).exists()
+            anonymous = source == volume  # of this container alone
+            assert made or anonymous or source in COMPOSE["volumes"] or (FOLDER / source).exists()
     build = OURS["mailprobe-1"]["build"]
-    assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(ROOT / "Containerfile")
+    assert (FOLDER / build / "Dockerfile").samefile(ROOT / "Dockerfile")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+def test_one_service_needs_no_tls_no_database_and_no_secret(tmp_path: Path) -> None:
+    assert set(SINGLE) == {"name", "services", "volumes"}
+    assert set(ALONE) <= KNOWN - {"secrets", "depends_on", "networks"}
+    given = dict(line.split("=", 1) for line in ALONE["environment"] if "=" in line)
+    settings = Settings.read({**environment_of_container(), **given}, tmp_path)
+    assert (settings.tools_bind, settings.secret_key) == (None, None)
+    assert ALONE["ports"] == [f"127.0.0.1:{settings.bind.port}:{settings.bind.port}"]
+    assert ALONE["volumes"] == ["data:/data", "/tmp"]
+    assert (SINGLE_FILE.parent / ALONE["build"] / "Dockerfile").is_file()
+
+
+def test_uploads_have_room_on_disk() -> None:
+    """tmpfs is memory; and podman knows no owner of one."""
+    for each in (ALONE, *OURS.values()):
+        assert "/tmp" in each["volumes"]
+        assert "tmpfs" not in each
+    assert "uid=" not in COMPOSE_FILE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "alone"])
 def test_a_container_may_do_little(name: str) -> None:
-    each = SERVICES[name]
+    each = SERVICES.get(name, ALONE)
     assert each["read_only"] is True
     assert each["cap_drop"] == ["ALL"]
     assert each["security_opt"] == ["no-new-privileges:true"]
@@ -61,7 +85,7 @@ def test_a_container_may_do_little(name: str) -> None:
     if name != "postgres":
         assert "cap_add" not in each
         assert "mem_limit" in each
-    assert ("ports" in each) == (name == "nginx")
+    assert ("ports" in each) == (name in ("nginx", "alone"))
 
 
 def test_a_service_starts_when_its_database_is_healthy() -> None:
@@ -112,7 +136,7 @@ def test_the_file_of_secrets_is_one_that_the_service_reads(tmp_path: Path) -> No
 
 
 def test_a_stop_waits_for_the_service() -> None:
-    for each in OURS.values():
+    for each in (ALONE, *OURS.values()):
         assert int(each["stop_grace_period"].removesuffix("s")) > STOPPING_S
 
 
@@ -154,6 +178,10 @@ def start_nginx(tmp_path: Path, places: Mapping[str, str], timeout_s: float) -> 
     for name, place in places.items():
         assert f"http://{name}:8080/health" in script
         script = script.replace(f"{name}:8080", place)
+    for ours, theirs in {"/tmp/": f"{tmp_path}/", "/etc/nginx/nginx.conf": str(NGINX_FILE)}.items():
+        assert ours in script
+        script = script.replace(ours, theirs)
+    script = script.replace("$$", "$")  # as compose does
     program = tmp_path / "nginx"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
@@ -171,7 +199,14 @@ AWAY = "127.0.0.1:1"
 def test_nginx_starts_when_one_service_is_healthy(tmp_path: Path, service: ServiceProcess) -> None:
     for first, second in ((service.host, AWAY), (AWAY, service.host), (service.host,) * 2):
         places = {"mailprobe-1": first, "mailprobe-2": second}
-        assert start_nginx(tmp_path, places, START_S) == "-g daemon off;"
+        started = start_nginx(tmp_path, places, START_S)
+        own = f"{tmp_path}/nginx"
+        assert started == f"-c {own}.conf -g daemon off; pid {own}.pid;"
+        paths = (tmp_path / "paths.conf").read_text().splitlines()
+        assert paths[0] == f"client_body_temp_path {tmp_path}/client_body;"
+        text = NGINX_FILE.read_text("utf-8")
+        included = text.replace("\nhttp {", f"\nhttp {{ include {tmp_path}/paths.conf;")
+        assert (tmp_path / "nginx.conf").read_text("utf-8") == included != text
 
 
 def test_nginx_waits_while_no_service_is_healthy(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Containerfile: its steps, what the image contains, and its health check as a real process."""
+"""The Dockerfile: its steps, what the image contains, and its health check as a real process."""
 
 import json
 import re
@@ -20,13 +20,13 @@ from mailprobe.api.health_check import TIMEOUT_S
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.service_process import COMMAND, PATIENCE_S, Place, free_bind, make_place
-from tests.deploy.files import CONTAINERFILE, ROOT, STEPS, environment_of_container, steps
+from tests.deploy.files import DOCKERFILE, ROOT, STEPS, environment_of_container, steps
 
-KNOWN = "FROM WORKDIR COPY RUN ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD"
+KNOWN = "FROM ARG WORKDIR COPY RUN ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-def test_the_containerfile_has_only_known_steps() -> None:
+def test_the_dockerfile_has_only_known_steps() -> None:
     assert {name for name, _ in STEPS} <= set(KNOWN.split())
     assert steps("FROM") == ["python:3.13-slim AS build", "python:3.13-slim"]
 
@@ -43,15 +43,15 @@ def test_what_is_copied_exists_and_is_all_that_a_wheel_is_made_of() -> None:
     [package] = [pattern.rstrip("*") for pattern in packages]
     needed = {package, *(path.name for path in (ROOT / package).iterdir() if path.is_symlink())}
     needed |= {"pyproject.toml", "setup.py", project["project"]["readme"], "requirements.lock"}
-    needed |= {"examples/list.csv"}  # bench/lab has a link to it
+    needed |= {name for name in project["project"]["license-files"] if "/" not in name}
+    needed |= {"examples/list.csv", "docs"}  # bench/lab and api/pages have links to them
     assert set(copied()) == needed
 
 
 def test_only_what_is_copied_is_sent_to_the_builder() -> None:
-    lines = (ROOT / ".containerignore").read_text("utf-8").splitlines()
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == set(copied())
-    assert (ROOT / ".dockerignore").read_bytes() == (ROOT / ".containerignore").read_bytes()
 
 
 # what is in the image
@@ -69,9 +69,9 @@ def test_packages_come_from_the_lock_by_their_hashes_and_from_nowhere_else() -> 
     assert len(others) == 3
     for words in others:
         assert {"--no-index", "--no-cache-dir"} <= set(words), words
-    assert "requirements-dev" not in CONTAINERFILE
-    assert "index-url" not in CONTAINERFILE
-    assert "://" not in CONTAINERFILE.replace("postgresql://", "")
+    assert "requirements-dev" not in DOCKERFILE
+    assert "index-url" not in DOCKERFILE
+    assert "://" not in DOCKERFILE.replace("postgresql://", "")
     installed = [words[-1] for words in pips() if "install" in words]
     assert installed == ["setuptools", "mailprobe"]
     assert "--python" in next(words for words in pips() if words[-1] == "mailprobe")
@@ -118,7 +118,7 @@ def test_the_image_has_no_tools_of_development() -> None:
 
 def test_the_base_images_installer_is_removed_from_the_image() -> None:
     """In the last stage, before anything of ours; a later step of the build checks it."""
-    last = CONTAINERFILE[CONTAINERFILE.rindex("FROM ") :]
+    last = DOCKERFILE[DOCKERFILE.rindex("FROM ") :]
     assert re.match(
         r"FROM \S+\n(#.*\n)+RUN pip uninstall --yes pip +&& rm -rf \S+/ensurepip ", last
     )
@@ -136,7 +136,7 @@ def test_the_container_runs_as_an_unprivileged_user() -> None:
     uid, gid = user.split(":")
     assert int(uid) >= 1000
     assert f"-o {uid} -g {gid} -m 0700" in data
-    assert CONTAINERFILE.index("/data\n") < CONTAINERFILE.index("\nVOLUME"), "lost after a VOLUME"
+    assert DOCKERFILE.index("/data\n") < DOCKERFILE.index("\nVOLUME"), "lost after a VOLUME"
     assert steps("STOPSIGNAL") == ["SIGTERM"]
 
 

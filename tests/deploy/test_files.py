@@ -13,7 +13,9 @@ SETTINGS = {f"MAILPROBE_{row.name}" for row in TABLE} | {"MAILPROBE_CONFIG"}
 PAGE = (ROOT / "docs/operating.md").read_text("utf-8")
 # file -> what only such a file contains
 CONTENTS = {
-    "compose.yaml": r"^services:",
+    "Caddyfile": r"^\s*reverse_proxy ",
+    "compose.yaml": r"^  mailprobe:",
+    "fleet/compose.yaml": r"^  mailprobe-1:",
     "grafana-dashboard.json": r'"panels":',
     "mailprobe@.service": r"^\[Service\]",
     "nginx.conf": r"^\s*proxy_pass ",
@@ -34,7 +36,7 @@ def test_there_is_one_file_of_each_kind() -> None:
     )
     for name, content in CONTENTS.items():
         holding = [path for path in FILES if re.search(content, path.read_text("utf-8"), re.M)]
-        assert [path.name for path in holding] == [name]
+        assert holding == [DEPLOY / name]
         assert [str(block) for block in BLOCKS if re.search(content, block.text, re.M)] == []
 
 

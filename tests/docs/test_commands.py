@@ -28,13 +28,16 @@ MAKE = {
     "demo": "tests/api/cli/test_demo.py",
     "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # if it runs as root with Debian's packages
+    "container": ".ci/run",  # if it runs as root where podman can
     "clients": ".ci/run",  # if there is Node.js
     "browser": ".ci/run",  # if there is Chromium, or it runs as root with Debian's packages
     "shots": "by hand",  # makes pictures
     "bench": "by hand",  # a minute of a quiet machine
+    "dist": ".github/workflows/release.yml",  # and by hand: it takes minutes
     "lock": "by hand",  # needs uv and a package index
 }
 GATE = (ROOT / ".ci/run", ROOT / ".ci/private")
+SHELL = {"HOME", "PATH", "PWD"}
 MAY_FAIL = "mailprobe doctor"  # it judges the machine: 1 is an answer
 
 
@@ -161,6 +164,18 @@ def test_every_make_target_exists_and_is_run() -> None:
             assert (ROOT / runner).is_file()
 
 
+def test_a_page_says_what_each_variable_of_its_commands_holds() -> None:
+    """A reader who copies a command knows what to set first; the tests' own setting would hide it."""
+    unknown = {
+        f"{block.page.name}: {name}"
+        for block in blocks_in("sh") + blocks_in("console")
+        for name in re.findall(r"\$([A-Z_]{2,})", block.text)
+        if name not in SHELL
+        and not re.search(rf"(`{name}[`=])|^(export )?{name}=", block.page.read_text("utf-8"), re.M)
+    }
+    assert unknown == set()
+
+
 def options_of(command: click.Command) -> set[str]:
     names = [[*param.opts, *param.secondary_opts] for param in command.params]
     own = {option for each in names for option in each if option.startswith("--")}
@@ -169,7 +184,13 @@ def options_of(command: click.Command) -> set[str]:
 
 
 def test_every_command_and_option_exists() -> None:
-    known = {"--help", "--preserve-status", "--data-binary"}  # click's, timeout's and curl's
+    known = {
+        "--help",
+        "--preserve-status",
+        "--data-binary",
+        "--format",
+    }  # click's, timeout's, curl's and podman's
+    known |= {option for param in mailprobe.params for option in param.opts}
     for name in COMMANDS:
         command = mailprobe.get_command(click.Context(mailprobe), name)
         assert command is not None

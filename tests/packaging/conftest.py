@@ -17,6 +17,7 @@ FOREIGN = ("api", "bench", "engine", "storage")
 FOREIGN_CODE = 'OWNER = "somebody else"\n'
 INSTALL_S = 120
 COMMAND_S = 60
+COMMIT = "0123456789ab"  # what the wheel is built from, as the build is told
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 # Of the environment only what finds packages and files; no settings and no paths of Python.
 KEPT = re.compile(r"PIP_\w+|PATH|LANG|LC_\w+|TMPDIR|SSL_\w+|\w+_proxy", re.IGNORECASE)
@@ -88,10 +89,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def build_wheel(source: Path, into: Path) -> Path:
-    """Build with the setuptools that is locked, from a folder or a source distribution."""
+def build_wheel(source: Path, into: Path, *, stated: bool = True) -> Path:
+    """Build with the setuptools that is locked, from a folder or a source distribution.
+
+    The folder is no checkout of git: the commit is `stated`, or a source distribution has it.
+    """
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", into)
-    run(sys.executable, *PIP, "wheel", *options, source, at=into, timeout_s=INSTALL_S)
+    env = {"SOURCE_COMMIT": COMMIT} if stated else {}
+    run(sys.executable, *PIP, "wheel", *options, source, at=into, timeout_s=INSTALL_S, env=env)
     [wheel] = into.glob("*.whl")
     return wheel
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.packaging.conftest import (
     COMMAND_S,
+    COMMIT,
     FOREIGN,
     FOREIGN_CODE,
     PIP,
@@ -115,7 +116,8 @@ def test_packages_of_the_same_names_stay_as_they_were(installed: Installed) -> N
 
 
 def test_the_command_says_its_version_and_its_help(installed: Installed) -> None:
-    assert installed.run("--version").startswith("mailprobe, version ")
+    version = installed.execute("import mailprobe; print(mailprobe.__version__)").strip()
+    assert installed.run("--version") == f"mailprobe, version {version} (commit {COMMIT})\n"
     for command in ("verify", "clean", "serve", "demo", "lab", "bench", "doctor", "migrate"):
         assert installed.run(command, "--help").startswith("Usage: mailprobe "), command
 

@@ -14,7 +14,8 @@ import trio
 from mailprobe.bench.lab import Lab
 from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import Credentials, Running, free_bind, make_place, running
-from tests.peers.programs.nginx import NAME, Nginx, open_nginx
+from tests.peers.programs.nginx import open_nginx
+from tests.peers.programs.shipped_proxy import NAME, Proxy
 
 WIDE = "[free]\nrate_limit_per_min = 1_000_000\nmonthly_calls = 1_000_000\n"
 TIMEOUT_S = 60.0
@@ -27,7 +28,7 @@ class Front:
     """The service, nginx in front of it, and the credentials of an account."""
 
     service: Running
-    proxy: Nginx
+    proxy: Proxy
     credentials: Credentials
 
 

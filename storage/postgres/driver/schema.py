@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 
+from mailprobe.release import version as program_version
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver.server import (
@@ -17,6 +18,7 @@ from mailprobe.storage.postgres.driver.server import (
     PostgresServer,
     TransactionSession,
 )
+from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
@@ -60,6 +62,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
     for number, script in enumerate(_scripts()[version:], version + 1):
         db.execute(script.read_text("utf-8"))
         db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
+    _keep_writer(db)
     _check_key(server, db, cipher)
     if not moving and db.one("SELECT 1 FROM store_properties WHERE name = %s", [MOVING]):
         raise StoreBroken(
@@ -73,14 +76,53 @@ def _version(server: PostgresServer, db: TransactionSession) -> int:
     """Return the number of applied migrations; creates their table if it is missing."""
     if not db.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]):
         db.execute(f"CREATE SCHEMA {SCHEMA}")
-    if not db.one("SELECT to_regclass(%s)", [f"{SCHEMA}.migrations"])[0]:
+    if not _has(db, "migrations"):
         if db.one("SELECT 1 FROM pg_tables WHERE schemaname = %s", [SCHEMA]):
             raise StoreBroken(f"{server.name}: the schema {SCHEMA} is another program's")
         db.execute(MIGRATIONS)
-    (version,) = db.one("SELECT coalesce(max(number), 0) FROM migrations")
-    if version > len(_scripts()):
-        raise StoreBroken(f"{server.name} was written by a newer version of this program")
-    return int(version)
+    state = _state(server, db)
+    if state.is_newer:
+        raise StoreBroken(str(state))
+    return state.found
+
+
+def _state(server: PostgresServer, db: TransactionSession) -> SchemaState:
+    """Read the schema's number and writer; 0 where there are no tables of ours."""
+    (found,) = (
+        db.one("SELECT coalesce(max(number), 0) FROM migrations")
+        if _has(db, "migrations")
+        else (0,)
+    )
+    newest = db.one(NEWEST) if _has(db, "schema_versions") else None
+    written_by = newest[1] if newest and newest[0] == found else None
+    return SchemaState(server.name, int(found), len(_scripts()), written_by)
+
+
+def _has(db: TransactionSession, table: str) -> bool:
+    return db.one("SELECT to_regclass(%s)", [f"{SCHEMA}.{table}"])[0] is not None
+
+
+def _keep_writer(db: TransactionSession) -> None:
+    """Record this program's version for the schema, unless an earlier one brought it."""
+    db.execute(VERSIONS)
+    db.execute(
+        "INSERT INTO schema_versions VALUES (%s, %s) ON CONFLICT (schema) DO NOTHING",
+        [len(_scripts()), program_version()],
+    )
+
+
+def schema_state(url: str) -> SchemaState:
+    """Read the schema of the database, which is not changed. Raises StoreUnavailable."""
+    server = PostgresServer(url)
+    db = server.connect()
+    try:
+        session = TransactionSession(db, None)
+        session.begin()
+        return _state(server, session)
+    except psycopg.Error as error:
+        raise server.as_unavailable(error) from error
+    finally:
+        db.close()
 
 
 def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:

@@ -25,12 +25,12 @@ from mailprobe.api.observability.logs import (
     Handler,
     covered,
     formatter,
-    release,
     shortened,
 )
 from mailprobe.api.rest import verification
 from mailprobe.api.schema import VerifyRequest
 from mailprobe.bench.lab import start_lab
+from mailprobe.release import version
 from tests.api.service_fixture import STREAM, VERIFY, Shop
 from tests.api.service_process import PATIENCE_S, make_place, running
 from tests.docs.pages import ROOT, bare, table_of
@@ -376,7 +376,7 @@ async def test_the_health_checks_line_says_what_runs_and_its_answer_does_not(
     got = await shop.request("GET", "/health")
     await shop.verify("x")
     health, other = accesses(paper)
-    assert health["version"] == release()
+    assert health["version"] == version()
     assert health["uptime_s"] >= 0
     assert set(got.body) == {"ok", "ts"}
     assert "version" not in other
@@ -477,7 +477,7 @@ def test_a_service_says_json_but_to_whoever_starts_it(tmp_path: Path, workers: i
         said = place.log.read_text()
     lines = [json.loads(line) for line in said.splitlines() if not line.startswith("mailprobe: ")]
     started, *others = lines
-    assert (started["event"], started["version"]) == ("started", release())
+    assert (started["event"], started["version"]) == ("started", version())
     assert started["workers"] == workers
     assert [line["event"] for line in others] == ["access"] * 4
     assert [line["status"] for line in others] == [200, 200, 200, 404]

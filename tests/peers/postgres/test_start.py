@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import open_store
+from mailprobe.storage import open_store, schema_state
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver import schema
@@ -84,7 +84,10 @@ async def test_a_server_that_cannot_be_used_is_one_line_without_a_password(
 async def test_a_newer_schema_and_another_programs_are_refused(url: str):
     await open_once(url)
     query(url, "INSERT INTO migrations VALUES (1000, '1000_later')")
-    with pytest.raises(StoreBroken, match="newer version"):
+    query(url, "INSERT INTO schema_versions VALUES (1000, '2.5.0')")
+    state = schema_state(url)
+    assert (state.found, state.is_newer, state.written_by) == (1000, True, "2.5.0")
+    with pytest.raises(StoreBroken, match=r"newer version.*use 2\.5\.0 or newer"):
         await open_once(url)
     query(url, "DROP TABLE migrations")
     with pytest.raises(StoreBroken, match="another program"):

@@ -191,6 +191,25 @@ def test_a_file_that_is_not_ours_is_refused_in_one_line_and_left_as_it_is(path: 
     assert path.read_bytes() == before
 
 
+async def test_a_newer_schema_is_refused_by_the_version_that_reads_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The newer version has left its name; an older one cannot know it otherwise."""
+    monkeypatch.setattr(sqlite_file, "program_version", lambda: "0.1.0")
+    await opened(path)
+    number = sqlite_file.schema_state(path).known
+    assert sqlite_file.schema_state(path).written_by == "0.1.0"
+    monkeypatch.setattr(sqlite_file, "program_version", lambda: "0.1.1")
+    await opened(path)  # the same schema: the older one reads it too
+    assert sqlite_file.schema_state(path).written_by == "0.1.0"
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {number + 1}")
+        db.execute("INSERT INTO schema_versions VALUES (?, '0.2.0')", [number + 1])
+    db.close()
+    with pytest.raises(StoreBroken, match=rf"reads up to {number}: use 0\.2\.0 or newer"):
+        await opened(path)
+
+
 async def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(StoreBroken, match="is a directory"):
         await opened(tmp_path)

@@ -1,19 +1,22 @@
-# mailprobe in a container: build with `podman build --format docker -t mailprobe .` (the format
-# keeps the health check) or `docker build -f Containerfile -t mailprobe .`
+# mailprobe in a container: `docker build -t mailprobe .`, or `podman build --format docker -t mailprobe .`
+# (the format keeps the health check). Without git in the build, `--build-arg SOURCE_COMMIT=$(git rev-parse HEAD)`
+# tells `mailprobe --version` the commit.
 #
 # It runs as an unprivileged user, and the root file system may be read only: it writes to /data
 # alone, and not even there if MAILPROBE_DATABASE is a postgresql:// URL. The image has no installer
 # and no compiler.
 
 FROM python:3.13-slim AS build
+ARG SOURCE_COMMIT
 WORKDIR /src
 
 # The locked packages, checked by their hashes: what running needs, and setuptools for the build.
 COPY requirements.lock ./
 RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements.lock
 
-COPY pyproject.toml setup.py README.md ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY examples/list.csv ./examples/list.csv
+COPY docs ./docs
 COPY mailprobe ./mailprobe
 COPY engine ./engine
 COPY storage ./storage
@@ -31,7 +34,7 @@ RUN python -m venv --without-pip /opt/mailprobe \
 FROM python:3.13-slim
 # The base image's own tools. The build fails if an installer is left.
 RUN pip uninstall --yes pip \
- && rm -rf /usr/local/lib/python3.13/ensurepip /usr/local/lib/python3.13/idlelib /usr/local/include \
+ && rm -rf /usr/local/lib/python3.*/ensurepip /usr/local/lib/python3.*/idlelib /usr/local/include \
       /usr/local/bin/idle* /usr/local/bin/pydoc* /usr/local/bin/python*-config
 COPY --from=build /opt/mailprobe /opt/mailprobe
 RUN install -d -o 10001 -g 10001 -m 0700 /data
