@@ -10,6 +10,7 @@ from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
 from mailprobe.engine.smtp.left_connections import LEFT_S
+from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
@@ -32,6 +33,7 @@ HEADER = ("what", "how much, how often", "why")
 
 def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
     """What is asked of a mail host, how much and how often, and why."""
+    _, strict = load_operators().refusals_of("")
     return (
         (
             "connections at a time",
@@ -51,12 +53,20 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
         ),
         (
             "refused recipients in a session",
-            f"at most {REFUSALS_MAX}, then `QUIT`",
+            f"at most {REFUSALS_MAX}, then `QUIT`; {strict.session} where we do not know the software "
+            f"or the operator, {_session('exim')} at Exim, {_session('mdaemon')} at MDaemon",
             "some are no longer in use: that is what our clients want to know",
         ),
         (
+            "refused recipients in an hour",
+            f"at most {strict.hour} where we do not know the software or the operator, and fewer than "
+            f"{strict.share or 0:.0%} of all; {_hour('kerio')} at Kerio",
+            "more may look like a search for addresses; the rest waits for another hour",
+        ),
+        (
             "a random recipient",
-            f"1 for a domain in {_time(settings.cache_s)}, after one was accepted; the same one again "
+            f"1 for a domain in {_time(settings.cache_s)}, after one was accepted, and within half of "
+            "the refusals of an hour; the same one again "
             "after a 4xx, and one of another shape where the host refuses it in unusual words; none "
             "where a recipient was refused as unknown",
             "does the domain accept every address? Then an acceptance proves nothing",
@@ -117,6 +127,14 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
         ),
         ("`DATA`, `VRFY`, `EXPN`, `AUTH`", "never", "no message is sent, and no password is tried"),
     )
+
+
+def _session(software: str) -> int:
+    return load_operators().refusals_of(software)[1].session
+
+
+def _hour(software: str) -> int | None:
+    return load_operators().refusals_of(software)[1].hour
 
 
 def about_probes(settings: EngineSettings) -> str:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mailprobe.api.reader import cleaning, client, process, starting
+from mailprobe.api.reader import cleaning, client, process, rows, starting
 from mailprobe.api.reader.bounds import Bounds
 from mailprobe.api.reader.forks import Fork
 from mailprobe.api.reader.frames import END
@@ -57,6 +57,7 @@ def read_in_threads(patch: pytest.MonkeyPatch) -> None:
     """Have all readers of this process run in threads."""
     patch.setattr(starting, "spawn", spawn_thread)
     patch.setattr(client.forks, "fork", fork_thread)
-    patch.setattr(cleaning, "allow_cpu", lambda seconds: None)
     patch.setattr(process, "allow_time", lambda bounds: None)
     patch.setattr(process, "stop_clock", lambda: None)
+    for module in (cleaning, rows):  # or the limit is that of the process which runs the tests
+        patch.setattr(module, "allow_cpu", lambda seconds: None)

@@ -63,7 +63,7 @@ def resolver(lab: Lab) -> Iterator[Resolver]:
 
 
 # Not of one address: what went before, or what else is asked at the same time, decides.
-IN_SEQUENCE = {Outcome.HOST_CHANGED, Outcome.NO_CONNECTION_FREE}
+IN_SEQUENCE = {Outcome.HOST_CHANGED, Outcome.HOST_BUDGET, Outcome.NO_CONNECTION_FREE}
 
 
 def dial(lab: Lab, address: str) -> smtplib.SMTP:
