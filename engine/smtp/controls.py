@@ -8,7 +8,8 @@ is sent: an address that this host accepted, or a random one that it refused. A 
 contradicts the earlier one shows that the host has changed.
 
 No known default defence acts before the third refused recipient (MDaemon's bans then), so
-a host is watched only after `REFUSALS_TRUSTED` refusals within an hour. Pure: time is an argument.
+a host is watched only after `REFUSALS_TRUSTED` refusals within an hour; where its limit is known,
+only when most of that is used up. Pure: time is an argument.
 """
 
 import re
@@ -98,6 +99,11 @@ class HostControls:
         self.changed_at = NEVER
         self._changed_until = NEVER
 
+    def trust(self, refusals: int) -> None:
+        """So many refusals within an hour are known to change nothing at this host."""
+        if refusals > (self._refused_at.maxlen or 0):
+            self._refused_at = deque(self._refused_at, maxlen=refusals)
+
     def note_accepted(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
         """A recipient was accepted, and that is believed."""
         self._accepted_count += 1
@@ -110,7 +116,7 @@ class HostControls:
         """A recipient was refused as unknown: a listed one, or a random one."""
         self._refused_count += 1
         self._refused_at.append(now)
-        if len(self._refused_at) == REFUSALS_TRUSTED:
+        if len(self._refused_at) == self._refused_at.maxlen:
             self.watched_until = max(self.watched_until, self._refused_at[0] + WATCHED_S)
 
     def note_tested(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:

@@ -16,7 +16,7 @@ from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
-from mailprobe.engine.smtp.operators import MailOperator
+from mailprobe.engine.smtp.operators import OTHERS, MailOperator
 from mailprobe.engine.smtp.pairing import EARLY, Renamings
 from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
 from mailprobe.engine.smtp.pool.connecting import run_connection
@@ -42,6 +42,7 @@ from mailprobe.engine.smtp.pool.staffing import (
     width_of,
 )
 from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.refusal_budget import Allowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest
 from mailprobe.engine.smtp.session.session import SmtpSession
@@ -59,6 +60,7 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
+TRUSTED_SHARE = 0.75  # of the refusals an hour that a known host bears; then it is watched
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
@@ -204,7 +206,7 @@ class Pool:
             return
         self.operator = site
         if site.refusals is not None:
-            self.budget.allowance, self.budget.label = site.refusals, site.id
+            self._bears(site.refusals, site.id)
         if site.one_each:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
@@ -214,7 +216,12 @@ class Pool:
         """The host greets so: that may show its software, and so how many refusals it bears."""
         if self.operator is None or self.operator.refusals is None:
             software, allowance = self.dispatcher.operators.refusals_of(greeting)
-            self.budget.allowance, self.budget.label = allowance, software
+            self._bears(allowance, software)
+
+    def _bears(self, allowance: Allowance, label: str) -> None:
+        self.budget.allowance, self.budget.label = allowance, label
+        if label != OTHERS and allowance.hour is not None:
+            self.controls.trust(int(TRUSTED_SHARE * allowance.hour))
 
     @property
     def is_quick(self) -> bool:
@@ -484,7 +491,9 @@ class Pool:
         session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
-        sessions = len(self.waiting) / self.budget.allowance.session
+        is_watched = self.controls.comparable and self.now() < self.controls.watched_until
+        each = max(1, self.budget.allowance.session - is_watched)
+        sessions = len(self.waiting) / each
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
 
     def is_idle(self, session: SmtpSession) -> None:

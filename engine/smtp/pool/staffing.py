@@ -71,9 +71,9 @@ def opening_each_s(pool: "Pool") -> float:
     """The share of each address in the opening of its connection.
 
     It matters where a connection is good for few recipients: the host bears few refusals, or
-    most of the domains are still to be tested. Patience has few connections and much time.
+    most of the domains are still to be tested. A slow host gets no more connections for it.
     """
-    return 0.0 if pool.patient else pool.opener.opening_s / pool.session_recipients
+    return 0.0 if pool.slow or pool.patient else pool.opener.opening_s / pool.session_recipients
 
 
 def width_of(pool: "Pool") -> int:
