@@ -57,7 +57,11 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
     if again is not None:
         domain.awaiting.remove(again)
         its_pool: Pool = again.pool  # pools of one host share its domains
-        its_pool.requeue(again)
+        half_s = pool.dispatcher.settings.probe_s / 2
+        if again.deferred_start or again.deadline - pool.now() > half_s:
+            its_pool.requeue(again)
+        else:  # time is short: addresses that were not sent yet go first
+            its_pool.requeue_last(again)
         if its_pool is not pool:
             its_pool.staff()
         return
