@@ -139,7 +139,7 @@ sbom: tools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-file dist/mailprobe.cdx.json build/installed/bin/python
 
-# Rewrites the map of files in docs/architecture.md.
+# Prints every module with the first sentence of its docstring.
 map:
 	@$(PYTHON) tests/architecture_map.py
 
