@@ -298,7 +298,7 @@ async def test_what_the_store_cannot_be_asked_is_asked_later(autojump_clock, set
         setup.store.away = False
         await trio.sleep(2 * POLL_S)
     assert setup.box.subjects == ["75 %", "75 %"]
-    assert "must wait: the disk is gone" in caplog.text
+    assert "error=the disk is gone" in caplog.text
 
 
 @pytest.mark.parametrize("away", ["accounts", "keys", "account", "ledger", "everything"])

@@ -321,6 +321,6 @@ def test_the_page_names_events_that_are_followed_and_the_meter():
 def test_the_page_has_words_that_are_logged(words):
     names = ("billing/client", "billing/provider", "outbox/worker")
     code = "".join((ROOT / f"api/{name}.py").read_text() for name in names)
-    code = code.replace("%d of %d %s", "%d of %d meter events")
+    code = code.replace("queue=%s", "queue=meter events")
     for part in re.split("` … `|: ", words):
         assert re.sub(r" [0-9]+$", " ", part) in code or part == "No active meter found", part

@@ -246,7 +246,7 @@ def test_a_line_that_cannot_be_made_is_told_of_without_its_contents() -> None:
     paper.write("next")
     [broken, following] = paper.lines
     assert broken == {
-        "event": "a line could not be written",
+        "event": "log line not written",
         "level": "error",
         "error": "TypeError",
         "logger": "mailprobe.test",
@@ -280,7 +280,7 @@ def test_crashes_and_warnings_are_lines_too() -> None:
     )
     assert done.returncode == 1
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["event"] for line in lines][::2] == ["a crash", "a crash"]
+    assert [line["event"] for line in lines][::2] == ["crashed", "crashed"]
     assert [line["level"] for line in lines] == ["critical", "warning", "critical", "critical"]
     assert "Ab1Ab1" not in done.stderr
     assert "ann@" not in done.stderr
@@ -405,8 +405,8 @@ async def test_every_line_of_a_request_says_so(
     assert reported == [
         ("api", "verify_email"),
         ("access", "verify_email"),
-        ("recorder", "verify_stream"),
-        ("recorder", "verify_stream"),
+        ("quota", "verify_stream"),
+        ("quota", "verify_stream"),
         ("access", "verify_stream"),
         ("api", "verify_email"),
         ("access", "verify_email"),

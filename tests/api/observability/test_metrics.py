@@ -302,9 +302,9 @@ async def test_writes_that_are_pending_are_told(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(counting.shop.stream, "known@friendly.test")
             await trio.sleep(0.3)
-            assert counting.read()("mailprobe_recorder_pending") == 1
+            assert counting.read()("mailprobe_background_writes") == 1
             counting.shop.store.away = False
-        assert counting.read()("mailprobe_recorder_pending") == 0
+        assert counting.read()("mailprobe_background_writes") == 0
 
 
 async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(

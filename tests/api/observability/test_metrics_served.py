@@ -149,7 +149,7 @@ def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
         assert reported("mailprobe_requests_total") == 22
         assert reported("mailprobe_workers_started_total") == 4
         assert reported("mailprobe_addresses_under_way_max") == 2000
-        assert watched.service.stop().count("ended (SIGKILL)") == 2
+        assert watched.service.stop().count("exit=SIGKILL") == 2
 
 
 def test_what_the_http_server_refuses_is_told(tmp_path: Path, lab: Lab) -> None:
