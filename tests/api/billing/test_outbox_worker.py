@@ -43,9 +43,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceW
 
 async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(billing: BillingSetup):
     await billing.use(3)
-    billing.clock.pass_(9)
+    billing.clock.advance(9)
     await billing.use(4)
-    billing.clock.pass_(1)
+    billing.clock.advance(1)
     await billing.use(5)
     await billing.deliver()
     account_id = billing.caller.account.id
@@ -104,7 +104,7 @@ async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(billing: BillingS
     billing.fake.next("meter_events", "hangs after")
     await billing.use(3)
     await billing.deliver()
-    billing.clock.pass_(days=1)
+    billing.clock.advance(days=1)
     await billing.deliver(3)
     assert billing.fake.times_asked("meter_events") == 1
     message = await billing.message()
@@ -121,7 +121,7 @@ async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup
     for mode in ("knows no key", "is busy", "refuses", "forbids"):
         billing.fake.next("meter_events", mode)
         await billing.deliver()
-        billing.clock.pass_(days=8)
+        billing.clock.advance(days=8)
     url, billing.stripe._client._requestor._options.base_addresses["api"] = (
         billing.fake.url, "http://127.0.0.1:9",
     )  # fmt: skip
@@ -133,7 +133,7 @@ async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup
 
 async def test_what_stripe_would_not_take_any_more_is_held(billing: BillingSetup, caplog):
     await billing.use(3)
-    billing.clock.pass_(days=34)
+    billing.clock.advance(days=34)
     await billing.deliver()
     assert billing.fake.asked == []
     assert "too old" in ((await billing.message()).error or "")
@@ -145,7 +145,7 @@ async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: Bil
     """Its claim ends with the lease; the next process sends it with the same identifier."""
     await billing.use(3)
     billing.fake.next("meter_events", "hangs" if hook == "on_ask" else "hangs after")
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     with trio.CancelScope() as life:
 
         def die(asked: Any) -> None:
@@ -166,9 +166,9 @@ async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: Bil
 
 async def test_a_claim_without_an_end_a_day_ago_is_held(billing: BillingSetup):
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     await billing.store.claim_messages("meter", limit=10, lease_s=60)
-    billing.clock.pass_(days=1)
+    billing.clock.advance(days=1)
     await billing.deliver()
     assert billing.fake.times_asked("meter_events") == 0
     assert "in doubt" in ((await billing.message()).error or "")
@@ -177,17 +177,17 @@ async def test_a_claim_without_an_end_a_day_ago_is_held(billing: BillingSetup):
 async def test_who_asks_for_patience_gets_it(billing: BillingSetup):
     billing.fake.next("meter_events", "is busy")
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     done = await deliver_batch(billing.outbox_worker)
     assert done.general_failure
     assert done.general_failure.retry_after_s == 7
     due_at = (await billing.message()).due_at
     assert due_at
     assert due_at >= billing.clock() + timedelta(seconds=7)
-    billing.clock.pass_(6.9)
+    billing.clock.advance(6.9)
     await deliver_batch(billing.outbox_worker)
     assert billing.fake.times_asked("meter_events") == 1
-    billing.clock.pass_(0.2)
+    billing.clock.advance(0.2)
     await deliver_batch(billing.outbox_worker)
     assert billing.fake.counted == 3
 
@@ -198,7 +198,7 @@ async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billin
     for caller in callers:
         for _ in range(5):
             await billing.use(1, caller)
-            billing.clock.pass_(10)
+            billing.clock.advance(10)
     billing.fake.next("meter_events", *["late"] * 10)
     at_idempotency = 0
 
@@ -215,7 +215,7 @@ async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billin
 async def test_a_round_ends_where_stripe_refuses_everything(billing: BillingSetup):
     for _ in range(20):
         await billing.use(1)
-        billing.clock.pass_(10)
+        billing.clock.advance(10)
     billing.fake.next("meter_events", "knows no key")
     await billing.deliver()
     assert billing.fake.times_asked("meter_events") == 1
@@ -226,7 +226,7 @@ async def test_a_round_ends_where_stripe_refuses_everything(billing: BillingSetu
 async def test_one_message_that_is_refused_keeps_no_other_waiting(billing: BillingSetup, caplog):
     for _ in range(3):
         await billing.use(1)
-        billing.clock.pass_(10)
+        billing.clock.advance(10)
     billing.fake.next("meter_events", "refuses")
     await billing.deliver()
     assert billing.fake.counted == 2

@@ -30,7 +30,7 @@ from tests.api.billing.fake_stripe import (
     signed,
     subscription,
 )
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 from tests.storage.fixed_clock import NOON
 
 # httpx does not close the body's generator when a request is cancelled
@@ -237,7 +237,7 @@ async def test_turns_are_kept_by_name_and_forgotten():
 # -- the service --------------------------------------------------------------------------------
 
 
-async def send_shop_event(shop: Shop, kind: str, about: dict[str, Any]) -> Any:
+async def send_shop_event(shop: RunningService, kind: str, about: dict[str, Any]) -> Any:
     octets, header = signed(kind, about, shop.clock())
     headers = {"stripe-signature": header}
     return await shop.request(

@@ -16,7 +16,7 @@ from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.raw_http import Raw, Serving, respond, serving
-from tests.api.service_fixture import PLACES, Shop, open_shop
+from tests.api.service_fixture import PLACES, RunningService, open_shop
 
 VERIFY = "/v1/email/verify"
 STRIPE = "/v1/billing/stripe"
@@ -27,7 +27,7 @@ MEBIBYTE = 1024 * 1024
 class Listeners:
     """A service with its API and tool server on real sockets."""
 
-    shop: Shop
+    shop: RunningService
     api: Serving
     tools: Serving
 
@@ -302,7 +302,7 @@ async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, 
         assert await shop.rows() == []  # an answer, after a second, would have had a row
 
 
-async def until_under_way(shop: Shop, count: int) -> None:
+async def until_under_way(shop: RunningService, count: int) -> None:
     with trio.fail_after(5):
         while shop.service.capacity.addresses != count:
             await trio.lowlevel.checkpoint()

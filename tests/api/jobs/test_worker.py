@@ -19,7 +19,7 @@ from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
 from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from mailprobe.engine.testing.host_profiles import new_host
-from tests.api.service_fixture import VERIFY, Shop, open_shop
+from tests.api.service_fixture import VERIFY, RunningService, open_shop
 from tests.api.stores import KIND
 
 HOOK = "https://hooks.shop.test/mail"
@@ -55,7 +55,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def working(shop: Shop, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
+async def working(shop: RunningService, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
     """Run a job worker on the shop's store, which also accepts new jobs."""
     async with open_jobs(
         shop.store, shop.service.quota, receiver,  # type: ignore[arg-type]
@@ -73,12 +73,14 @@ async def open_working_shop(tier: Any = "builder", **more: Any) -> AsyncIterator
         yield shop, receiver
 
 
-async def promise(shop: Shop, email: str = "known@friendly.test", hook: str = HOOK, **more: Any):
+async def promise(
+    shop: RunningService, email: str = "known@friendly.test", hook: str = HOOK, **more: Any
+):
     body = {"email": email, "webhook": hook, **more.pop("body", {})}
     return await shop.request("POST", VERIFY, body, **more)
 
 
-async def state_of(shop: Shop, job_id: str) -> str:
+async def state_of(shop: RunningService, job_id: str) -> str:
     state: str = (await shop.store.job(job_id)).state
     return state
 

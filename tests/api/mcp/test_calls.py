@@ -26,7 +26,7 @@ from tests.api.mcp.tool_server import (
     structured,
     upstream,
 )
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 # -- calls ------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Jobs:
         """Do nothing: no job runs."""
 
 
-async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):
+async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: RunningService):
     listener = listener_of(replace(shop, service=replace(shop.service, jobs=Jobs())))
     arguments = {"email": "known@friendly.test", "webhook": "https://a.test/hook"}
     got = await listener.call("verify_email", {**arguments, "webhook_secret": "8 letters"})

@@ -13,7 +13,7 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.engine import known_answers, open_answers
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Got, Shop, open_shop
+from tests.api.service_fixture import BATCH, STREAM, VERIFY, HttpAnswer, RunningService, open_shop
 
 BLOCKED = "ann@yahoo.com"
 NOWHERE = "ann@nowhere.test"  # no exchange
@@ -30,14 +30,14 @@ def asking(path: str, texts: list[str]) -> dict[str, Any]:
     return {"email": texts[0]} if path == VERIFY else {"emails": texts}
 
 
-def results(path: str, got: Got) -> list[Any]:
+def results(path: str, got: HttpAnswer) -> list[Any]:
     assert got.status == 200, got.octets
     if path == VERIFY:
         return [got.body]
     return got.lines if path == STREAM else got.body["results"]
 
 
-async def warm(shop: Shop) -> None:
+async def warm(shop: RunningService) -> None:
     """Look up the routes, so that they are cached from now on."""
     shop.world.add("yahoo.com", MailHost())
     other = await shop.new_key("sk_live_")
