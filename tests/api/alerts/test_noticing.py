@@ -18,7 +18,7 @@ from tests.api.service_fixture import PLACES, START, open_shop
 # -- once per threshold and period ------------------------------------------------------------
 
 
-async def test_each_threshold_is_told_of_when_it_is_crossed(autojump_clock, setup):
+async def test_each_threshold_is_notified_when_it_is_crossed(autojump_clock, setup):
     account = await setup.account()
     async with setup.open() as alerts:
         reported = []

@@ -41,7 +41,7 @@ from tests.storage.fixed_clock import make_caller
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 
-async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(billing: BillingSetup):
+async def test_the_billable_count_of_ten_seconds_is_one_event(billing: BillingSetup):
     await billing.use(3)
     billing.clock.advance(9)
     await billing.use(4)
@@ -75,9 +75,7 @@ async def test_the_free_tier_is_never_metered():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("times", [1, 3])
-async def test_whatever_the_mood_each_verification_is_counted_once(
-    billing: BillingSetup, mode, times
-):
+async def test_each_verification_is_counted_once_in_any_mode(billing: BillingSetup, mode, times):
     billing.fake.next("meter_events", *[mode] * times)
     await billing.use(3)
     await billing.deliver(times + 2)
@@ -100,7 +98,7 @@ async def test_an_event_taken_and_not_answered_is_sent_again_under_its_name(bill
     assert billing.fake.counted == 3
 
 
-async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(billing: BillingSetup, caplog):
+async def test_a_message_in_doubt_for_a_day_is_held_for_an_operator(billing: BillingSetup, caplog):
     billing.fake.next("meter_events", "hangs after")
     await billing.use(3)
     await billing.deliver()
@@ -116,7 +114,7 @@ async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(billing: BillingS
         assert said in line.getMessage()
 
 
-async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup):
+async def test_a_rejected_message_is_sent_again_for_weeks(billing: BillingSetup):
     await billing.use(3)
     for mode in ("knows no key", "is busy", "refuses", "forbids"):
         billing.fake.next("meter_events", mode)
@@ -131,7 +129,7 @@ async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup
     assert billing.fake.counted == 3
 
 
-async def test_what_stripe_would_not_take_any_more_is_held(billing: BillingSetup, caplog):
+async def test_a_message_too_old_for_stripe_is_held(billing: BillingSetup, caplog):
     await billing.use(3)
     billing.clock.advance(days=34)
     await billing.deliver()
@@ -174,7 +172,7 @@ async def test_a_claim_without_an_end_a_day_ago_is_held(billing: BillingSetup):
     assert "in doubt" in ((await billing.message()).error or "")
 
 
-async def test_who_asks_for_patience_gets_it(billing: BillingSetup):
+async def test_retry_after_is_obeyed(billing: BillingSetup):
     billing.fake.next("meter_events", "is busy")
     await billing.use(3)
     billing.clock.advance(12)
@@ -321,7 +319,7 @@ async def test_where_stripe_is_away_it_rests_longer_and_longer_up_to_a_minute(au
         assert len(scripted.tries) == 220
 
 
-async def test_what_asks_for_an_hour_gets_it(autojump_clock):
+async def test_a_retry_after_of_an_hour_is_obeyed(autojump_clock):
     async with open_worker() as (_, scripted, billing):
         scripted.failures = [StripeFailed(replace(REFUSED, retry_after_s=3600))]
         await billing.use(1)

@@ -108,7 +108,7 @@ async def test_a_subscription_may_name_the_account():
         assert (account.tier, account.customer_id) == ("builder", "cus_7")
 
 
-async def test_a_customer_nobody_knows_is_told_of_and_let_be(billing: BillingSetup, caplog):
+async def test_an_unknown_customer_is_logged_and_ignored(billing: BillingSetup, caplog):
     billing.fake.put(subscription("cus_9", "scale"))
     assert await send_event(billing, customer="cus_9") == billing.caller.account
     assert (
@@ -154,7 +154,9 @@ async def test_a_price_that_names_no_tier_takes_none_away(billing: BillingSetup,
 @pytest.mark.parametrize(
     "mode", sorted(MODES.keys() - {"fine", "late", "is busy"} - {"fails after"})
 )
-async def test_what_cannot_be_fetched_is_to_be_told_again(billing: BillingSetup, mode):
+async def test_an_event_whose_state_cannot_be_fetched_is_requested_again(
+    billing: BillingSetup, mode
+):
     await become(billing)
     billing.fake.next("subscriptions", *[mode] * 3)
     with pytest.raises(ProviderUnavailable):
@@ -330,7 +332,7 @@ async def test_the_portal_is_opened_through_the_service():
         assert (got.status, got.error) == (402, "no_billing_account")
 
 
-async def test_what_a_request_verified_reaches_the_meter():
+async def test_the_count_of_a_request_reaches_the_meter():
     async with open_billed("builder") as (shop, fake):
         counted = trio.Event()
         fake.on_done = lambda asked: counted.set() if fake.events else None

@@ -116,7 +116,7 @@ async def test_a_job_is_one_unit_from_its_promise_to_its_count(autojump_clock):
 
 
 @pytest.mark.parametrize("seen_after", [0, 1, 2, 3])
-async def test_what_time_may_cure_is_verified_again_and_billed_once(
+async def test_a_passing_result_is_verified_again_and_billed_once(
     autojump_clock: trio.testing.MockClock, seen_after: int
 ) -> None:
     """After 5 and 15 minutes; then the result is final, whatever it is."""

@@ -173,7 +173,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_what_is_no_list_is_400_and_leaves_nothing(
+async def test_an_upload_that_is_no_list_is_400_and_leaves_nothing(
     autojump_clock: trio.testing.MockClock, case: str
 ) -> None:
     media_type, text, words = BAD[case]

@@ -159,7 +159,9 @@ async def test_wrong_arguments_are_invalid_params(autojump_clock, listener: List
      {"name": "health"}, {"name": "Verify_Email"}, {"name": 5}, {"name": "x" * 10_000},
      {"name": "verify_email", "_meta": 5}],
 )  # fmt: skip
-async def test_what_names_no_tool_is_invalid_params(autojump_clock, listener: Listener, params):
+async def test_a_call_without_a_known_tool_is_invalid_params(
+    autojump_clock, listener: Listener, params
+):
     got = await listener.rpc("tools/call", params)
     assert (got.status, code_of(got)) == (200, -32602)
     assert len(got.octets) < 1000

@@ -192,7 +192,7 @@ def test_no_whole_address_is_ever_said(
         ("MAILPROBE_SECRET_KEY is wrong", "MAILPROBE_SECRET_KEY is wrong"),
     ],
 )  # fmt: skip
-def test_what_a_text_becomes(text: str, said: str) -> None:
+def test_a_text_is_masked(text: str, said: str) -> None:
     assert covered(text) == said
 
 
@@ -239,7 +239,7 @@ def test_what_cannot_be_told_ends_no_line(paper: Paper) -> None:
     assert (line["number"], line["nothing"], line["yes"]) == (1, None, True)
 
 
-def test_a_line_that_cannot_be_made_is_told_of_without_its_contents() -> None:
+def test_a_line_that_cannot_be_made_is_reported_without_its_contents() -> None:
     """logging's own error handler prints the message and its arguments unmasked."""
     paper = Paper()
     paper.write("%d addresses", "ann@example.org")
@@ -332,7 +332,7 @@ async def test_each_request_has_one_line(
         assert line["timestamp"].endswith("Z")
 
 
-async def test_a_line_says_who_asked_and_never_more_of_the_key_than_is_kept(
+async def test_a_line_names_the_account_and_only_the_kept_part_of_the_key(
     autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.verify("known@friendly.test")
@@ -435,7 +435,7 @@ async def test_requests_side_by_side_keep_their_ids(
     assert reported == {got.headers["x-request-id"]: len(got.body["results"]) for got in answers}
 
 
-async def test_where_only_trouble_is_told_requests_have_no_line(
+async def test_requests_have_no_line_at_level_warning(
     autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     logging.getLogger().setLevel(logging.WARNING)
@@ -443,7 +443,7 @@ async def test_where_only_trouble_is_told_requests_have_no_line(
     assert paper.lines == []
 
 
-async def test_every_field_is_told_of_in_the_documentation(
+async def test_every_field_is_documented(
     autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.stream("x")

@@ -188,7 +188,7 @@ async def test_a_form_needs_its_token_and_our_own_site(autojump_clock):
         assert (await visitor.post("/keys", {"label": "x"})).status == 200
 
 
-async def test_what_people_write_stays_text(autojump_clock):
+async def test_text_of_users_is_escaped(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
         script = "<script>alert(1)</script>"

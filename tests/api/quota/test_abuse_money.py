@@ -80,7 +80,7 @@ async def test_a_request_with_the_largest_evidence_and_a_key_ends_nothing(autoju
     assert (await shop.verify()).status == 200
 
 
-def test_what_is_shown_is_printable_and_short():
+def test_shown_text_is_printable_and_short():
     assert shown("250 2.1.5 Ok") == "250 2.1.5 Ok"
     assert shown("a\x00b\x1b[2J\x7f\r\n") == "a?b?[2J???"
     for text in ("x" * 600, "é" * 600, "\U0001f600" * 600, "\x00" * 600, "\udc80" * 600):

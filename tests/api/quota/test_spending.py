@@ -117,7 +117,7 @@ async def test_a_route_that_is_forgotten_is_asked_for_again(autojump_clock):
 
 
 @pytest.mark.parametrize("path", LABELS)
-async def test_what_cannot_be_counted_is_not_told(autojump_clock, path):
+async def test_an_answer_that_cannot_be_counted_is_not_sent(autojump_clock, path):
     async with open_shop() as shop:
         shop.store.away = {"spend"}
         got = await shop.request("POST", path, asking(path, ["bad"]))
@@ -150,7 +150,7 @@ async def test_a_repeated_request_is_counted_once(autojump_clock):
         assert len(await shop.rows()) == 1
 
 
-async def test_who_hangs_up_pays_for_one_or_for_none_and_never_for_two(autojump_clock):
+async def test_a_client_that_hangs_up_pays_for_at_most_one(autojump_clock):
     counted = []
     async with open_shop() as shop:
         for steps in range(40):

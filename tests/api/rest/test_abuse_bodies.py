@@ -87,7 +87,7 @@ async def test_a_malformed_list_takes_one_unit_of_the_minute_and_none_of_the_mon
     assert (ledger.month_units, await free_shop.rows()) == (0, [])
 
 
-async def test_who_sends_malformed_lists_meets_the_limit(
+async def test_malformed_lists_count_towards_the_limit(
     autojump_clock: object, free_shop: RunningService
 ) -> None:
     """400 comes before 429, and the next good request gets the 429."""

@@ -135,7 +135,7 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize("case", NOT_JSON)
-async def test_what_is_no_json_is_400_and_counts_nothing(
+async def test_invalid_json_is_400_and_counts_nothing(
     autojump_clock: object, shop: RunningService, case: str
 ) -> None:
     octets, said = NOT_JSON[case]
@@ -374,7 +374,7 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     assert shop.key not in caplog.text
 
 
-async def test_a_bug_of_the_framework_is_told_the_same_way(
+async def test_a_bug_of_the_framework_is_answered_the_same_way(
     autojump_clock: object,
     shop: RunningService,
     monkeypatch: pytest.MonkeyPatch,

@@ -27,7 +27,7 @@ async def test_a_standard_key_is_of_the_wrong_type_on_every_route(
     assert (got.status, got.error) == (401, "missing_api_key")
 
 
-async def test_the_account_is_told_whole(autojump_clock, shop: RunningService):
+async def test_the_account_has_all_of_its_fields(autojump_clock, shop: RunningService):
     at = datetime(2026, 3, 1, tzinfo=UTC)
     await shop.change(
         subscription_status="active", current_period_start=at,

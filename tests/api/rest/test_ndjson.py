@@ -32,7 +32,9 @@ async def test_a_line_goes_out_as_soon_as_its_verdict_is_there(
     assert [at for _, at in when] == pytest.approx([0, 0.3, 0.6, 0.9], abs=0.01)
 
 
-async def test_what_is_ready_together_goes_out_together(autojump_clock, shop: RunningService):
+async def test_lines_that_are_ready_together_are_sent_together(
+    autojump_clock, shop: RunningService
+):
     got = await shop.stream(*[f"bad {n}" for n in range(50)])
     assert len(got.lines) == 50
     assert len(got.chunks) == 1

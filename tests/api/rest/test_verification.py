@@ -40,9 +40,7 @@ async def test_the_email_of_a_result_is_the_string_as_it_was_sent(
     assert (await shop.verify(" known@friendly.test")).body["failed_check"] == "syntax"
 
 
-async def test_evidence_is_a_15th_field_and_only_when_asked_for(
-    autojump_clock, shop: RunningService
-):
+async def test_evidence_is_a_15th_field_and_only_on_request(autojump_clock, shop: RunningService):
     plain = await shop.verify()
     assert tuple(plain.body) == FIELDS
     body = {"email": "known@friendly.test"}
@@ -152,7 +150,7 @@ async def test_a_key_belongs_to_one_account(autojump_clock, shop: RunningService
     assert (got.status, got.body["email"]) == (200, "b@friendly.test")
 
 
-async def test_a_new_key_is_made_once_and_its_secret_told_again(
+async def test_a_repeated_creation_makes_one_key_and_repeats_its_secret(
     autojump_clock, shop: RunningService
 ):
     first = await shop.manage("POST", "/keys", {"label": "x"}, headers=idempotency("a"))
@@ -168,7 +166,7 @@ async def test_a_malformed_request_is_counted_once(autojump_clock, shop: Running
     assert len(await shop.rows()) == 1
 
 
-async def test_what_may_pass_another_time_is_not_kept(autojump_clock, free_shop: RunningService):
+async def test_a_refusal_that_may_pass_is_not_kept(autojump_clock, free_shop: RunningService):
     await free_shop.batch(*["x"] * 10)
     assert (await free_shop.verify(headers=idempotency("a"))).status == 429
     await trio.sleep(60)
