@@ -35,6 +35,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 $(TOOLS): requirements-dev.lock $(STAMP)
 	$(INSTALL) --require-hashes -r requirements-dev.lock
+	@git config core.hooksPath .githooks 2>/dev/null || true  # no checkout of git's: nothing to check
 	@touch $@
 
 demo: setup
@@ -139,7 +140,7 @@ sbom: tools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-file dist/mailprobe.cdx.json build/installed/bin/python
 
-# Rewrites the map of files in docs/architecture.md.
+# Prints every module with the first sentence of its docstring.
 map:
 	@$(PYTHON) tests/architecture_map.py
 

@@ -338,7 +338,7 @@ async def _apply_retention_once(service: Service) -> None:
             {tier: plan.retention_days for tier, plan in service.plans.items()}
         )
     except StoreUnavailable:
-        log.warning("retention not applied: the store is unavailable")
+        log.warning("retention not applied: store unavailable")
     await _save_reputation(service)
 
 
@@ -348,4 +348,4 @@ async def _save_reputation(service: Service) -> None:
     try:
         await service.reputation.save(service.store, service.now().date())
     except StoreUnavailable:
-        log.warning("the reputation is not stored: the store is unavailable")
+        log.warning("reputation not stored: store unavailable")

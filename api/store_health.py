@@ -43,7 +43,7 @@ class StoreCheck:
             await self._store.check()
         except StoreUnavailable as error:
             if self._ok:
-                log.error("the store cannot be written: %s", error)
+                log.error("store not writable: error=%s", error)
             self._ok = False
         else:
             self._ok = True

@@ -159,7 +159,7 @@ class _Supervisor:
             worker.silent_s = 0.0 if worker.poll() else worker.silent_s + passed_s
             slot.ever_ready |= worker.was_ready
             if worker.was_ready and worker.silent_s >= self._silence_s:
-                logger.error("worker %d hangs: no heartbeat for %g s", worker.pid, worker.silent_s)
+                logger.error("worker hangs: pid=%d silent_s=%g", worker.pid, worker.silent_s)
                 os.kill(worker.pid, signal.SIGKILL)
 
     def _notify_ready(self) -> None:
@@ -197,7 +197,7 @@ class _Supervisor:
     def _schedule_successor(self, slot: _WorkerSlot, worker: _Worker, code: int) -> bool:
         """Schedule a replacement; False if no worker of this slot was ever ready."""
         if not slot.ever_ready:
-            logger.error("worker %d could not start (%s)", worker.pid, _described(code))
+            logger.error("worker did not start: pid=%d exit=%s", worker.pid, _described(code))
             return False
         now = time.monotonic()
         if worker.was_ready and now - worker.started > STEADY_S:
@@ -205,7 +205,7 @@ class _Supervisor:
         slot.due = now + slot.backoff_s
         slot.backoff_s = min(2 * slot.backoff_s, BACKOFF_S_MAX)
         logger.error(
-            "worker %d ended (%s); another starts in %.1f s",
+            "worker ended: pid=%d exit=%s restart_in_s=%.1f",
             worker.pid,
             _described(code),
             slot.due - now,
@@ -227,7 +227,9 @@ class _Supervisor:
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, left_s))
             for _, worker, code in self._reap():
                 if code and worker.was_ready:  # else it had nothing to drain
-                    logger.error("worker %d did not drain (%s)", worker.pid, _described(code))
+                    logger.error(
+                        "worker did not drain: pid=%d exit=%s", worker.pid, _described(code)
+                    )
                     clean = False
         return 0 if clean else 1
 
@@ -292,4 +294,4 @@ def _exit_with(parent: int) -> None:
 
 
 def _described(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return str(code) if code >= 0 else signal.Signals(-code).name

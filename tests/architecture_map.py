@@ -1,4 +1,4 @@
-"""The map of all modules in docs/architecture.md: `make map` writes it, a test compares it.
+"""Every module of the product with what it is for; `make map` prints it.
 
 Needs nothing but the standard library, so that it runs before anything is installed.
 """
@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/architecture.md"
 PACKAGES = ("engine", "api", "storage", "bench")
-BEGIN, END = "<!-- map: written by `make map` -->\n", "<!-- end of the map -->\n"
 COLUMN = 30  # where the descriptions begin
 
 
@@ -51,22 +49,5 @@ def _sort_key(path: Path) -> tuple[int, tuple[tuple[bool, str], ...]]:
     return order, parts
 
 
-def written() -> str:
-    """The block as it should stand in the page, between its two marks."""
-    text = "\n".join(line.rstrip() for line in lines())
-    return f"```\n{text}\n```\n"
-
-
-def found() -> str:
-    """The block as it stands in the page."""
-    return PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
-
-
-def write() -> None:
-    head, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    tail = rest.partition(END)[2]
-    PAGE.write_text(f"{head}{BEGIN}{written()}{END}{tail}", "utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    print(*(line.rstrip() for line in lines()), sep="\n")

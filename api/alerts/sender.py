@@ -77,12 +77,14 @@ STALE_AFTER = timedelta(days=3)  # after a period its thresholds no longer matte
 T = TypeVar("T")
 
 
-async def _until_answered(ask: Callable[[], Awaitable[T]], what: str) -> T:
+async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await ask()
         except StoreUnavailable as error:
-            log.warning("%s must wait: %s", what, error)
+            log.warning(
+                "store unavailable: queue=alerts retry_in_s=%g error=%s", STORE_PAUSE_S, error
+            )
             await trio.sleep(STORE_PAUSE_S)
 
 
@@ -131,22 +133,20 @@ class Alerts:
 
     async def sweep(self) -> None:
         """Check every account once, in case an earlier process was killed before its check."""
-        for account in await _until_answered(self._store.accounts, "the alerts' first look"):
+        for account in await _until_answered(self._store.accounts):
             if account.alerts:
                 await contained(self._poll_without_key, account.id)
             await trio.sleep(SWEEP_PAUSE_S)
 
     async def _poll_without_key(self, account_id: str) -> None:
         """Check by any key of the account; without a key there is no usage."""
-        keys = await _until_answered(lambda: self._store.keys(account_id), "an account's alerts")
+        keys = await _until_answered(lambda: self._store.keys(account_id))
         if keys:
             await self._poll(account_id, keys[0])
 
     async def _poll(self, account_id: str, key: Key) -> None:
         refused = self._refused.pop(account_id, None)
-        await _until_answered(
-            lambda: self._post_reached(account_id, key, refused), "an account's alerts"
-        )
+        await _until_answered(lambda: self._post_reached(account_id, key, refused))
 
     async def _post_reached(
         self, account_id: str, key: Key, refused: tuple[Tier, int | None] | None
@@ -175,8 +175,8 @@ class Alerts:
             self._notify_sender()
             return
         log.warning(
-            "alert %s of account %s stays in the outbox: MAILPROBE_ALERT_SMTP_URL is not set",
-            name, account_id,
+            "alert not sent: account=%s alert=%s MAILPROBE_ALERT_SMTP_URL is not set",
+            account_id, name,
         )  # fmt: skip
 
 
@@ -262,14 +262,16 @@ def _log_send_result(
     send_result: SendResult,
     due_at: datetime | None,
 ) -> None:
-    whose = f"alert {message.name} of account {message.account_id}"
-    to = shortened(account.email) if account else "nobody"
+    to = shortened(account.email) if account else None
+    what = f"account={message.account_id} alert={message.name} to={to}"
     if send_result.why is None:
-        log.info("%s was sent to %s", whose, to)
+        log.info("alert sent: %s", what)
     elif due_at is not None:
-        log.warning("%s was not sent to %s, next try %s: %s", whose, to, due_at, send_result.why)
+        log.warning(
+            "alert failed: %s next_try=%s error=%s", what, due_at.isoformat(), send_result.why
+        )
     else:
-        log.warning("%s is given up, not sent to %s: %s", whose, to, send_result.why)
+        log.warning("alert given up: %s error=%s", what, send_result.why)
 
 
 # -- opening -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from mailprobe.api.billing.rules import (
 )
 from mailprobe.storage.records import Account
 
-log = logging.getLogger("mailprobe.payments")
+log = logging.getLogger("mailprobe.billing")
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class Stripe:
                 )
             )
         except AlreadyThere:
-            log.info("Stripe had the meter event %s already", event.identifier)
+            log.info("meter event sent before: identifier=%s", event.identifier)
 
     async def make_customer(self, account: Account) -> str:
         """Create a customer and return its id; repeated calls within a day return the same one."""

@@ -42,7 +42,7 @@ from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
 from mailprobe.storage.records import Account, OutboxMessage
 from mailprobe.storage.store import Store
 
-log = logging.getLogger("mailprobe.payments")
+log = logging.getLogger("mailprobe.billing")
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class StripeCustomers:
                 return account.customer_id
             customer_id = await self._stripe.make_customer(account)
             await self._store.change_account(account.id, customer_id=customer_id)
-        log.info("account %s is customer %s of Stripe's", account.id, customer_id)
+        log.info("customer created: account=%s customer=%s", account.id, customer_id)
         return customer_id
 
     async def forget(self, account_id: str, customer_id: str, **more: Any) -> None:
@@ -101,7 +101,7 @@ class StripeCustomers:
             await self._store.change_account(
                 account_id, customer_id=None, customer_generation=generation, **more
             )
-        log.warning("customer %s of account %s was deleted at Stripe", customer_id, account_id)
+        log.warning("customer deleted at Stripe: account=%s customer=%s", account_id, customer_id)
 
 
 class StripePayments:
@@ -188,7 +188,7 @@ class StripePayments:
         events the later writer may have the older state. A pass without a change
         proves that store and Stripe agree.
         """
-        why = f"{event.type} of customer {customer_id} was not followed"
+        why = f"subscription not updated: event={event.type} customer={customer_id}"
         for _ in range(FOLLOWS_MAX):
             reported = await self._reported(customer_id, why)
             account = await self._account_of(event, customer_id, reported)
@@ -197,14 +197,14 @@ class StripePayments:
             fields = account_fields(reported)
             if fields is None:
                 log.error(
-                    "customer %s pays for what names no tier: give its price the lookup_key "
-                    "builder or scale, or the metadata tier",
+                    "subscription has no tier: customer=%s set lookup_key (builder or scale) "
+                    "or the metadata tier on its price",
                     customer_id,
                 )
                 return
             if not await self._change(account.id, {**fields, "customer_id": customer_id}):
                 return
-        log.error("%s: it changes all the time", why)
+        log.error("%s error=it keeps changing", why)
         raise ProviderUnavailable
 
     async def _change(self, account_id: str, fields: dict[str, Any]) -> bool:
@@ -215,7 +215,7 @@ class StripePayments:
                 return False
             await self._store.change_account(account_id, **fields)
         log.info(
-            "account %s: tier %s, subscription %s",
+            "subscription changed: account=%s tier=%s status=%s",
             account_id, fields["tier"], fields["subscription_status"],
         )  # fmt: skip
         return True
@@ -232,11 +232,11 @@ class StripePayments:
         )
         account = await self._store.account(named) if named else None
         if account is None:
-            log.warning("%s: customer %s is no account of ours", event.type, customer_id)
+            log.warning("customer has no account: event=%s customer=%s", event.type, customer_id)
             return None
         if account.customer_id and not await self._may_move(account, account.customer_id, reported):
             log.error(
-                "account %s is customer %s, and so claims customer %s; "
+                "two customers of one account: account=%s customer=%s other=%s "
                 "end one of the subscriptions",
                 account.id, account.customer_id, customer_id,
             )  # fmt: skip
@@ -247,7 +247,7 @@ class StripePayments:
         self, account: Account, customer_id: str, reported: Sequence[Subscription]
     ) -> bool:
         """Only to a customer with a live subscription, from one without."""
-        why = f"the subscriptions of account {account.id} are not known"
+        why = f"subscriptions not read: account={account.id}"
         try:
             theirs = await self._reported(customer_id, why)
         except CustomerMissing:
@@ -272,7 +272,7 @@ class StripePayments:
                 if not failure.general or rest_s > self._pace.answer_s:
                     break
                 await trio.sleep(rest_s)
-        log.warning("%s: %s", why, failure.why)
+        log.warning("%s error=%s", why, failure.why)
         raise ProviderUnavailable
 
 
@@ -381,8 +381,8 @@ class MeterSender:
     def _hold(self, message: OutboxMessage, why: str) -> AttemptResult:
         """Hold the message for an operator, who checks Stripe's meter by hand."""
         log.error(
-            "a meter event is held, %s: identifier %s, account %s, %d verifications of %s",
-            why, identifier_of(message), message.account_id, message.count, slot_of(message).isoformat(),
+            "meter event held: identifier=%s account=%s verifications=%d at=%s why=%s",
+            identifier_of(message), message.account_id, message.count, slot_of(message).isoformat(), why,
         )  # fmt: skip
         attempted = self._store.message_attempted
         return AttemptResult(

@@ -99,7 +99,7 @@ def _serve(
             error.show()
             sys.exit(error.exit_code)
         except Exception:
-            log.critical("a crash", exc_info=True)
+            log.critical("crashed", exc_info=True)
             sys.exit(1)
 
     _load_before_the_fork()
@@ -208,7 +208,7 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except BaseException:
-        log.exception("unexpected error")
+        log.exception("service failed")
     finally:
         os._exit(code)
 

@@ -77,7 +77,7 @@ class HttpConnection:
             if not (self._gone or self._is_evicted):
                 await self._linger()
         except BaseException as error:
-            fatal = contain(error, "a connection failed")
+            fatal = contain(error, "connection failed")
             if fatal is not None:
                 raise fatal from None
         finally:

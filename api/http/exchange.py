@@ -172,12 +172,12 @@ class Exchange:
             with self._work:
                 await self._application(self._scope, self.receive, self.send)
         except BaseException as error:
-            fatal = contain(error, f"request {self.request_id} crashed")
+            fatal = contain(error, f"request crashed: request={self.request_id}")
             if fatal is not None:
                 raise fatal from None
         else:
             if not (self._delivered or self.disconnected or self._refusal):
-                logger.error("request %s got no whole answer", self.request_id)
+                logger.error("response incomplete: request=%s", self.request_id)
         self.needed.set()
         self._messages.clear()
         self._taken.set()

@@ -48,7 +48,7 @@ class ReadDeadline:
 class IncomingBody:
     """One request's body as it arrives. `declared` is its length; None: it comes in chunks.
 
-    With `silence_s` it is an upload: it may take as long as it takes, but not be silent longer.
+    An upload has no total deadline, only a limit of `silence_s` between two pieces.
     """
 
     __slots__ = (

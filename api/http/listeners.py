@@ -72,7 +72,7 @@ async def accept(listener: trio.SocketListener) -> trio.SocketStream:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            logger.error("accept failed: %s", error)
+            logger.error("accept failed: error=%s", error)
             await trio.sleep(0.1)  # as trio.serve_listeners does
 
 

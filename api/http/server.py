@@ -104,4 +104,4 @@ async def _serve_until_drained(
         await server.drain()
         connections.cancel_scope.deadline = trio.current_time() + server.limits.drain_s
     if connections.cancel_scope.cancelled_caught:
-        logger.warning("requests were cut off %g s after the drain began", server.limits.drain_s)
+        logger.warning("requests cut off: drain_s=%g", server.limits.drain_s)

@@ -196,7 +196,8 @@ class JobQueue:
         )
         due_at = None if wait_s is None else self._now() + timedelta(seconds=wait_s)
         log.info(
-            "callback %d: %s", attempt.number, attempt.error or attempt.status,
+            "callback attempted: attempt=%d status=%s error=%s",
+            attempt.number, attempt.status, attempt.error,
             extra={"job": job.id, "host": job.host.rpartition(" ")[2], "state": state},
         )  # fmt: skip
         record = partial(self._store.job_attempted, claim, attempt, state=state, due_at=due_at)
@@ -210,7 +211,9 @@ class JobQueue:
     async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
         if claim.undecryptable:
-            log.error("a job's secret was encrypted with another key", extra={"job": job.id})
+            log.error(
+                "callback secret unreadable: job=%s encrypted with another secret key", job.id
+            )
             return Attempt(number, at, 0, None, ENCRYPTED), None
         try:
             target = check_webhook(job.webhook or "")

@@ -36,7 +36,6 @@ GZIP = b"\x1f\x8b"
 UNPACKED_OCTETS_MAX = 1 << 30  # a larger file may be made to fill the disk
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
-SKIPPED_LINES_MAX = 10_000  # they are held in memory
 
 
 @dataclass(frozen=True, slots=True)

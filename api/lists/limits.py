@@ -1,4 +1,4 @@
-"""What a list may be."""
+"""Limits of a list."""
 
 from collections.abc import Mapping
 

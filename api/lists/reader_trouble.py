@@ -21,8 +21,8 @@ def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None
         raise InvalidRequest(f"{error.message}.", "lists", fix=error.fix) from None
     except CommandError as error:
         if isinstance(error, ReaderFault):
-            log.error("a list's reader failed: %s", error.traceback)
+            log.error("reader failed: %s", error.traceback)
         raise InvalidRequest(f"{begin}: {error.message}.", "lists", fix=fix) from None
     except OSError as error:
-        log.error("a list's reader has no place: %s", error)
+        log.error("reader not started: error=%s", error)
         raise Overloaded from None

@@ -100,7 +100,7 @@ async def spooled(
             with upload.work:
                 await _spool(receive, file, upload, octets_max, stored)
         except OSError as error:
-            log.error("an upload cannot be kept in %s: %s", tempfile.gettempdir(), error)
+            log.error("upload not stored: directory=%s error=%s", tempfile.gettempdir(), error)
             raise Overloaded from None
         if upload.work.cancelled_caught:
             raise Overloaded

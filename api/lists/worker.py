@@ -108,7 +108,9 @@ class ListQueue:
         )
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
-        """Verify a chunk; waits for the key's minute hold it, so that others are not claimed in vain."""
+        """Verify a chunk. Keep its claim while it waits for the key's rate limit, so that no other
+        chunk of the key is claimed.
+        """
         if claim.is_last:
             return AttemptResult(partial(self._finish, claim))
         addresses = await decoded(addresses_of, claim.chunk)
@@ -121,7 +123,7 @@ class ListQueue:
                 refused_s = self._wait_s(refusal)
                 if refused_s is None:
                     code = row_of(refusal).code
-                    log.info("paused: %s", code, extra={"list": claim.list.id})
+                    log.info("list paused: list=%s code=%s", claim.list.id, code)
                     return AttemptResult(partial(self._pause, claim, code))
                 wait_s = refused_s
             if addresses:
@@ -195,7 +197,7 @@ class ListQueue:
         if found.rechecks:
             pause_s = RECHECK_S[-found.rechecks]
             if await self._store.begin_pass(claim, self._now() + timedelta(seconds=pause_s)):
-                log.info("asked again in %g s", pause_s, extra={"list": found.id})
+                log.info("list rechecked: list=%s starts_in_s=%g", found.id, pause_s)
                 return
         order = callback_of(found, claim.secret, self._now())
         if order is not None:

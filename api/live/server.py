@@ -79,7 +79,7 @@ class LiveServer:
         except BaseException as error:
             fatal, fault = separate(error)
             if fault is not None and not _is_hang_up(fault):
-                log.error("a live socket failed", exc_info=fault)
+                log.error("live socket failed", exc_info=fault)
             if fatal is not None:
                 raise fatal from None
         finally:

@@ -156,7 +156,7 @@ class ToolServer:
         except Exception as error:
             fault = self._fault(error, posted)
             reply = fault_reply(fault, id_ or id_in(posted.octets), modern=modern)
-        log.info("rpc %d", reply.status, extra={"request": posted.request_id})
+        log.info("rpc: status=%d", reply.status, extra={"request": posted.request_id})
         return reply
 
     def _fault(self, error: Exception, posted: Posted) -> RpcFault:
@@ -169,10 +169,10 @@ class ToolServer:
                 return refused(error, UNAUTHORIZED, self._links)
             case StoreUnavailable():
                 log.error(
-                    "the store cannot be asked: %s", error, extra={"request": posted.request_id}
+                    "store unavailable: error=%s", error, extra={"request": posted.request_id}
                 )
                 return _upstream(refuse(self._service, UsageUnknown()))
-        log.error("a bug of ours", exc_info=error, extra={"request": posted.request_id})
+        log.error("tool call failed: request=%s", posted.request_id, exc_info=error)
         return refused(OurFault(posted.request_id), INTERNAL_ERROR, self._links)
 
     async def _perform(self, caller: Caller, message: Message, posted: Posted) -> ToolOutcome:

@@ -153,5 +153,5 @@ def families(operations: Operations) -> tuple[Family, ...]:
                ("method",), METHODS, STORE_BOUNDS),
         Family("counter", "mailprobe_store_unavailable", "Transactions that failed: the store was unavailable.",
                ("method",), METHODS),
-        Family("gauge", "mailprobe_recorder_pending", "Writes that outlive their requests."),
+        Family("gauge", "mailprobe_background_writes", "Writes that outlive their requests."),
     )  # fmt: skip

@@ -308,7 +308,7 @@ class Handler(logging.StreamHandler[Any]):
         kind = sys.exc_info()[0]
         with suppress(Exception):
             self.stream.write(
-                '{"event": "a line could not be written", "level": "error", '
+                '{"event": "log line not written", "level": "error", '
                 f'"error": "{kind.__name__ if kind else ""}", "logger": "{record.name}"}}\n'
             )
             self.flush()
@@ -333,4 +333,4 @@ def log_to_standard_error(level: str) -> None:
 
 
 def _crash(kind: Any, error: Any, traceback: Any) -> None:
-    log.critical("a crash", exc_info=(kind, error or kind(), traceback))
+    log.critical("crashed", exc_info=(kind, error or kind(), traceback))

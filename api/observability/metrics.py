@@ -187,7 +187,7 @@ class Metrics:
             "mailprobe_probes": engine.probes,
             "mailprobe_addresses_under_way": load.addresses,
             "mailprobe_addresses_under_way_max": load.addresses_max,
-            "mailprobe_recorder_pending": load.writes_pending,
+            "mailprobe_background_writes": load.writes_pending,
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)

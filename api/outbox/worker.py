@@ -200,7 +200,10 @@ class Worker(Generic[T]):
         try:
             items = await self._queue.claim(self._capacity())
         except StoreUnavailable as error:
-            log.warning("the store cannot be asked, %s must wait: %s", self._queue.name, error)
+            log.warning(
+                "store unavailable: queue=%s retry_in_s=%g error=%s",
+                self._queue.name, self._pace.store_pause_s, error,
+            )  # fmt: skip
             self._rests_until = trio.current_time() + self._pace.store_pause_s
         except Exception:  # a row that cannot be read; the other claims end with their lease
             log_fault(self._queue.claim)
@@ -230,8 +233,8 @@ class Worker(Generic[T]):
         """Back off while the other side refuses everything."""
         if batch.failures:
             log.warning(
-                "%d of %d %s were not taken: %s",
-                len(batch.failures), len(batch.claims), self._queue.name, batch.failures[0].why,
+                "batch failed: queue=%s failed=%d of=%d error=%s",
+                self._queue.name, len(batch.failures), len(batch.claims), batch.failures[0].why,
             )  # fmt: skip
         failure = batch.general_failure
         if failure is None or self._queue.backoff is None:
@@ -278,13 +281,13 @@ class Worker(Generic[T]):
                 await trio.lowlevel.checkpoint()  # the lease may have ended while the item waited
                 return await self._queue.attempt(held.item, batch)
         except StoreUnavailable as error:
-            self._warn_unavailable("it", held, error)
+            self._warn(held, "store unavailable", error)
             return None
         except Exception:
             log_fault(self._queue.attempt)
-            self._warn(held, "failed because of a bug")
+            self._warn(held, "attempt failed", "a bug, logged above")
             return self._queue.after_bug(held.item) if self._queue.after_bug else None
-        self._warn(held, "was not finished, its lease has ended")
+        self._warn(held, "attempt not finished", "its lease has ended")
         return None
 
     async def _record(self, held: HeldClaim[T], result: AttemptResult) -> None:
@@ -293,7 +296,7 @@ class Worker(Generic[T]):
                 await result.record()
                 return
             except StoreUnavailable as error:
-                self._warn_unavailable("its result", held, error)
+                self._warn(held, "result not recorded", error)
             self._unrecorded.add(held)
             await trio.sleep(self._pace.store_pause_s)
 
@@ -308,15 +311,13 @@ class Worker(Generic[T]):
                         held.attempt.cancel()
                         return
                 except StoreUnavailable as error:
-                    self._warn_unavailable("its lease", held, error)
+                    self._warn(held, "lease not extended", error)
                 else:
                     held.attempt.deadline = asked_at + self._pace.lease_s
 
-    def _warn(self, held: HeldClaim[T], what: str) -> None:
-        log.warning("%s: %s %s", self._queue.name, self._queue.name_of(held.item), what)
-
-    def _warn_unavailable(self, what: str, held: HeldClaim[T], error: StoreUnavailable) -> None:
-        self._warn(held, f"- the store cannot be asked, {what} must wait: {error}")
+    def _warn(self, held: HeldClaim[T], event: str, error: object) -> None:
+        name = self._queue.name_of(held.item)
+        log.warning("%s: queue=%s item=%s error=%s", event, self._queue.name, name, error)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import trio
 from mailprobe.engine.background import contained
 from mailprobe.storage.contract import StoreUnavailable
 
-log = logging.getLogger("mailprobe.recorder")
+log = logging.getLogger("mailprobe.quota")
 
 DRAIN_S = 2.0  # a stop has 10 s in all, of which open requests may use 6
 PAUSES_S = (0.1, 0.2, 0.5, 1.0)  # between two tries; the last value repeats
@@ -81,7 +81,7 @@ class BackgroundWrites:
             while self._pending:
                 await self._idle.wait()
         if self._pending:
-            log.error("%d writes were given up at the end", len(self._pending))
+            log.error("background writes given up: count=%d", len(self._pending))
         for scope in self._pending:
             scope.cancel()
 
@@ -93,7 +93,7 @@ async def _try_until_written(write: Write, ended: trio.Event) -> None:
             try:
                 return await write()
             except StoreUnavailable:
-                log.warning("write failed, the store is unavailable: retry_in_s=%.1f", pause_s)
+                log.warning("store unavailable: queue=writes retry_in_s=%.1f", pause_s)
             await trio.sleep(pause_s)
     finally:
         ended.set()

@@ -5,7 +5,8 @@
         charged.first = ...  # the answer to keep for a request with an idempotency key
     charged.limits  # what is left, for the response's headers; after a refusal as well
 
-Limits are checked in the transaction that reserves. What a request is decides when:
+Limits are checked in the transaction that reserves. When units are reserved and
+settled depends on the kind of request:
 
     Verifications       entering reserves, unless all answers are known; leaving settles
       delivered in parts  each part is settled before its lines leave

@@ -29,7 +29,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_allocation import LOST_S, LeaseRequest
 from mailprobe.storage.lease_holders import new_holder
 
-log = logging.getLogger("mailprobe.fleet")
+log = logging.getLogger("mailprobe.leases")
 
 LEASE_S = 12.0  # a dead process blocks the others no longer
 EXTEND_S = 4.0  # after the lease's start: leaves time for many tries
@@ -237,7 +237,7 @@ class LeasedBudget:
                     await self._lease()
             except StoreUnavailable as error:
                 if not self._is_store_away:
-                    log.warning("no connections are leased, the store is unavailable: %s", error)
+                    log.warning("store unavailable: queue=connection leases error=%s", error)
                 self._is_store_away = True
                 await trio.sleep(FAILED_S)
             except Exception:

@@ -23,7 +23,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation, UsageRow
 from mailprobe.storage.store import Store
 
-log = logging.getLogger("mailprobe.meter")
+log = logging.getLogger("mailprobe.quota")
 
 LEASE_S = 20.0  # a dead request's units are free again after this time
 EXTEND_EVERY_S = 5.0
@@ -93,7 +93,7 @@ class QuotaService:
         try:
             await self.store.log_refusal(caller, row)
         except StoreUnavailable:
-            log.warning("refusal not logged: the store is unavailable")
+            log.warning("refusal not recorded: store unavailable")
 
     @contextmanager
     def holding(self, reservation: Reservation) -> Iterator[None]:
@@ -128,4 +128,4 @@ class QuotaService:
         try:
             await self.store.extend(reservation, lease_s=LEASE_S)
         except StoreUnavailable:
-            log.warning("lease not extended: the store is unavailable")
+            log.warning("lease not extended: store unavailable")

@@ -132,7 +132,7 @@ class Settlement:
             with trio.move_on_after(DELIVERY_S) as waiting:
                 await settled.wait()
             if waiting.cancelled_caught:
-                log.error("stream cut off: its lines cannot be counted")
+                log.error("stream cut off: store unavailable")
                 raise StoreUnavailable("the lines of a stream could not be counted") from None
 
     def _begin_part(self, *, ends: bool) -> tuple[list[UsageRow], int]:

@@ -146,7 +146,7 @@ class ReaderTask:
             with trio.move_on_after(END_S, shield=True) as waiting:
                 await self._reader.ended()
             if waiting.cancelled_caught:
-                log.error("a reader has not ended %g s after SIGKILL", END_S)
+                log.error("reader did not end after SIGKILL: waited_s=%g", END_S)
             self._reader.close()
         forks.prepare()
 

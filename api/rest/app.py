@@ -351,5 +351,6 @@ def _as_refusal(error: Exception, scope: Scope) -> Refusal:
             return SlowBody(BODY_S_MAX)
         case exceptions.HTTPException(code=int(code)) if 400 <= code < 500:
             return InvalidRequest("The request cannot be understood.", "endpoints")
-    log.error("a bug of ours", exc_info=error)
-    return OurFault(request_id_of(scope))
+    request_id = request_id_of(scope)
+    log.error("request failed: request=%s", request_id, exc_info=error)
+    return OurFault(request_id)

@@ -71,10 +71,10 @@ async def _answer_or_refuse(
     except Refusal as refusal:
         reply = refuse(service, refusal)
     except StoreUnavailable as error:
-        log.error("the store cannot be asked: %s", error)
+        log.error("store unavailable: operation=%s error=%s", operation.name, error)
         reply = refuse(service, UsageUnknown())
     except Exception:
-        log.exception("a bug of ours")
+        log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)
         reply = refuse(service, OurFault(inbound.request_id))
     limits = await _limits_after(service, operation, call, reply)
     return replace(reply, headers={**limits.headers(), **reply.headers}) if limits else reply

@@ -73,7 +73,7 @@ async def verify_stream(service: Service, call: Call) -> OperationReply:
 
 
 async def verify_live(service: Service, call: Call) -> OperationReply:
-    """A WebSocket: addresses in, results out in completion order. Here are other requests only."""
+    """Answer requests to the WebSocket's path that do not ask for an upgrade: 426."""
     raise UpgradeRequired
 
 

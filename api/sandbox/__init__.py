@@ -1,1 +1,1 @@
-"""Answers for test keys: no packet, no unit, and an outcome of one's choice."""
+"""Answers for test keys: sends nothing, costs nothing; the address selects the outcome."""

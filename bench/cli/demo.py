@@ -77,7 +77,7 @@ def _clean_in_lab(source: Path, beside: Path) -> "Summary":
 
 
 def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) -> "Summary":
-    """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
+    """Clean in the scratch `directory`, then move the result; a user's unfinished run is not touched."""
     import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
     from mailprobe.api.cli.cleaning.outputs import Order, output_path
     from mailprobe.api.cli.cleaning.run import clean_list

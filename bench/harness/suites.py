@@ -26,7 +26,7 @@ SUITES: dict[str, str] = {
     "dns": "layer 3 over TLS: look-ups of unknown domains, beside httpx with dnspython",
     "domain": "50 addresses of one domain whose replies take 50 ms",
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once; each kind of trouble alone",
-    "truth": "addresses as on the Internet, and in awkward sequences: what is told and what is true",
+    "truth": "addresses as on the Internet, and in awkward sequences: what is answered and what is true",
     "memory": "2,000 probes under way",
     "clean": "1,000,000 rows of CSV and as many of XLSX through `clean`",
     "engine": "addresses through the engine: near, far, and as work grows",

@@ -134,7 +134,7 @@ def trial_table(trials: Sequence[Trial], asked: str) -> Table:
         "CPU µs each",
         "hosts' CPU µs",
         "core busy",
-        "told wrong",
+        "wrong verdicts",
     )
     table = new_table(SETTINGS_TRIED[asked], *titles, "")
     table.columns[0].justify = "right"

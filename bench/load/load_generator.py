@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from statistics import median
 
 ANSWER_S = 60.0  # without a word from the server: it has died
 READ_OCTETS = 1 << 18
@@ -41,14 +40,6 @@ class LoadResult:
     @property
     def rate(self) -> float:
         return self.count / self.took_s
-
-    @property
-    def cpu_us_each(self) -> float:
-        return self.cpu_s / self.count * 1e6
-
-    @property
-    def median_ms(self) -> float:
-        return median(self.whole_ms)
 
 
 @dataclass(slots=True)

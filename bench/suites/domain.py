@@ -24,7 +24,7 @@ async def _run() -> list[Figure]:
         right = sum(verdict.confidence == 0.97 for verdict in verdicts)
         [host] = lab.records()["hosts"].values()
     return [
-        Figure("addresses told right", right, f"of {len(texts)}", at_least=len(texts)),
+        Figure("addresses with the right verdict", right, f"of {len(texts)}", at_least=len(texts)),
         Figure("connections", host["sessions"], ""),
         Figure("turn-arounds in all", _turnarounds(host), ""),
         Figure("in all", took_s, "s"),

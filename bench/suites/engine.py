@@ -97,7 +97,7 @@ async def verify(engine: Engine, texts: Iterable[str]) -> int:
         while ready := await answers.next_ready():
             for answer in ready:
                 if answer.verdict.status != "deliverable":
-                    raise AssertionError(f"told wrong: {answer.verdict}")
+                    raise AssertionError(f"wrong verdict: {answer.verdict}")
             octets += len(ENCODER.encode_lines([answer.verdict for answer in ready]))
     return octets
 

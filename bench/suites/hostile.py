@@ -41,8 +41,12 @@ async def _verify_everybody() -> list[Figure]:
     healthy_wrong = sum(count for what, count in mistaken.items() if what.startswith("deliverable"))
     return [
         Figure("the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
-        Figure("healthy hosts told wrong", healthy_wrong, f"of {len(healthy)}"),
-        Figure("hostile hosts told wrong", mistaken.total() - healthy_wrong, f"of {len(hostile)}"),
+        Figure("wrong verdicts for healthy hosts", healthy_wrong, f"of {len(healthy)}"),
+        Figure(
+            "wrong verdicts for hostile hosts",
+            mistaken.total() - healthy_wrong,
+            f"of {len(hostile)}",
+        ),
         Figure("probes under way, at most", watch.under_way_most, ""),
         Figure("in all", took_s, "s"),
     ]

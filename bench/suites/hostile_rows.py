@@ -73,11 +73,11 @@ def virtual_rows() -> list[Figure]:
     found = {}
     for words, host in FAR_TARPITS.items():
         found[words] = trio.run(_found_far_away, host, clock=clock())
-        print(f"# {found[words]:.1f} % of the known told deliverable, a far tarpit: {words}")
+        print(f"# {found[words]:.1f} % of the known found deliverable, a far tarpit: {words}")
     beside = trio.run(_reported_beside_refused, clock=clock())
     return [
-        Figure("tarpit 100 ms away, a batch of 50: told deliverable", min(found.values()), "%"),
-        Figure("beside two domains that are refused: told wrong", beside, f"of {BESIDE}"),
+        Figure("tarpit 100 ms away, a batch of 50: found deliverable", min(found.values()), "%"),
+        Figure("wrong verdicts beside two refused domains", beside, f"of {BESIDE}"),
         Figure("a host that refuses: connections in 2 minutes", max(counts.values()), ""),
         Figure("rotating addresses: random recipients in 6 hours", strangers, ""),
     ]
@@ -111,8 +111,8 @@ def _remark(what: str, verdicts: Sequence[Verdict]) -> None:
 async def _tarpits(lab: Lab) -> list[Figure]:
     figures, lies = [], 0
     for group, words, deferred_start in (
-        ("tarpit batch", "tarpit, a batch of 50: the known told deliverable", False),
-        ("tarpit list", "tarpit, a list of 400: the known told deliverable", True),
+        ("tarpit batch", "tarpit, a batch of 50: the known found deliverable", False),
+        ("tarpit list", "tarpit, a list of 400: the known found deliverable", True),
     ):
         texts = lab.groups[group]
         async with open_watched(lab) as (engine, _):
@@ -128,8 +128,8 @@ async def _tarpits(lab: Lab) -> list[Figure]:
     fewest = min(right[v.email.partition("@")[2]] for v in others)
     return [
         *figures,
-        Figure("tarpit: told wrong", lies + _lies(verdicts), ""),
-        Figure("in step, silent for 2 of 8: the others told right", fewest, "of 6"),
+        Figure("tarpit: wrong verdicts", lies + _lies(verdicts), ""),
+        Figure("in step, silent for 2 of 8: right verdicts for the others", fewest, "of 6"),
     ]
 
 
@@ -151,7 +151,9 @@ async def _hung(lab: Lab) -> list[Figure]:
         reported = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
         figures += [
             Figure(
-                f"20 % hung names, {words}: healthy told wrong", share(reported, len(healthy)), "%"
+                f"20 % hung names, {words}: wrong verdicts for healthy hosts",
+                share(reported, len(healthy)),
+                "%",
             ),
             Figure(f"20 % hung names, {words}: in all", took_s, "s"),
         ]
@@ -178,7 +180,9 @@ async def _neighbour(lab: Lab) -> list[Figure]:
             nursery.start_soon(verify_one, engine, text)
     asked = len(lab.groups["neighbour"])
     return [
-        Figure("beside eight dead batches: a neighbour told wrong", wrong[0], f"of {asked}"),
+        Figure(
+            "beside eight dead batches: wrong verdicts for a neighbour", wrong[0], f"of {asked}"
+        ),
         Figure("beside eight dead batches: a neighbour's latest", late_s[0] * 1000, "ms"),
     ]
 
@@ -190,7 +194,7 @@ async def _hostile_text(lab: Lab) -> list[Figure]:
     beside = set(healthy)
     reported = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
     return [
-        Figure("hostile text: healthy told wrong", reported, f"of {len(healthy)}"),
+        Figure("hostile text: wrong verdicts for healthy hosts", reported, f"of {len(healthy)}"),
         Figure("hostile text: the latest verdict", max(watch.layer4_ms), "ms"),
     ]
 
@@ -204,7 +208,7 @@ async def _first_exchange(lab: Lab) -> list[Figure]:
             right += _reported(await verify_all(engine, [text]), "deliverable")
             took_ms.append((time.perf_counter() - began) * 1000)
     return [
-        Figure("first exchange silent: told right", right, f"of {len(took_ms)}"),
+        Figure("first exchange silent: right verdicts", right, f"of {len(took_ms)}"),
         Figure("first exchange silent: time to a verdict", fmean(took_ms), "ms"),
     ]
 

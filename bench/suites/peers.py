@@ -92,13 +92,13 @@ def _of_list(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
     cpu_ms = task.cpu_s * 1000 / count
     return [
         Figure(
-            f"{name}: told right",
+            f"{name}: right verdicts",
             right(task, kinds),
             f"of {count}",
             at_least=count if ours else None,
             exact=False,  # on a busy machine probes time out, and the answer is "don't know"
         ),
-        Figure(f"{name}: told wrong", wrong(task, kinds), "", at_most=0 if ours else None),
+        Figure(f"{name}: wrong verdicts", wrong(task, kinds), "", at_most=0 if ours else None),
         Figure(f"{name}: the list", count / task.took_s, "a second"),
         Figure(f"{name}: processor time", cpu_ms, "ms each", cpu_us=cpu_ms * 1000),
     ]

@@ -231,7 +231,7 @@ def _judge_groups(
     wrong = matrix.lies("undeliverable", "invalid", "deliverable", "catch_all")
     return [
         Figure(f"{who}: known at the worst kind", worst, f"of {len(next(iter(groups.values())))}"),
-        Figure(f"{who}: told wrong", wrong, f"of {len(reported)}"),
+        Figure(f"{who}: wrong verdicts", wrong, f"of {len(reported)}"),
         Figure(f"{who}: bans", sum(each["bans"] for each in counts.values()), ""),
         Figure(f"{who}: connections", sum(each["connections"] for each in counts.values()), ""),
         Figure(f"{who}: connections at once", max(each["peak"] for each in counts.values()), ""),
@@ -252,7 +252,7 @@ def _shared(lab: Lab, known: KnownTruth) -> list[Figure]:
         answered = sum(each.status == "deliverable" for each in reported)
         print(f"# {group}: {Counter(each.why for each in reported)}")
         figures += [
-            Figure(f"{group}: told deliverable", answered, f"of {len(texts)}"),
+            Figure(f"{group}: found deliverable", answered, f"of {len(texts)}"),
             Figure(f"{group}: connections at once", counts[group]["peak"], ""),
             Figure(f"{group}: in all", took_s, "s"),
         ]

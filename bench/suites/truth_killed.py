@@ -57,7 +57,7 @@ def killed_figures(
         more = max(0, killed.unknown_count(knowable=True) - whole.unknown_count(knowable=True))
         figures += [
             Figure(f"{who} killed: more unknown than not killed", more, asked),
-            Figure(f"{who} killed: told wrong", killed.lies(*REPORTED), asked),
+            Figure(f"{who} killed: wrong verdicts", killed.lies(*REPORTED), asked),
             Figure(f"{who} not killed: in all", whole_s, "s"),
             Figure(f"{who} killed: in all", killed_s, "s"),
         ]

@@ -96,5 +96,5 @@ def judge(
         Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
         Figure(f"{who}: falsely deliverable", matrix.lies("deliverable"), asked),
         Figure(f"{who}: falsely catch-all", matrix.lies("catch_all"), asked),
-        Figure(f"{who}: of the knowable, told unknown", matrix.unknown_share, "%"),
+        Figure(f"{who}: of the knowable, left unknown", matrix.unknown_share, "%"),
     ]

@@ -54,7 +54,7 @@ class DatabaseThread(CallQueue[DatabaseCall[Any]]):
             try:
                 self._serve()
             except Exception:  # a bug of ours: the calls it took time out, the others continue
-                log.exception("the store's thread failed")
+                log.exception("database thread failed")
         self._disconnect()
 
     @abstractmethod

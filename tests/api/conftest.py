@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from mailprobe.api.reader import client
 from tests.api.reader_in_thread import read_in_threads
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 # Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
 settings.register_profile("patient", deadline=None)
@@ -15,14 +15,14 @@ settings.load_profile("patient")
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
+async def shop() -> AsyncIterator[RunningService]:
     """A service with one account of the builder tier."""
     async with open_shop("builder") as shop:
         yield shop
 
 
 @pytest.fixture
-async def free_shop() -> AsyncIterator[Shop]:
+async def free_shop() -> AsyncIterator[RunningService]:
     """The same with an account of the free tier."""
     async with open_shop("free") as shop:
         yield shop

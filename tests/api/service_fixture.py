@@ -80,7 +80,7 @@ class Unsteady:
         return await method(*arguments, **named)
 
 
-class Doomed:
+class KilledProcess:
     """A process that is killed at a chosen moment: before or after one of its store calls.
 
     From then on none of the tasks that `run` started continues.
@@ -101,11 +101,11 @@ class Doomed:
         await act()
 
 
-_doomed: ContextVar[Doomed | None] = ContextVar("doomed", default=None)
+_doomed: ContextVar[KilledProcess | None] = ContextVar("doomed", default=None)
 
 
 @dataclass
-class Got:
+class HttpAnswer:
     """An answer."""
 
     status: int
@@ -132,7 +132,7 @@ class Got:
 
 
 @dataclass
-class Shop:
+class RunningService:
     """The service, its fake network, and an account with a key of each kind."""
 
     app: Any
@@ -186,7 +186,7 @@ class Shop:
         hang_up_at: float | None = None,
         hang_up_steps: int | None = None,
         pieces: list[tuple[float, bytes]] | None = None,
-    ) -> Got:
+    ) -> HttpAnswer:
         """Send a request and return the whole answer. `key`: "" is the account's own, None is none.
 
         The client hangs up once `hang_up_after` is true of the received chunks, after
@@ -214,7 +214,7 @@ class Shop:
                 (k.encode(), v.encode("latin-1")) for k, v in sent.items() if v is not None
             ],
         }  # fmt: skip
-        got = Got(0, {}, b"")
+        got = HttpAnswer(0, {}, b"")
         hung_up = trio.Event()
         body_pieces = [(0.0, octets)] if pieces is None else pieces
 
@@ -268,16 +268,16 @@ class Shop:
         got.octets = b"".join(chunk for _, chunk in got.chunks)
         return got
 
-    async def verify(self, email: Any = "known@friendly.test", **more: Any) -> Got:
+    async def verify(self, email: Any = "known@friendly.test", **more: Any) -> HttpAnswer:
         return await self.request("POST", VERIFY, {"email": email}, **more)
 
-    async def batch(self, *emails: Any, **more: Any) -> Got:
+    async def batch(self, *emails: Any, **more: Any) -> HttpAnswer:
         return await self.request("POST", BATCH, {"emails": list(emails)}, **more)
 
-    async def stream(self, *emails: Any, **more: Any) -> Got:
+    async def stream(self, *emails: Any, **more: Any) -> HttpAnswer:
         return await self.request("POST", STREAM, {"emails": list(emails)}, **more)
 
-    async def manage(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
+    async def manage(self, method: str, path: str, body: Any = None, **more: Any) -> HttpAnswer:
         return await self.request(method, MANAGEMENT + path, body, **more)
 
 
@@ -304,7 +304,7 @@ async def open_shop(
     kind: str = KIND,
     observer: Observer | None = None,
     **more: Any,
-) -> AsyncIterator[Shop]:
+) -> AsyncIterator[RunningService]:
     """Open a service with one account and three domains: friendly, slow and silent.
 
     `metrics` counts the events of all its parts; `kind` is the kind of store.
@@ -338,7 +338,9 @@ async def open_shop(
                 **more,
             )
             account = await store.create_account("ann@example.org", tier)
-            shop = Shop(create_app(service), service, store, network, clock, account, "", "")
+            shop = RunningService(
+                create_app(service), service, store, network, clock, account, "", ""
+            )
             shop.key = await shop.new_key("sk_live_")
             shop.provisioning = await shop.new_key("sk_mgmt_")
             yield shop

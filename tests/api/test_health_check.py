@@ -72,7 +72,7 @@ def test_a_service_that_is_well_is_healthy(monkeypatch, capsys) -> None:
         (None, "did not answer"),  # silent
     ],
 )
-def test_what_is_not_our_healthy_service_is_unhealthy(monkeypatch, capsys, octets, why) -> None:
+def test_anything_but_our_healthy_service_is_unhealthy(monkeypatch, capsys, octets, why) -> None:
     monkeypatch.setattr(health_check, "TIMEOUT_S", 0.5)
     began = time.monotonic()
     with answering(octets) as bind:

@@ -64,11 +64,11 @@ def test_one_wrong_character_is_noticed(place: int, character: str) -> None:
         "sk_live_é",
     ],
 )
-def test_what_is_no_key_is_told_by_its_form(text: str) -> None:
+def test_an_invalid_key_is_recognized_by_its_form(text: str) -> None:
     assert not well_formed(text)
 
 
-def test_what_is_kept_is_the_hash_and_twelve_characters() -> None:
+def test_only_the_hash_and_twelve_characters_are_kept() -> None:
     key = mint("sk_live_")
     assert key_hash(key) == hashlib.sha256(key.encode()).hexdigest()
     assert shown(key) == key[:12]

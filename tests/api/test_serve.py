@@ -61,7 +61,7 @@ def test_the_tool_server_stands_beside_the_api(tmp_path: Path, words: list[str])
         service.stop()
 
 
-def test_an_address_that_the_tool_server_cannot_have_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_tool_servers_address_that_is_taken_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
         done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0", "--tools-bind", bind)

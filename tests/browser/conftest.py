@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.service_process import Place, Running, make_place, running
-from tests.browser.pages import CHROMIUM, Visitor
+from tests.browser.pages import CHROMIUM, BrowserPage
 
 PLANS = "[scale]\nrate_limit_per_min = 1000000\n"
 OPERATOR = "ann@example.org"
@@ -52,15 +52,15 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def visitor(service: Running, context: BrowserContext) -> Iterator[Visitor]:
+def visitor(service: Running, context: BrowserContext) -> Iterator[BrowserPage]:
     """A person in front of the browser, who has not signed in."""
-    visitor = Visitor(context.new_page(), service)
+    visitor = BrowserPage(context.new_page(), service)
     yield visitor
     assert visitor.faults == []
 
 
 @pytest.fixture
-def ann(visitor: Visitor) -> Visitor:
+def ann(visitor: BrowserPage) -> BrowserPage:
     """The person who has made the first account by the link, and sees the overview."""
     visitor.begin()
     return visitor

@@ -15,7 +15,7 @@ SERIOUS = ("serious", "critical")
 
 
 @dataclass
-class Visitor:
+class BrowserPage:
     """A browser's page; `faults` are console errors, and requests to other hosts."""
 
     page: Page

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.service_process import COMMAND, make_place, running
-from tests.browser.pages import CHROMIUM, Visitor
+from tests.browser.pages import CHROMIUM, BrowserPage
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/pictures"
@@ -59,7 +59,7 @@ def take_shots(lab: Lab, path: Path) -> None:
     place = make_place(path, lab, "[scale]\nrate_limit_per_min = 1000000\n")
     with running(place) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        ann = Visitor(browser.new_page(viewport=SIZE), service)  # type: ignore[arg-type]
+        ann = BrowserPage(browser.new_page(viewport=SIZE), service)  # type: ignore[arg-type]
         ann.begin()
         ann.send_list(LIST)
         ann.clean()

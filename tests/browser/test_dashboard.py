@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page
 
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE
 from tests.api.service_process import Running
-from tests.browser.pages import Visitor
+from tests.browser.pages import BrowserPage
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "examples/list.csv"
@@ -19,7 +19,7 @@ LARGE = 20_000
 LONG_TASK_MS = 100
 
 
-def test_the_link_of_the_first_start_makes_an_account_once(visitor: Visitor) -> None:
+def test_the_link_of_the_first_start_makes_an_account_once(visitor: BrowserPage) -> None:
     visitor.begin()
     assert visitor.heading() == "Overview"
     assert visitor.key.startswith("sk_live_")
@@ -37,7 +37,7 @@ def test_the_link_of_the_first_start_makes_an_account_once(visitor: Visitor) -> 
 
 
 def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
-    ann: Visitor, context: BrowserContext
+    ann: BrowserPage, context: BrowserContext
 ) -> None:
     ann.page.get_by_role("button", name="Sign out").click()
     assert ann.heading() == "Sign in"
@@ -51,7 +51,7 @@ def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
     assert all(cookie["httpOnly"] and cookie["sameSite"] == "Lax" for cookie in cookies)
 
 
-def test_a_key_is_made_copied_used_and_revoked(ann: Visitor) -> None:
+def test_a_key_is_made_copied_used_and_revoked(ann: BrowserPage) -> None:
     ann.open("/keys")
     ann.page.get_by_label("Label").fill("checkout <b>")
     ann.page.get_by_role("button", name="Make a key").click()
@@ -67,7 +67,7 @@ def test_a_key_is_made_copied_used_and_revoked(ann: Visitor) -> None:
     assert httpx.post(url, json={"email": LIVING}, headers=headers).status_code == 401
 
 
-def test_a_cap_is_set_and_refuses(ann: Visitor) -> None:
+def test_a_cap_is_set_and_refuses(ann: BrowserPage) -> None:
     ann.open("/caps")
     ann.page.get_by_label("Hard cap in euros").fill("nothing")
     ann.page.get_by_role("button", name="Save").click()
@@ -82,7 +82,7 @@ def test_a_cap_is_set_and_refuses(ann: Visitor) -> None:
     assert '"hard_cap_eur":12.5' in ann.service.place.mailprobe("account", "list").replace(" ", "")
 
 
-def test_a_list_is_cleaned_to_its_download(ann: Visitor, tmp_path: Path) -> None:
+def test_a_list_is_cleaned_to_its_download(ann: BrowserPage, tmp_path: Path) -> None:
     ann.send_list(LIST)
     assert "300 rows, 295 different addresses" in ann.page.locator("main").inner_text()
     ann.clean()
@@ -103,7 +103,7 @@ def test_a_list_is_cleaned_to_its_download(ann: Visitor, tmp_path: Path) -> None
     ann.page.get_by_text("There is no list yet").wait_for()
 
 
-def test_a_list_says_when_it_asks_again(ann: Visitor, tmp_path: Path) -> None:
+def test_a_list_says_when_it_asks_again(ann: BrowserPage, tmp_path: Path) -> None:
     file = tmp_path / "grey.csv"
     file.write_text(f"email\n{LIVING}\nphansen@greylist-guild.test\n")
     ann.send_list(file, rechecks=True)
@@ -114,7 +114,7 @@ def test_a_list_says_when_it_asks_again(ann: Visitor, tmp_path: Path) -> None:
     ann.page.wait_for_selector("[data-status=cancelled]")
 
 
-def test_another_column_is_chosen_in_the_preview(ann: Visitor, tmp_path: Path) -> None:
+def test_another_column_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Path) -> None:
     file = tmp_path / "two.csv"
     file.write_text(f"email,home\n{LIVING},eve@harbour-books.test\n{LIVING},bob@acme.test\n")
     ann.send_list(file)
@@ -123,7 +123,7 @@ def test_another_column_is_chosen_in_the_preview(ann: Visitor, tmp_path: Path) -
     ann.page.get_by_text("2 rows, 2 different addresses").wait_for()
 
 
-def test_a_list_that_cannot_be_read_says_why(ann: Visitor, tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_read_says_why(ann: BrowserPage, tmp_path: Path) -> None:
     file = tmp_path / "broken.xlsx"
     file.write_bytes(b"PK\x03\x04 no workbook")
     ann.open("/lists")
@@ -134,7 +134,7 @@ def test_a_list_that_cannot_be_read_says_why(ann: Visitor, tmp_path: Path) -> No
     ann.faults.clear()  # the browser notes the 400
 
 
-def test_one_address_is_explained(ann: Visitor) -> None:
+def test_one_address_is_explained(ann: BrowserPage) -> None:
     ann.open("/try")
     ann.page.get_by_label("E-mail address").fill(LIVING)
     ann.page.keyboard.press("Enter")
@@ -147,7 +147,7 @@ def test_one_address_is_explained(ann: Visitor) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 375], ids=["wide", "narrow"])
 def test_every_page_is_without_barriers_at_every_width(
-    scheme: str, width: int, ann: Visitor, tmp_path_factory: pytest.TempPathFactory
+    scheme: str, width: int, ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """axe-core finds nothing serious; no page is wider than the screen. Pictures are kept."""
     shots = tmp_path_factory.getbasetemp() / "shots"
@@ -170,7 +170,7 @@ def test_every_page_is_without_barriers_at_every_width(
     assert ann.barriers() == []
 
 
-def test_everything_is_reached_by_keyboard(ann: Visitor) -> None:
+def test_everything_is_reached_by_keyboard(ann: BrowserPage) -> None:
     """From the top of a page, Tab comes to each link and button, and shows where it is."""
     ann.open("/keys")
     seen = set()
@@ -186,7 +186,7 @@ def test_everything_is_reached_by_keyboard(ann: Visitor) -> None:
 
 
 def test_pages_work_without_script(
-    browser: object, service: Running, ann: Visitor, context: BrowserContext
+    browser: object, service: Running, ann: BrowserPage, context: BrowserContext
 ) -> None:
     """A list is sent, started and downloaded by forms alone."""
     from playwright.sync_api import Browser
@@ -207,7 +207,7 @@ def test_pages_work_without_script(
     plain.close()
 
 
-def test_a_large_list_keeps_the_page_responsive(ann: Visitor, tmp_path: Path) -> None:
+def test_a_large_list_keeps_the_page_responsive(ann: BrowserPage, tmp_path: Path) -> None:
     """20,000 rows: no task of the page is long, and its memory does not grow."""
     file = tmp_path / "large.csv"
     file.write_text("email\n" + "".join(f"person{n}@harbour-books.test\n" for n in range(LARGE)))

@@ -22,7 +22,7 @@ def drained(fair_queue: FairQueue[str]) -> list[str]:
     return items
 
 
-def test_nobody_waits_at_first():
+def test_a_new_queue_is_empty():
     fair_queue: FairQueue[str] = FairQueue()
     assert fair_queue.pop() is None
     assert fair_queue.pop_all() == []
@@ -50,21 +50,21 @@ def test_a_neighbour_of_a_batch_of_fifty_is_served_second():
     assert [fair_queue.pop(), fair_queue.pop()] == ["a0", "b1"]
 
 
-def test_who_comes_again_is_served_after_those_who_wait():
+def test_an_account_that_returns_is_served_after_those_that_wait():
     fair_queue = joined("a1", "b1", "c1")
     assert fair_queue.pop() == "a1"
     fair_queue.join("a", "a2")
     assert drained(fair_queue) == ["b1", "c1", "a2"]
 
 
-def test_what_is_put_back_is_next():
+def test_an_item_put_back_is_next():
     fair_queue = joined("a1", "a2", "b1")
     assert fair_queue.pop() == "a1"
     fair_queue.push_front("a", "a1")
     assert drained(fair_queue) == ["a1", "b1", "a2"]
 
 
-def test_what_is_put_back_by_who_has_nothing_else_is_next():
+def test_an_item_put_back_for_an_account_with_no_other_is_next():
     fair_queue = joined("a1", "b1", "b2")
     assert fair_queue.pop() == "a1"
     fair_queue.push_front("a", "a1")
@@ -145,7 +145,7 @@ TestBesideAList = BesideAList.TestCase
 
 
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=100))
-def test_nobody_is_served_twice_while_another_waits(accounts):
+def test_no_account_is_served_twice_while_another_waits(accounts):
     """Between two turns of an asker, everyone else who waits has one."""
     fair_queue: FairQueue[str] = FairQueue()
     for account in accounts:

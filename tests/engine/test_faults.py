@@ -123,7 +123,7 @@ async def _cut_connections(transport: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
-async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_again(
+async def test_queries_of_a_faulty_connection_fail_at_once_and_are_not_repeated(
     authority, ca_file, faults, protocol
 ):
     """Asked again they might have every connection fail."""
@@ -142,7 +142,7 @@ async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_aga
         assert server.connections == 2
 
 
-async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca_file, faults):
+async def test_a_failing_callback_does_not_end_the_connection(authority, ca_file, faults):
     async with open_server(authority, "h2") as server, open_transport(ca_file) as transport:
 
         def settle(reported: Any) -> None:

@@ -52,7 +52,7 @@ class Diary:
 
 
 @pytest.mark.parametrize("deferred_start", [False, True], ids=["at once", "patient"])
-async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
+async def test_every_address_is_reported_once_with_the_outcome_of_its_verdict(
     autojump_clock, deferred_start
 ):
     texts = [
@@ -93,7 +93,7 @@ async def test_times_are_those_of_the_layers(autojump_clock):
     assert diary.seconds["lookup_done"] == pytest.approx([0.2, 0.2], abs=0.05)
 
 
-async def test_who_is_held_back_by_patience_is_not_longer_in_a_layer(autojump_clock):
+async def test_time_in_the_backlog_is_not_counted_to_a_layer(autojump_clock):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.4))
@@ -127,7 +127,7 @@ async def test_every_rule_that_decides_is_listed(autojump_clock):
     assert {"syntax", "disposable", "no_mx", "resolver", "accepted", "clock.banner"} <= seen
 
 
-async def test_nothing_that_is_told_names_anybody(autojump_clock):
+async def test_reports_contain_no_address_domain_or_host(autojump_clock):
     """Words come from closed lists alone: rules, outcomes, and those of the protocol."""
     diary = Diary()
     async with open_fake_network() as network:
@@ -153,7 +153,7 @@ async def test_look_ups_are_certain_or_failed_and_not_made_twice(autojump_clock)
     assert diary.said("recalled") == [("mx",), ("addresses",)]
 
 
-async def test_a_session_that_is_woken_is_told_of(autojump_clock):
+async def test_a_reused_session_is_reported(autojump_clock):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
@@ -169,7 +169,7 @@ async def test_a_session_that_is_woken_is_told_of(autojump_clock):
             assert len(diary.said("session_reused")) == 1
 
 
-async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
+async def test_a_lowered_connection_limit_is_reported(autojump_clock):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", latency_s=0.02, connections_max=1))
@@ -186,7 +186,7 @@ async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
     ],
     ids=["refuses us", "cannot be reached"],
 )
-async def test_a_host_that_is_rested_is_told_of_once(autojump_clock, host, refused):
+async def test_a_back_off_is_reported_once(autojump_clock, host, refused):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", host)

@@ -222,7 +222,7 @@ async def test_a_private_exchange_is_reached_where_that_is_allowed(autojump_cloc
         ("552 5.2.2 Mailbox full", UNTESTED),
     ],
 )
-async def test_what_the_random_address_tells(autojump_clock, reply, expected):
+async def test_the_reply_to_the_random_address_decides_catch_all(autojump_clock, reply, expected):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(default_unknown=reply))
         [verdict] = await verify_once(network, "known@shop.test")
@@ -265,7 +265,7 @@ async def test_both_answers_are_kept(autojump_clock):
         assert host.record.recipients["random@shop.test"] == 1
 
 
-async def test_the_random_address_is_not_asked_where_no_real_one_was_accepted(autojump_clock):
+async def test_no_random_address_is_sent_unless_a_real_one_was_accepted(autojump_clock):
     """In lock-step, where nothing is pipelined behind the real one."""
     async with open_fake_network() as network:
         host = new_host("no pipelining")
@@ -370,7 +370,7 @@ async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock)
 # -- what goes wrong half-way ----------------------------------------------------------------
 
 
-async def test_those_behind_a_stalled_recipient_are_asked_again(autojump_clock):
+async def test_recipients_behind_a_stalled_one_are_sent_again(autojump_clock):
     """One mailbox that the host cannot look up must not cost the others their verdicts."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(faults={"stuck@shop.test": StaySilent()}))
@@ -433,7 +433,7 @@ async def test_closing_the_engine_says_quit_at_once(autojump_clock):
 # -- our side of the conversation ------------------------------------------------------------
 
 
-async def test_smtputf8_is_asked_only_where_it_is_offered(autojump_clock):
+async def test_smtputf8_is_used_only_if_it_is_offered(autojump_clock):
     async with open_fake_network() as network:
         offers, lacks = MailHost(catch_all=True), new_host("no smtputf8", catch_all=True)
         network.add("offers.test", offers)

@@ -38,7 +38,7 @@ def outcome(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_address_of_the_lab_is_told_right(
+def test_every_address_of_the_lab_gets_the_right_verdict(
     outcome: Callable[[str], None], scenario: str
 ) -> None:
     outcome(scenario)

@@ -98,7 +98,7 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         assert cause.reason == "timeout"
 
 
-def test_what_time_cures_is_never_the_addresss() -> None:
+def test_a_passing_reason_never_blames_the_address() -> None:
     assert PASSING.isdisjoint(
         {"accepted", "no_mailbox", "disabled", "full", "blocked_us", "policy"}
     )

@@ -64,7 +64,7 @@ def test_the_flags_follow_the_outcome(outcome):
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome != Outcome.SYNTAX])
-def test_signals_are_told_with_every_outcome_but_syntax(outcome):
+def test_every_outcome_but_syntax_has_signals(outcome):
     verdict = judge(
         "ann@gmial.com",
         outcome,
@@ -130,6 +130,6 @@ def test_a_verdict_is_frozen():
         verdict.status = "unknown"  # type: ignore[misc]  # the assignment must fail
 
 
-def test_the_email_is_told_as_it_was_sent():
+def test_the_verdict_repeats_the_email_as_it_was_sent():
     for text in (" Ann@Shop.Test", "", "\0", "ann@shop.test\n"):
         assert judge(text, Outcome.SYNTAX).email == text

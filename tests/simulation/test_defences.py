@@ -92,7 +92,7 @@ async def test_real_addresses_go_before_random_ones_at_a_far_host(autojump_clock
     assert statuses == {"deliverable": 100}
 
 
-async def test_a_healthy_shared_host_is_asked_at_what_it_bears(autojump_clock: Any) -> None:
+async def test_a_healthy_shared_host_is_probed_within_its_allowance(autojump_clock: Any) -> None:
     """Two addresses of each of 200 domains at 20 ms: another verifier needs 2.0 s."""
     host = new_host("postfix", "mx.near.test", mailboxes=LIVING, latency_s=0.02, connect_s=0.02)
     statuses, took_s = await ask(host, "list", 400, 200)

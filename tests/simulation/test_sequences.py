@@ -148,7 +148,7 @@ async def test_no_verdict_is_wrong(autojump_clock, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_what_can_be_known_is_known_when_a_list_has_ended(autojump_clock, kind):
+async def test_every_knowable_address_is_known_at_the_end_of_a_list(autojump_clock, kind):
     unknown: Counter[str] = Counter()
     for seed in SEEDS_KNOWN:
         for address, status in await simulate(kind, "list", seed):

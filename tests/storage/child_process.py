@@ -103,7 +103,7 @@ async def work(store: Store, first: str, begins_s: str) -> None:
     claimed when it was killed is free by the instant at which this one begins.
     """
     caller = await known_caller(store)
-    clock.pass_(float(begins_s))
+    clock.advance(float(begins_s))
     number = int(first)
 
     async def promise_jobs() -> None:

@@ -33,7 +33,7 @@ class Clock:
     def __call__(self) -> datetime:
         return self.at
 
-    def pass_(self, seconds: float = 0, *, days: int = 0) -> datetime:
+    def advance(self, seconds: float = 0, *, days: int = 0) -> datetime:
         self.at += timedelta(seconds=seconds, days=days)
         return self.at
 

@@ -69,9 +69,9 @@ async def test_what_is_not_held_on_to_is_free_at_once(store: Store):
 
 async def test_a_holder_that_dies_gives_back_when_its_lease_ends(store: Store, clock: Clock):
     assert await lease_all(store, "a") == 4
-    clock.pass_(LEASE_S - 0.001)
+    clock.advance(LEASE_S - 0.001)
     assert await lease(store, "b", 0, 1) == 0
-    clock.pass_(0.001)
+    clock.advance(0.001)
     assert await lease(store, "b", 0, 1) == 1
 
 
@@ -103,14 +103,14 @@ async def test_a_killed_process_that_waited_is_not_waited_for(store: Store):
 async def test_a_lease_that_is_extended_goes_on(store: Store, clock: Clock):
     await lease_all(store, "a")
     for _ in range(5):
-        clock.pass_(LEASE_S / 2)
+        clock.advance(LEASE_S / 2)
         assert await lease(store, "a", 4, 4) == 4
         assert await lease(store, "b", 0, 1) == 0
 
 
 async def test_what_has_ended_is_not_held_on_to(store: Store, clock: Clock):
     await lease_all(store, "a")
-    clock.pass_(LEASE_S)
+    clock.advance(LEASE_S)
     assert await lease_all(store, "b") == 4
     assert await lease(store, "a", 4, 4) == 0
 
@@ -127,7 +127,7 @@ async def test_of_who_has_none_the_first_to_wait_is_the_first_served(store: Stor
     await lease(store, "a", 0, 1, limit=1)
     for holder in ("b", "c", "d"):
         assert await lease(store, holder, 0, 1, limit=1) == 0
-        clock.pass_(0.01)
+        clock.advance(0.01)
     assert await lease(store, "a", 0, 1, limit=1) == 0, "it stands behind them"
     assert await lease(store, "c", 0, 1, limit=1) == 0
     assert await lease(store, "b", 0, 1, limit=1) == 1
@@ -149,7 +149,7 @@ async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clo
     await lease(store, "b", 0, 1, limit=1)
     await lease(store, "c", 0, 1, limit=1)
     assert await back(store, "a", 1) == 1
-    clock.pass_(WAITING_S)
+    clock.advance(WAITING_S)
     assert await back(store, "a", 1) == 0
     await store.return_connections("a")
     assert await lease(store, "c", 0, 1, limit=1) == 1
@@ -157,7 +157,7 @@ async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clo
 
 async def test_a_lease_is_asked_back_of_who_has_most(store: Store, clock: Clock):
     assert [await lease(store, "a", held, 3) for held in (0, 1, 2)] == [1, 2, 3]
-    clock.pass_(0.01)
+    clock.advance(0.01)
     assert await lease(store, "b", 0, 1) == 1
     assert await back(store, "a") == 0
     await lease(store, "c", 0, 1)
@@ -176,7 +176,7 @@ async def test_of_equals_a_lease_is_asked_back_of_who_has_had_it_longest(
 ):
     for holder in ("b", "a"):
         assert await lease(store, holder, 0, 1, limit=2) == 1
-        clock.pass_(0.01)
+        clock.advance(0.01)
     assert await lease(store, "b", 1, 1, limit=2) == 1, "to extend it changes no turn"
     await lease(store, "c", 0, 1, limit=2)
     assert (await back(store, "b", 2), await back(store, "a", 2)) == (1, 0)
@@ -184,9 +184,9 @@ async def test_of_equals_a_lease_is_asked_back_of_who_has_had_it_longest(
 
 async def test_what_has_ended_goes_and_what_stands_stays(store: Store, clock: Clock):
     await lease_all(store, "a")
-    clock.pass_(LEASE_S / 2)
+    clock.advance(LEASE_S / 2)
     await store.lease_connections("a", {"192.0.2.2": ONE}, limit=1, lease_s=LEASE_S)
-    clock.pass_(LEASE_S / 2)
+    clock.advance(LEASE_S / 2)
     await store.apply_retention(RETENTION)
     assert await lease_all(store, "b") == 4
     assert await lease(store, "b", 0, 1, limit=1, address="192.0.2.2") == 0
@@ -237,7 +237,7 @@ async def test_never_more_than_the_limit_in_any_order(store: Store, clock: Clock
                 holder.leases = 0
                 await store.return_connections(holder.name)
             case "time":
-                clock.pass_(rng.choice((0.01, 0.5, 5.0)))
+                clock.advance(rng.choice((0.01, 0.5, 5.0)))
         at = (clock() - NOON).total_seconds()
         assert sum(each.holds(at) for each in holders) <= limit
     assert served, "or nothing was tried"
@@ -255,7 +255,7 @@ async def test_everybody_gets_a_turn(store: Store, clock: Clock):
             held[holder] = await lease(store, holder, before, 1, limit=1)
             if held[holder] > before:
                 turns.append(holder)
-        clock.pass_(0.25)
+        clock.advance(0.25)
     assert len(turns) > 24
     for first in range(0, len(turns) - 8, 8):
         assert set(turns[first : first + 8]) == set(held)

@@ -98,7 +98,7 @@ class Metering(TwoStores, RuleBasedStateMachine):
 
     @rule(seconds=STEPS_S)
     def wait(self, seconds: float) -> None:
-        self.clock.pass_(seconds)
+        self.clock.advance(seconds)
 
     @rule(
         target=reservations,

@@ -50,7 +50,7 @@ class Queues(TwoStores):
         return {"limit": self.rng.choice([1, 2, 10]), "lease_s": self.rng.choice(LEASES_S)}
 
     def wait(self) -> None:
-        self.clock.pass_(self.rng.choice(WAITS_S))
+        self.clock.advance(self.rng.choice(WAITS_S))
 
     def retention(self) -> None:
         self.both(lambda store: store.apply_retention(RETENTION))

@@ -50,7 +50,7 @@ def names(messages: list[OutboxMessage]) -> list[str]:
 
 async def test_a_message_is_as_it_was_posted(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
-    clock.pass_(1)
+    clock.advance(1)
     assert await post(store, account_id, "cap ü", body=b"\0\xff", due_at=LATER)
     [message] = await store.messages("alert", limit=10)
     assert message == OutboxMessage(
@@ -114,12 +114,12 @@ async def test_messages_are_claimed_when_they_are_due_those_due_longest_first(
     for name, seconds in {"c": 3, "a": 2, "b": 3, "d": 1}.items():
         await post(store, account_id, name, due_at=NOON + timedelta(seconds=seconds))
     assert await taken(store) == []
-    clock.pass_(2)
+    clock.advance(2)
     assert names(await taken(store, limit=1)) == ["d"]
     assert names(await taken(store)) == ["a"]
-    clock.pass_(1 - 0.000_001)
+    clock.advance(1 - 0.000_001)
     assert await taken(store) == []
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert names(await taken(store)) == ["c", "b"]
 
 
@@ -151,9 +151,9 @@ async def test_a_message_whose_lease_ends_is_claimed_again_with_a_higher_fence(
         [message] = await taken(store)
         fences.append(message.fence)
         assert message.first_tried_at == NOON
-        clock.pass_(LEASE_S - 0.000_001)
+        clock.advance(LEASE_S - 0.000_001)
         assert await taken(store) == []
-        clock.pass_(0.000_001)
+        clock.advance(0.000_001)
     assert fences == [1, 2, 3]
 
 
@@ -186,11 +186,11 @@ async def test_a_message_is_extended_from_now_while_its_claim_lasts(store: Store
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
-    clock.pass_(LEASE_S - 1)
+    clock.advance(LEASE_S - 1)
     assert await store.extend_message(message, lease_s=LEASE_S)
-    clock.pass_(LEASE_S - 0.000_001)
+    clock.advance(LEASE_S - 0.000_001)
     assert await taken(store) == []
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert not await store.extend_message(message, lease_s=LEASE_S)
     assert names(await taken(store)) == ["n"]
 
@@ -201,7 +201,7 @@ async def test_a_claim_that_has_its_outcome_or_is_not_the_last_is_not_extended(
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [first] = await taken(store)
-    clock.pass_(LEASE_S)
+    clock.advance(LEASE_S)
     [second] = await taken(store)
     assert not await store.extend_message(first, lease_s=LEASE_S)
     assert await store.extend_message(second, lease_s=LEASE_S)
@@ -217,9 +217,9 @@ async def test_what_is_sent_is_past_all_work(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
-    clock.pass_(3)
+    clock.advance(3)
     assert await store.message_attempted(message, sent=True, due_at=None)
-    clock.pass_(days=3)
+    clock.advance(days=3)
     assert await taken(store) == []
     [sent] = await store.messages("alert", limit=10)
     at = NOON + timedelta(seconds=3)
@@ -239,7 +239,7 @@ async def test_what_is_not_sent_is_due_again_or_given_up(store: Store, clock: Cl
     assert await store.message_attempted(second, sent=False, due_at=None, error="gone")
     [given_up] = await store.messages("alert", limit=10)
     assert given_up == replace(second, due_at=None, tries=2, error="gone")
-    clock.pass_(days=3)
+    clock.advance(days=3)
     assert await taken(store) == []
 
 
@@ -259,7 +259,7 @@ async def test_who_has_a_message_no_longer_changes_nothing(store: Store, clock: 
     [unclaimed] = await store.messages("alert", limit=10)
     assert not await store.message_attempted(unclaimed, sent=True, due_at=None)
     [stale] = await taken(store)
-    clock.pass_(LEASE_S)
+    clock.advance(LEASE_S)
     [message] = await taken(store)
     assert not await store.message_attempted(stale, sent=True, due_at=None)
     assert await store.messages("alert", limit=10) == [message]
@@ -275,7 +275,7 @@ async def test_a_claim_that_has_ended_and_that_nobody_took_over_still_tells(
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
-    clock.pass_(days=1)
+    clock.advance(days=1)
     assert await store.message_attempted(message, sent=True, due_at=None)
     assert await taken(store) == []
 
@@ -329,9 +329,9 @@ async def counts(store: Store, account_id: str | None = None) -> dict[int, int]:
 
 async def test_what_is_billable_is_counted_in_the_message_of_its_slot(store: Store, clock: Clock):
     caller = await make_caller(store)
-    clock.pass_(3)
+    clock.advance(3)
     await use(store, caller, 2)
-    clock.pass_(METER_SLOT_S - 3 - 0.000_001)
+    clock.advance(METER_SLOT_S - 3 - 0.000_001)
     await use(store, caller, 5)
     due_at = NOON + timedelta(seconds=METER_SLOT_S + METER_REST_S)
     made_at = NOON + timedelta(seconds=3)
@@ -339,7 +339,7 @@ async def test_what_is_billable_is_counted_in_the_message_of_its_slot(store: Sto
     assert message == OutboxMessage(
         message.id, "meter", caller.account.id, f"{SLOT}", b"", 7, made_at, due_at
     )
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     await use(store, caller)
     assert await counts(store) == {0: 7, METER_SLOT_S: 1}
 
@@ -348,11 +348,11 @@ async def test_a_meters_message_leaves_when_its_slot_has_been_over_for_a_moment(
     store: Store, clock: Clock
 ):
     caller = await make_caller(store)
-    clock.pass_(METER_SLOT_S - 0.000_001)
+    clock.advance(METER_SLOT_S - 0.000_001)
     await use(store, caller)
     clock.at = NOON + timedelta(seconds=METER_SLOT_S + METER_REST_S) - INSTANT
     assert await taken(store, "meter") == []
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert [message.count for message in await taken(store, "meter")] == [1]
 
 
@@ -401,7 +401,7 @@ async def test_each_part_is_posted_once(store: Store):
 async def test_a_job_is_posted_when_it_is_verified(store: Store, clock: Clock):
     caller = await make_caller(store)
     await promise(store, caller, *(order(f"{number}") for number in range(4)))
-    clock.pass_(METER_SLOT_S)
+    clock.advance(METER_SLOT_S)
     for claim, emit_meter_event in zip(
         await claimed(store), (True, False, True, True), strict=True
     ):
@@ -418,9 +418,9 @@ async def test_what_comes_after_a_count_was_claimed_goes_to_the_next_slot(
     """A clock that is set back finds its slot closed: what was told stays as it was told."""
     caller = await make_caller(store)
     await use(store, caller, 2)
-    clock.pass_(METER_SLOT_S)
+    clock.advance(METER_SLOT_S)
     await use(store, caller, 3)
-    clock.pass_(METER_SLOT_S + METER_REST_S)
+    clock.advance(METER_SLOT_S + METER_REST_S)
     messages = await taken(store, "meter")
     await store.message_attempted(messages[0], sent=True, due_at=None)
     clock.at = NOON
@@ -437,9 +437,9 @@ async def test_a_clock_set_back_goes_to_the_first_slot_that_is_not_closed(
 ):
     caller = await make_caller(store)
     await use(store, caller)
-    clock.pass_(2 * METER_SLOT_S)
+    clock.advance(2 * METER_SLOT_S)
     await use(store, caller)
-    clock.pass_(days=1)
+    clock.advance(days=1)
     assert len(await taken(store, "meter")) == 2
     clock.at = NOON
     await use(store, caller, 4)
@@ -449,9 +449,9 @@ async def test_a_clock_set_back_goes_to_the_first_slot_that_is_not_closed(
 async def test_a_claim_that_ended_has_closed_its_count(store: Store, clock: Clock):
     caller = await make_caller(store)
     await use(store, caller, 2)
-    clock.pass_(METER_SLOT_S + METER_REST_S)
+    clock.advance(METER_SLOT_S + METER_REST_S)
     await taken(store, "meter")
-    clock.pass_(LEASE_S)
+    clock.advance(LEASE_S)
     clock.at = NOON
     await use(store, caller, 1)
     assert await counts(store) == {0: 2, METER_SLOT_S: 1}
@@ -461,7 +461,7 @@ async def test_accounts_do_not_close_each_others_slots(store: Store, clock: Cloc
     one = await make_caller(store)
     two = await make_caller(store, sha256="other")
     await use(store, one)
-    clock.pass_(METER_SLOT_S + METER_REST_S)
+    clock.advance(METER_SLOT_S + METER_REST_S)
     await taken(store, "meter")
     clock.at = NOON
     await use(store, two)
@@ -483,7 +483,7 @@ async def test_a_message_that_is_past_all_work_is_kept_for_its_time(
     clock.at = NOON + MESSAGES_KEPT_MAX[kind] - INSTANT
     await store.apply_retention(RETENTION)
     assert not await post(store, account_id, kind=kind)
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     await store.apply_retention({})
     assert await store.messages(kind, limit=10) == []
     assert await post(store, account_id, kind=kind)
@@ -492,7 +492,7 @@ async def test_a_message_that_is_past_all_work_is_kept_for_its_time(
 async def test_a_message_that_waits_is_kept_however_old(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    clock.pass_(days=1_000)
+    clock.advance(days=1_000)
     await store.apply_retention(RETENTION)
     assert names(await taken(store)) == ["n"]
     await store.apply_retention(RETENTION)

@@ -168,7 +168,7 @@ class Frame:
                 return await self.refused(error)
             case StoreUnavailable():
                 return await self.refused(UsageUnknown())
-        log.error("a page failed", exc_info=error)
+        log.error("page failed", exc_info=error)
         return await self.refused(OurFault("-"))
 
     # operations

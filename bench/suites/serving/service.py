@@ -120,7 +120,7 @@ async def measure(
         print(f"# {number} × {what}")
     asked = 2 * len(texts)
     return [
-        Figure("told right", asked - mistaken.total(), f"of {asked}", at_least=asked),
+        Figure("right verdicts", asked - mistaken.total(), f"of {asked}", at_least=asked),
         Figure("cold: addresses", cold_cost.rate, "a second"),
         Figure("cold: processor time of the service", cold_cost.cpu_ms_each, "ms each"),
         Figure("cold: the latest result", _latest_ms(cold), "ms"),

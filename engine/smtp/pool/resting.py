@@ -1,4 +1,4 @@
-"""Leaving one mail host alone for a while after failures, and what its waiting probes get meanwhile.
+"""Back-off of one mail host, and the outcome of probes that wait meanwhile.
 
 The pool, a domain or a name of the host may be backing off; each has its own cause.
 """

@@ -1,4 +1,4 @@
-"""Ending a batch without all of its replies: every probe and test of it goes on elsewhere.
+"""Ends a batch early and requeues its unanswered recipients and tests.
 
 The connection may have failed, its permit may be gone, or the deadlines of the batch have passed.
 `requeue` says what follows for the probes; here the state of the session changes with it.

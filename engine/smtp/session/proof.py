@@ -122,7 +122,7 @@ def begin_quiet(session: "SmtpSession") -> float | None:
     """Say nothing for a moment: a surplus reply would come now. Returns as SmtpSession._resume().
 
     A host that is slow with the reply it owes is silent, too: where that may be, NOOP
-    comes first. What the host owes would be taken for its reply.
+    comes first. An outstanding reply would then be read as the reply to NOOP.
     """
     # One is kept for this: a session asks nothing more after RESETS_MAX.
     may_check = (

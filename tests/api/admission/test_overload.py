@@ -379,7 +379,7 @@ async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
         assert (await late.answer()).status == 200
 
 
-async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
+async def test_admitted_requests_and_reads_are_served():
     app, queue = Slow(), AdmissionQueue()
     async with serving(app, queue) as server, server.connect() as first, server.connect() as raw:
         await first.send(WHOLE)

@@ -18,7 +18,7 @@ from tests.api.service_fixture import PLACES, START, open_shop
 # -- once per threshold and period ------------------------------------------------------------
 
 
-async def test_each_threshold_is_told_of_when_it_is_crossed(autojump_clock, setup):
+async def test_each_threshold_is_notified_when_it_is_crossed(autojump_clock, setup):
     account = await setup.account()
     async with setup.open() as alerts:
         reported = []
@@ -298,7 +298,7 @@ async def test_what_the_store_cannot_be_asked_is_asked_later(autojump_clock, set
         setup.store.away = False
         await trio.sleep(2 * POLL_S)
     assert setup.box.subjects == ["75 %", "75 %"]
-    assert "must wait: the disk is gone" in caplog.text
+    assert "error=the disk is gone" in caplog.text
 
 
 @pytest.mark.parametrize("away", ["accounts", "keys", "account", "ledger", "everything"])

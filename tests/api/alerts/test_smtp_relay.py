@@ -277,7 +277,7 @@ async def test_a_login_that_cannot_be_made_is_a_fate(features, says, password):
 
 @pytest.mark.parametrize("stage", STAGES[:-1])
 @pytest.mark.parametrize("reply", ["450 later", "550 no", "421 bye", HANG_UP, "what?", "", "999"])
-async def test_whatever_a_relay_says_is_a_fate(stage, reply):
+async def test_any_reply_of_a_relay_is_a_result(stage, reply):
     """Only a permanent refusal of the recipient is final: an operator can fix the rest."""
     says = {stage: reply, "HELO": reply} if stage == "EHLO" else {stage: reply}
     async with open_relay(says=says) as relay:
@@ -344,7 +344,7 @@ async def test_a_relay_that_is_silent_after_its_yes_has_the_mail(monkeypatch):
         assert await towards(relay, delivery_s=5).send(a_mail()) == ACCEPTED
 
 
-async def test_nobody_there_is_a_fate(unused_port):
+async def test_a_refused_connection_is_a_result(unused_port):
     send_result = await RelayMailer(Relay("127.0.0.1", unused_port, False)).send(a_mail())
     assert "refused" in (send_result.why or "").lower()
 
@@ -362,7 +362,7 @@ async def test_a_name_that_is_none_is_a_fate():
         assert (await RelayMailer(Relay(host, 25, False)).send(a_mail())).why
 
 
-async def test_what_was_refused_for_now_is_taken_later():
+async def test_a_temporarily_refused_mail_is_accepted_later():
     async with open_relay(says={"RCPT": "450 4.7.1 greylisted"}) as relay:
         mailer = towards(relay)
         assert await mailer.send(a_mail()) == SendResult("450 4.7.1 greylisted")
@@ -371,7 +371,7 @@ async def test_what_was_refused_for_now_is_taken_later():
         assert len(relay.mails) == 1
 
 
-async def test_what_a_relay_says_is_fit_for_a_log():
+async def test_a_relays_reply_can_be_logged():
     says = {"RCPT": "550 5.1.1 <Ann@Example.org>: \x1b[31mno\x00 " + "long " * 90}
     async with open_relay(says=says) as relay:
         send_result = await towards(relay).send(a_mail())

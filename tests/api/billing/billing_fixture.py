@@ -69,7 +69,7 @@ class BillingSetup:
     async def deliver(self, rounds: int = 1) -> None:
         """Rounds so far apart that whatever is to be sent is due."""
         for _ in range(rounds):
-            self.clock.pass_(12 + 2 * OUTAGE_PAUSE_MAX_S)
+            self.clock.advance(12 + 2 * OUTAGE_PAUSE_MAX_S)
             await deliver_batch(self.outbox_worker)
 
     async def messages(self) -> list[OutboxMessage]:

@@ -24,7 +24,7 @@ from tests.api.billing.fake_stripe import (
     PORTAL,
     signed,
 )
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 from tests.storage.fixed_clock import NOON, Clock, make_caller
 
 # httpx does not close the body's generator when a request is cancelled
@@ -38,7 +38,7 @@ OCTETS, HEADER = signed("customer.subscription.updated", {"customer": "cus_1"}, 
 
 async def test_an_account_gets_one_customer_whoever_needs_it_first(billing: BillingSetup):
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     billing.fake.next("customers", "late")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deliver_batch, billing.outbox_worker)
@@ -104,7 +104,7 @@ async def test_a_customer_that_stripe_does_not_have_was_deleted(billing: Billing
 async def test_no_customer_no_event_and_no_doubt(billing: BillingSetup, mode):
     billing.fake.next("customers", mode)
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     await deliver_batch(billing.outbox_worker)
     message = await billing.message()
     assert message.sent_at or uncertain_since(message) is None
@@ -170,7 +170,9 @@ async def test_without_a_key_nothing_is_loaded_and_nothing_is_billed():
             await payments.receive_event(OCTETS, HEADER)
 
 
-async def test_a_verification_that_is_not_metered_posts_nothing(autojump_clock, shop: Shop):
+async def test_a_verification_that_is_not_metered_posts_nothing(
+    autojump_clock, shop: RunningService
+):
     await shop.verify()
     assert (await shop.rows())[0].billable
     assert await shop.store.messages("meter", limit=10) == []

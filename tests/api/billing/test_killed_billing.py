@@ -32,7 +32,7 @@ from tests.api.quota.test_killed_between_writes import (
     PATIENCE_S,
     Case,
     Done,
-    Doomed,
+    KillableService,
     added,
     answer_to,
     doomed,
@@ -56,7 +56,7 @@ EVENTS = {  # the account after each event: tier, subscription, earlier customer
 class Billed:
     """The service with a fake Stripe, and accounts without a customer."""
 
-    service: Doomed
+    service: KillableService
     stripe: FakeStripe
     accounts: list[dict[str, str]]
 
@@ -171,7 +171,9 @@ async def kill_job(billed: Billed) -> None:
     assert len(service.receiver.calls) == after.jobs
 
 
-async def report(service: Doomed, octets: bytes, signature: str, *, doom: int | None = None) -> int:
+async def report(
+    service: KillableService, octets: bytes, signature: str, *, doom: int | None = None
+) -> int:
     """Post an event as Stripe does; return the status, or 0 if the service died before it."""
     http = h11.Connection(h11.CLIENT)
     headers = {

@@ -41,11 +41,11 @@ from tests.storage.fixed_clock import make_caller
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 
-async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(billing: BillingSetup):
+async def test_the_billable_count_of_ten_seconds_is_one_event(billing: BillingSetup):
     await billing.use(3)
-    billing.clock.pass_(9)
+    billing.clock.advance(9)
     await billing.use(4)
-    billing.clock.pass_(1)
+    billing.clock.advance(1)
     await billing.use(5)
     await billing.deliver()
     account_id = billing.caller.account.id
@@ -75,9 +75,7 @@ async def test_the_free_tier_is_never_metered():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("times", [1, 3])
-async def test_whatever_the_mood_each_verification_is_counted_once(
-    billing: BillingSetup, mode, times
-):
+async def test_each_verification_is_counted_once_in_any_mode(billing: BillingSetup, mode, times):
     billing.fake.next("meter_events", *[mode] * times)
     await billing.use(3)
     await billing.deliver(times + 2)
@@ -100,11 +98,11 @@ async def test_an_event_taken_and_not_answered_is_sent_again_under_its_name(bill
     assert billing.fake.counted == 3
 
 
-async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(billing: BillingSetup, caplog):
+async def test_a_message_in_doubt_for_a_day_is_held_for_an_operator(billing: BillingSetup, caplog):
     billing.fake.next("meter_events", "hangs after")
     await billing.use(3)
     await billing.deliver()
-    billing.clock.pass_(days=1)
+    billing.clock.advance(days=1)
     await billing.deliver(3)
     assert billing.fake.times_asked("meter_events") == 1
     message = await billing.message()
@@ -112,16 +110,16 @@ async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(billing: BillingS
     assert message.error
     assert message.error.startswith("held, in doubt since 2025-03-14T12:30:12+00:00")
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    for said in (f"{message.account_id}-{SLOT}", "3 verifications", "2025-03-14T12:00:00+00:00"):
+    for said in (f"{message.account_id}-{SLOT}", "verifications=3", "2025-03-14T12:00:00+00:00"):
         assert said in line.getMessage()
 
 
-async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup):
+async def test_a_rejected_message_is_sent_again_for_weeks(billing: BillingSetup):
     await billing.use(3)
     for mode in ("knows no key", "is busy", "refuses", "forbids"):
         billing.fake.next("meter_events", mode)
         await billing.deliver()
-        billing.clock.pass_(days=8)
+        billing.clock.advance(days=8)
     url, billing.stripe._client._requestor._options.base_addresses["api"] = (
         billing.fake.url, "http://127.0.0.1:9",
     )  # fmt: skip
@@ -131,9 +129,9 @@ async def test_what_was_surely_not_taken_is_sent_for_weeks(billing: BillingSetup
     assert billing.fake.counted == 3
 
 
-async def test_what_stripe_would_not_take_any_more_is_held(billing: BillingSetup, caplog):
+async def test_a_message_too_old_for_stripe_is_held(billing: BillingSetup, caplog):
     await billing.use(3)
-    billing.clock.pass_(days=34)
+    billing.clock.advance(days=34)
     await billing.deliver()
     assert billing.fake.asked == []
     assert "too old" in ((await billing.message()).error or "")
@@ -145,7 +143,7 @@ async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: Bil
     """Its claim ends with the lease; the next process sends it with the same identifier."""
     await billing.use(3)
     billing.fake.next("meter_events", "hangs" if hook == "on_ask" else "hangs after")
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     with trio.CancelScope() as life:
 
         def die(asked: Any) -> None:
@@ -166,28 +164,28 @@ async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: Bil
 
 async def test_a_claim_without_an_end_a_day_ago_is_held(billing: BillingSetup):
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     await billing.store.claim_messages("meter", limit=10, lease_s=60)
-    billing.clock.pass_(days=1)
+    billing.clock.advance(days=1)
     await billing.deliver()
     assert billing.fake.times_asked("meter_events") == 0
     assert "in doubt" in ((await billing.message()).error or "")
 
 
-async def test_who_asks_for_patience_gets_it(billing: BillingSetup):
+async def test_retry_after_is_obeyed(billing: BillingSetup):
     billing.fake.next("meter_events", "is busy")
     await billing.use(3)
-    billing.clock.pass_(12)
+    billing.clock.advance(12)
     done = await deliver_batch(billing.outbox_worker)
     assert done.general_failure
     assert done.general_failure.retry_after_s == 7
     due_at = (await billing.message()).due_at
     assert due_at
     assert due_at >= billing.clock() + timedelta(seconds=7)
-    billing.clock.pass_(6.9)
+    billing.clock.advance(6.9)
     await deliver_batch(billing.outbox_worker)
     assert billing.fake.times_asked("meter_events") == 1
-    billing.clock.pass_(0.2)
+    billing.clock.advance(0.2)
     await deliver_batch(billing.outbox_worker)
     assert billing.fake.counted == 3
 
@@ -198,7 +196,7 @@ async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billin
     for caller in callers:
         for _ in range(5):
             await billing.use(1, caller)
-            billing.clock.pass_(10)
+            billing.clock.advance(10)
     billing.fake.next("meter_events", *["late"] * 10)
     at_idempotency = 0
 
@@ -215,7 +213,7 @@ async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billin
 async def test_a_round_ends_where_stripe_refuses_everything(billing: BillingSetup):
     for _ in range(20):
         await billing.use(1)
-        billing.clock.pass_(10)
+        billing.clock.advance(10)
     billing.fake.next("meter_events", "knows no key")
     await billing.deliver()
     assert billing.fake.times_asked("meter_events") == 1
@@ -226,11 +224,11 @@ async def test_a_round_ends_where_stripe_refuses_everything(billing: BillingSetu
 async def test_one_message_that_is_refused_keeps_no_other_waiting(billing: BillingSetup, caplog):
     for _ in range(3):
         await billing.use(1)
-        billing.clock.pass_(10)
+        billing.clock.advance(10)
     billing.fake.next("meter_events", "refuses")
     await billing.deliver()
     assert billing.fake.counted == 2
-    assert "1 of 3 meter events were not taken: Stripe answered 400: not in the mode" in caplog.text
+    assert "failed=1 of=3 error=Stripe answered 400: not in the mode" in caplog.text
 
 
 async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(
@@ -249,7 +247,7 @@ async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(
     assert billing.fake.counted == 3
     assert billing.fake.times_asked("meter_events") == 1
     assert (await billing.message()).sent_at
-    assert "the store cannot be asked" in caplog.text
+    assert "result not recorded: queue=meter events" in caplog.text
 
 
 # -- the runs, in virtual time ------------------------------------------------------------------
@@ -321,7 +319,7 @@ async def test_where_stripe_is_away_it_rests_longer_and_longer_up_to_a_minute(au
         assert len(scripted.tries) == 220
 
 
-async def test_what_asks_for_an_hour_gets_it(autojump_clock):
+async def test_a_retry_after_of_an_hour_is_obeyed(autojump_clock):
     async with open_worker() as (_, scripted, billing):
         scripted.failures = [StripeFailed(replace(REFUSED, retry_after_s=3600))]
         await billing.use(1)
@@ -336,7 +334,7 @@ async def test_a_store_that_is_away_is_asked_again(autojump_clock, caplog):
         await billing.use(1)
         store.away = True
         await trio.sleep(60)
-        assert "the store cannot be asked" in caplog.text
+        assert "store unavailable: queue=meter events" in caplog.text
         store.away = False
         await trio.sleep(5)
         assert len(scripted.counted) == 1

@@ -76,7 +76,7 @@ def test_every_status_that_the_sdk_knows_is_in_the_table():
     assert known.replace("'", '"').count('"') == 2 * len(KEEPS_TIER)
 
 
-def test_all_that_is_told_of_a_subscription_becomes_the_accounts():
+def test_all_fields_of_a_subscription_become_the_accounts():
     at = [SLOT + n for n in range(7)]
     fields = fields_by(
         subscription(
@@ -206,7 +206,7 @@ def test_a_wrong_signature_does_not(octets, header, late_s):
 
 
 @pytest.mark.parametrize("octets", [b"", b"[]", b"{", b"\xff", b'{"type":5}', b"[" * 100_000])
-def test_what_is_signed_and_no_event_is_refused(octets):
+def test_a_signed_body_that_is_no_event_is_refused(octets):
     with pytest.raises(InvalidRequest):
         read_event(octets, signature(octets, NOON), SECRET, NOON)
 
@@ -321,6 +321,6 @@ def test_the_page_names_events_that_are_followed_and_the_meter():
 def test_the_page_has_words_that_are_logged(words):
     names = ("billing/client", "billing/provider", "outbox/worker")
     code = "".join((ROOT / f"api/{name}.py").read_text() for name in names)
-    code = code.replace("%d of %d %s", "%d of %d meter events")
+    code = code.replace("queue=%s", "queue=meter events")
     for part in re.split("` … `|: ", words):
         assert re.sub(r" [0-9]+$", " ", part) in code or part == "No active meter found", part

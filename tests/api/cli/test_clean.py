@@ -173,13 +173,13 @@ def test_an_output_that_cannot_be_is_told_before_anything_is_asked(
     assert names_in(tmp_path) == ["fifo", "list.csv"]
 
 
-def test_a_list_without_an_address_is_told(tmp_path: Path) -> None:
+def test_a_list_without_an_address_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv", "email,n\n,1\n")
     assert "no address" in refused(Order(path, output_path(path)))
     assert names_in(tmp_path) == ["list.csv"]
 
 
-def test_a_list_too_large_for_a_workbook_is_told(tmp_path: Path) -> None:
+def test_a_list_too_large_for_a_workbook_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv", f"email,n\nann@shop.test,{'x' * 40_000}\n")
     assert ".csv" in refused(Order(path, tmp_path / "out.xlsx"))
 

@@ -163,7 +163,7 @@ async def test_a_world_that_is_silent_takes_under_ten_seconds(autojump_clock, tm
     assert reported == ["failed", "failed", "skipped", "skipped", "ok", "skipped"]
 
 
-async def test_each_endpoint_is_told_by_itself(autojump_clock, tmp_path):
+async def test_each_endpoint_is_reported_by_itself(autojump_clock, tmp_path):
     internet = Internet(failing={SECOND: "certificate not accepted: self-signed"})
     first, second, *others = (await examined(internet, tmp_path / "x.db"))["all"]
     assert (first.status, second.status) == ("ok", "failed")
@@ -221,7 +221,7 @@ async def test_the_port_is_tested_though_the_endpoints_fail(autojump_clock, tmp_
 LISTED = {"9.9.0.11.zen.spamhaus.org": "127.0.0.4", "9.9.0.11.bl.spamcop.net": "127.0.0.2"}
 
 
-async def test_an_address_on_a_blocklist_is_told_with_the_lists(autojump_clock, tmp_path):
+async def test_an_address_on_a_blocklist_is_reported_with_the_lists(autojump_clock, tmp_path):
     internet = Internet()
     internet.records |= {(name, "A"): [code] for name, code in LISTED.items()}
     check = (await examined(internet, tmp_path / "x.db"))["blocklists"]
@@ -308,7 +308,7 @@ async def test_without_a_public_address_nothing_is_said_of_it(autojump_clock, tm
     assert (checks["blocklists"].status, checks["SPF"].status) == ("skipped", "skipped")
 
 
-async def test_a_silent_mail_host_is_told(autojump_clock, tmp_path):
+async def test_a_silent_mail_host_is_reported(autojump_clock, tmp_path):
     check = (await examined(Internet(banner=b""), tmp_path / "x.db"))["port"]
     assert (check.status, "no greeting in time" in check.found) == ("failed", True)
 
@@ -439,7 +439,7 @@ def test_a_person_gets_a_table_with_advice(tmp_path):
     assert done.stderr == SAID
 
 
-def test_what_hosts_say_cannot_drive_a_terminal(monkeypatch):
+def test_replies_of_hosts_cannot_control_a_terminal(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     doctor.print_table([Check("port", "failed", "\x1b]0;owned\x07[bold]x", "do \x1b[2J this")])

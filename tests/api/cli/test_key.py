@@ -83,7 +83,7 @@ def test_production_makes_no_test_keys(
     assert "in production" in refused(run_cli("key", "create", account, "--test"), 1)
 
 
-def test_what_is_asked_wrongly_makes_no_key(run_cli: RunCli, account: str) -> None:
+def test_wrong_options_make_no_key(run_cli: RunCli, account: str) -> None:
     for words in (["--test", "--provisioning"], ["--label", ""], ["--label", "a\nb"]):
         refused(run_cli("key", "create", account, *words), 2)
     refused(run_cli("key", "create", account, "--label", "x" * 101), 2)

@@ -180,7 +180,7 @@ def test_the_same_archives_give_the_same_bytes(folder, archives):
     assert bytes_of(folder) == before
 
 
-def test_removals_are_told(folder, archives):
+def test_removals_are_reported(folder, archives):
     run("--from", archives, "--into", folder, *ACCEPT)
     write_mailchecker(archives, [*THROWAWAYS[1:], "fresh.com"])
     result = run("--from", archives, "--into", folder)

@@ -59,7 +59,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
         ),
     ],
 )
-def test_wrong_usage_is_told_like_every_other_trouble(words: list[str], said: str) -> None:
+def test_wrong_usage_is_reported_like_any_other_error(words: list[str], said: str) -> None:
     result = CliRunner().invoke(main, words, prog_name="mailprobe")
     assert result.exit_code == 2
     assert result.stdout == ""

@@ -179,7 +179,7 @@ def test_a_busy_port_is_one_line(tmp_path: Path, option: str, whose: str) -> Non
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_what_is_no_database_of_ours_is_one_line(tmp_path: Path, workers: str) -> None:
+def test_a_foreign_database_file_is_one_line(tmp_path: Path, workers: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/mailprobe.db").write_text("hello")
     done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0", "--workers", workers)

@@ -109,7 +109,7 @@ def closed(*descriptors: int) -> Callable[[], None]:
         ["--version"],
     ],
 )
-def test_a_standard_output_that_takes_nothing_is_told(
+def test_a_standard_output_that_cannot_be_written_is_reported(
     tmp_path: Path, before: Callable[[], None], words: list[str]
 ) -> None:
     written(tmp_path / "list.csv")
@@ -136,14 +136,14 @@ def test_a_list_is_cleaned_though_nobody_hears_of_it(
 
 
 @pytest.mark.parametrize("words", [["clean", "-", "-o", "out.csv"], ["verify", "-"]])
-def test_a_standard_input_that_gives_nothing_is_told(tmp_path: Path, words: list[str]) -> None:
+def test_a_standard_input_that_cannot_be_read_is_reported(tmp_path: Path, words: list[str]) -> None:
     done = run(*words, directory=tmp_path, before=closed(0))
     assert done.returncode == 2
     assert "standard input cannot be read" in one_line(done.stderr)
     assert names_in(tmp_path) == []
 
 
-def test_a_folder_for_temporary_files_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_for_temporary_files_is_reported(tmp_path: Path) -> None:
     """TMPDIR is one of several places, so each of them must be gone."""
     program = (
         "import tempfile, sys; tempfile._get_default_tempdir = tempfile._candidate_tempdir_list = None;"

@@ -137,7 +137,7 @@ def test_wrong_usage_exits_2(tmp_path: Path, words: list[str]) -> None:
         ("\udcff", r"\udcff"),
     ],
 )
-def test_what_does_not_print_is_escaped(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert plain(text) == shown
     assert shown.isprintable()
 

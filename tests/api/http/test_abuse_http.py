@@ -16,7 +16,7 @@ from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.raw_http import Raw, Serving, respond, serving
-from tests.api.service_fixture import PLACES, Shop, open_shop
+from tests.api.service_fixture import PLACES, RunningService, open_shop
 
 VERIFY = "/v1/email/verify"
 STRIPE = "/v1/billing/stripe"
@@ -27,7 +27,7 @@ MEBIBYTE = 1024 * 1024
 class Listeners:
     """A service with its API and tool server on real sockets."""
 
-    shop: Shop
+    shop: RunningService
     api: Serving
     tools: Serving
 
@@ -282,7 +282,7 @@ BEHIND = {"nothing": "", "a CRLF": "\r\n", "a request": "GET /health HTTP/1.1\r\
 @pytest.mark.parametrize("behind", BEHIND.values(), ids=BEHIND)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("half", [False, True])
-async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, apart, half):
+async def test_a_client_that_hangs_up_is_not_billed_whatever_followed_the_body(behind, apart, half):
     async with open_listeners() as listeners:
         shop = listeners.shop
         shop.world.add("silent.test", MailHost(address=HostAddress.SILENT))
@@ -302,13 +302,13 @@ async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, 
         assert await shop.rows() == []  # an answer, after a second, would have had a row
 
 
-async def until_under_way(shop: Shop, count: int) -> None:
+async def until_under_way(shop: RunningService, count: int) -> None:
     with trio.fail_after(5):
         while shop.service.capacity.addresses != count:
             await trio.lowlevel.checkpoint()
 
 
-async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
+async def test_a_half_closed_client_still_gets_its_answer():
     async with open_listeners() as listeners:
         health = listeners.head("/health", method="GET")
         for asked, status in (
@@ -347,7 +347,7 @@ async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
         assert made == 20
 
 
-async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_request():
+async def test_a_client_that_reads_no_answer_holds_no_slot_of_a_request():
     """Unread answers once counted as requests in flight for 15 s: a hundred delayed all clients."""
     room = AdmissionQueue()
     opened = open_listeners(admission_queue=room, in_flight_max=20, send_s=30.0)
@@ -365,7 +365,7 @@ async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_reque
             assert (await listeners.api.request(listeners.single())).status == 200
 
 
-async def test_who_reads_no_answer_makes_room_for_a_newcomer():
+async def test_a_client_that_reads_no_answer_is_closed_for_a_new_one():
     """Such a client once kept its connection for 15 s, even when all connections were taken."""
 
     async def app(scope, receive, send):

@@ -17,7 +17,7 @@ import trio
 
 from mailprobe.api.store_health import ANSWER_S
 from mailprobe.bench.lab import Lab, start_lab
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 from tests.api.service_process import COMMAND, PATIENCE_S, Place, Running, make_place, running
 
 
@@ -64,7 +64,7 @@ def test_health_says_so_when_the_disk_is_full(place: Place) -> None:
 
 
 async def test_the_store_is_written_at_most_once_a_second(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     shop.store.calls.clear()
     async with trio.open_nursery() as nursery:
@@ -83,7 +83,7 @@ async def test_the_store_is_written_at_most_once_a_second(
 
 
 async def test_a_store_that_says_nothing_is_as_good_as_away(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     go_on = trio.Event()
     shop.store.store.check = go_on.wait

@@ -294,7 +294,7 @@ async def test_a_body_of_just_the_limit_is_taken():
             assert (await server.request(post(framing, body=sent))).body == str(len(body)).encode()
 
 
-async def test_who_sends_all_before_reading_gets_the_refusal_too():
+async def test_a_client_that_sends_all_before_reading_gets_the_refusal():
     """Closing at once would reset the connection, and the answer would be lost."""
     async with serving(quart()) as server, server.connect() as raw:
         await raw.send(post(f"Content-Length: {10 * MEBIBYTE}"))
@@ -309,13 +309,13 @@ async def test_the_application_may_refuse_a_large_body_in_its_own_order():
         await raw.assert_closed()
 
 
-async def test_who_asks_before_sending_a_large_body_is_not_told_to_go_on():
+async def test_a_large_body_gets_no_100_continue():
     async with serving(quart()) as server, server.connect() as raw:
         await raw.send(post("Content-Length: 9999999", "Expect: 100-continue"))
         assert (await raw.head())[0] == 413
 
 
-async def test_who_asks_before_sending_a_body_is_told_to_go_on():
+async def test_an_expected_body_gets_100_continue():
     async with serving(echo) as server, server.connect() as raw:
         await raw.send(post("Content-Length: 5", "Expect: 100-continue"))
         assert (await raw.head())[0] == 100
@@ -403,7 +403,7 @@ async def test_a_crash_in_the_answer_cuts_it_off_visibly(app, caplog):
 # -- overload ----------------------------------------------------------------
 
 
-async def test_one_request_too_many_is_told_so_at_once():
+async def test_one_request_too_many_is_refused_at_once():
     stream = Streaming()
 
     async def app(scope, receive, send):
@@ -486,7 +486,7 @@ async def test_a_client_that_hangs_up_cancels_a_handler(body, reset):
 # -- every answer ------------------------------------------------------------------------------------
 
 
-async def test_every_answer_has_the_id_that_the_application_was_told():
+async def test_every_answer_has_the_id_that_the_application_got():
     async def app(scope, receive, send):
         await respond(send, scope["state"]["request_id"].encode())
 

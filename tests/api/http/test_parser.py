@@ -87,7 +87,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("asked", DOUBTFUL.values(), ids=DOUBTFUL)
-def test_what_is_in_doubt_goes_the_long_way(asked):
+def test_a_doubtful_request_is_left_to_h11(asked):
     assert read_fast(asked.encode("latin-1"), 16_384) is None
 
 
@@ -179,7 +179,7 @@ async def test_both_ways_answer_the_same():
             assert said[0] == said[1]
 
 
-async def test_what_comes_before_its_turn_waits_for_it():
+async def test_a_pipelined_request_waits_for_its_turn():
     """One and a half requests come behind one in progress; the rest comes later."""
     stream = Streaming()
 

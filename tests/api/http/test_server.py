@@ -210,7 +210,7 @@ async def test_a_crowd_that_has_come_before_it_is_looked_at_is_answered_whole():
             drain.set()
 
 
-async def test_who_idles_longest_makes_room_for_a_newcomer():
+async def test_the_longest_idle_connection_is_closed_for_a_new_one():
     limits: dict[str, Any] = {"connections_max": 3, "keep_alive_s": 30.0}
     async with serving(hello, **limits) as server, AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(server.connect()) for _ in "123"]
@@ -283,7 +283,7 @@ def test_sockets_are_for_what_was_asked():
     sockets[0].close()
 
 
-def test_an_address_that_is_not_ours_is_told():
+def test_an_address_that_cannot_be_bound_is_reported():
     with pytest.raises(OSError, match="assign"):
         open_sockets("192.0.2.1", 0)
 

@@ -62,7 +62,7 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("octets", SMUGGLED.values(), ids=SMUGGLED)
-async def test_what_two_readers_may_read_in_two_ways_is_refused(octets):
+async def test_an_ambiguous_request_is_refused(octets):
     asked = []
 
     async def app(scope, receive, send):
@@ -104,7 +104,7 @@ SOUND = {
 
 @pytest.mark.parametrize("drip", [False, True])
 @pytest.mark.parametrize(("octets", "body"), SOUND.values(), ids=SOUND)
-async def test_what_is_sound_is_served_in_whatever_pieces_it_comes(octets, body, drip):
+async def test_a_valid_request_is_served_in_any_pieces(octets, body, drip):
     async with serving(echo) as server, server.connect() as raw:
         pieces = octets if drip else [octets]
         for piece in pieces:

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("names_are_never_resolved")
 # -- what goes out ----------------------------------------------------------------------------
 
 
-async def test_what_is_received_is_exactly_what_was_signed(authority, ca_file):
+async def test_the_received_body_is_exactly_the_signed_one(authority, ca_file):
     async with open_receiver(authority) as receiver, open_local(ca_file) as webhook_sender:
         delivered = await deliver(webhook_sender, receiver.port, "/mail?a=ä")
         assert (delivered.status, delivered.error, delivered.retry_after_s) == (204, None, None)
@@ -120,7 +120,7 @@ async def test_a_host_is_never_given_another_ones_connection(authority, ca_file)
         ("MÜNCHEN。test", "xn--mnchen-3ya.test"),
     ],
 )
-async def test_tls_and_the_receiver_are_told_the_hosts_name(authority, ca_file, host, name):
+async def test_tls_and_the_receiver_get_the_hosts_name(authority, ca_file, host, name):
     reported = []
     tls = context_of(authority, name)
     tls.sni_callback = lambda socket, server_name, context: reported.append(server_name)
@@ -177,7 +177,7 @@ async def test_no_proxy_of_the_environment_is_used(authority, ca_file, monkeypat
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_an_answers_status_is_told(authority, ca_file, answer):
+async def test_the_status_of_the_answer_is_returned(authority, ca_file, answer):
     octets, status, retry_after_s = ANSWERS[answer]
     async with (
         open_receiver(authority, says(octets)) as receiver,
@@ -222,7 +222,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("fault", NO_ANSWERS)
-async def test_what_is_no_answer_is_an_error_in_a_few_words(authority, ca_file, fault):
+async def test_an_invalid_answer_is_a_short_error(authority, ca_file, fault):
     act, error = NO_ANSWERS[fault]
     async with open_receiver(authority, act) as receiver, open_local(ca_file) as webhook_sender:
         delivered = await deliver(webhook_sender, receiver.port)

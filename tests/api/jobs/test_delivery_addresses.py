@@ -146,7 +146,7 @@ async def open_zone(zone: Zone, ca_file: str, *, allow_private: bool):
         ("11.0.0.1", "::ffff:127.0.0.1"),
     ],
 )
-async def test_the_engines_resolver_is_asked_for_both_kinds(ca_file, addresses):
+async def test_the_engines_resolver_looks_up_both_kinds(ca_file, addresses):
     """A probe prefers IPv4 addresses; for a callback, IPv6 ones must be public too."""
     zone, at_home = Zone(), CountingServer()
     zone.host("real.test", *addresses)
@@ -199,7 +199,7 @@ async def test_the_next_address_is_tried_where_one_cannot_be_connected_to(author
             assert (await deliver(webhook_sender, receiver.port)).error == "connection refused"
 
 
-async def test_what_was_sent_once_is_not_sent_to_the_next_address(authority, ca_file):
+async def test_a_body_that_was_sent_is_not_sent_to_the_next_address(authority, ca_file):
     async with (
         open_receiver(authority, says()) as receiver,
         open_local(ca_file, "127.0.0.1", "127.0.0.1") as webhook_sender,

@@ -212,7 +212,7 @@ def mangled(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_is_answered_is_a_status_or_a_few_words(
+async def test_any_answer_becomes_a_status_or_a_short_error(
     autojump_clock, authority, ca_file, seed
 ):
     rng = random.Random(seed)
@@ -266,7 +266,7 @@ async def test_a_delivery_that_is_cancelled_at_any_step_leaves_no_connection(
     pytest.fail("it never ended")
 
 
-async def test_nothing_secret_is_told_or_logged(authority, ca_file, caplog):
+async def test_no_secret_is_returned_or_logged(authority, ca_file, caplog):
     caplog.set_level(logging.DEBUG)
     path = "/s3cret-path?token=s3cret-query"
     body = b'{"email": "s3cret-body"}'

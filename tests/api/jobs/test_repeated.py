@@ -19,18 +19,18 @@ from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.quota.test_abuse_money import KEYED, LEASE_S, wait_for_one
-from tests.api.service_fixture import VERIFY, Doomed, Got, Shop, open_shop
+from tests.api.service_fixture import VERIFY, HttpAnswer, KilledProcess, RunningService, open_shop
 
 A_DAY_LATER = timedelta(hours=24, minutes=1)
 ALMOST_A_DAY = timedelta(hours=23, minutes=58)
 
 
-async def submit(shop: Shop) -> Got:
+async def submit(shop: RunningService) -> HttpAnswer:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
     return await shop.request("POST", VERIFY, body, headers=KEYED)
 
 
-def idle_board(shop: Shop) -> JobQueue:
+def idle_board(shop: RunningService) -> JobQueue:
     """Make a job service that accepts jobs and runs none."""
     return JobQueue(
         shop.store, shop.service.quota, Receiver(),  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def idle_board(shop: Shop) -> JobQueue:
     )  # fmt: skip
 
 
-async def jobs_and_units(shop: Shop) -> tuple[int, int, int]:
+async def jobs_and_units(shop: RunningService) -> tuple[int, int, int]:
     """Return the numbers of jobs, of reserved units and of billed verifications."""
     ledger = await shop.store.ledger(await shop.caller())
     return len(await shop.store.jobs(limit=100)), ledger.reserved, ledger.month_billable
@@ -71,7 +71,7 @@ async def test_a_repeat_within_a_day_is_the_same_job_and_a_later_one_another(aut
 async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(autojump_clock, kind):
     """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
-        doomed = Doomed(moment)
+        doomed = KilledProcess(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=idle_board(shop))
             shop.app = create_app(shop.service)
@@ -79,7 +79,7 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
             shop.clock.set(shop.clock() + A_DAY_LATER)
             ended = trio.Event()
 
-            async def later(shop: Shop = shop, ended: trio.Event = ended) -> None:
+            async def later(shop: RunningService = shop, ended: trio.Event = ended) -> None:
                 await submit(shop)
                 ended.set()
 
@@ -104,7 +104,7 @@ async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, ki
     async with open_shop(kind=kind) as shop:
         shop.service = replace(shop.service, jobs=idle_board(shop))
         shop.app = create_app(shop.service)
-        answers: list[Got] = []
+        answers: list[HttpAnswer] = []
 
         async def submit_at_once() -> None:
             answers.append(await submit(shop))
@@ -132,7 +132,7 @@ async def test_a_request_that_comes_back_to_life_makes_no_second_job(autojump_cl
             return await create_job(*arguments, **named)
 
         shop.store.store.create_job = late
-        late_answers: list[Got] = []
+        late_answers: list[HttpAnswer] = []
 
         async def submit_late() -> None:
             late_answers.append(await submit(shop))

@@ -191,7 +191,7 @@ NOT_WEBHOOKS = {
 @pytest.mark.parametrize(
     ("url", "why"), [(url, why) for why, urls in NOT_WEBHOOKS.items() for url in urls]
 )
-def test_what_is_no_webhook(url, why):
+def test_an_invalid_webhook_is_refused(url, why):
     with pytest.raises(NotAWebhook) as refused:
         check_webhook(url)
     assert refused.value.why.startswith(why)
@@ -238,7 +238,7 @@ AWKWARD = "/\\@:?#[]%. \t\r\n\0.。．｡１①x0af-_~\u00ad\u200d\u202e\ud800ß
 )
 @example("https://a.b:65536")
 @example("https://" + "ab." * 700)
-def test_whatever_is_given_is_one_public_name_or_refused(url):
+def test_any_url_is_one_public_name_or_refused(url):
     """The host and the target sent for it are visible ASCII on one line."""
     try:
         target = check_webhook(url)
@@ -269,7 +269,7 @@ def test_the_authority_names_the_port_where_it_is_not_https_own():
     assert check_webhook("https://Hooks.example:8443/").authority == "hooks.example:8443"
 
 
-def test_what_is_printed_of_a_webhook_holds_no_path():
+def test_a_printed_webhook_has_no_path():
     """The path is often the only secret that a receiver has."""
     target = check_webhook("https://hooks.example/s3cret?token=s3cret")
     assert "s3cret" not in repr(target)
@@ -380,7 +380,7 @@ def test_a_later_try_is_signed_anew_and_its_payloads_signature_stays():
         " whsec_YWJj",
     ],
 )
-def test_what_is_no_base64_behind_whsec_is_a_secret_like_others(secret):
+def test_a_whsec_secret_that_is_no_base64_is_used_as_it_is(secret):
     key = hmac.new(secret.encode(), f"{JOB}.1751364000.".encode() + PAYLOAD, hashlib.sha256)
     assert callback_headers(JOB, PAYLOAD, secret, AT)["webhook-signature"] == (
         f"v1,{b64encode(key.digest()).decode()}"

@@ -19,7 +19,7 @@ from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
 from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from mailprobe.engine.testing.host_profiles import new_host
-from tests.api.service_fixture import VERIFY, Shop, open_shop
+from tests.api.service_fixture import VERIFY, RunningService, open_shop
 from tests.api.stores import KIND
 
 HOOK = "https://hooks.shop.test/mail"
@@ -55,7 +55,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def working(shop: Shop, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
+async def working(shop: RunningService, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
     """Run a job worker on the shop's store, which also accepts new jobs."""
     async with open_jobs(
         shop.store, shop.service.quota, receiver,  # type: ignore[arg-type]
@@ -73,12 +73,14 @@ async def open_working_shop(tier: Any = "builder", **more: Any) -> AsyncIterator
         yield shop, receiver
 
 
-async def promise(shop: Shop, email: str = "known@friendly.test", hook: str = HOOK, **more: Any):
+async def promise(
+    shop: RunningService, email: str = "known@friendly.test", hook: str = HOOK, **more: Any
+):
     body = {"email": email, "webhook": hook, **more.pop("body", {})}
     return await shop.request("POST", VERIFY, body, **more)
 
 
-async def state_of(shop: Shop, job_id: str) -> str:
+async def state_of(shop: RunningService, job_id: str) -> str:
     state: str = (await shop.store.job(job_id)).state
     return state
 
@@ -114,7 +116,7 @@ async def test_a_job_is_one_unit_from_its_promise_to_its_count(autojump_clock):
 
 
 @pytest.mark.parametrize("seen_after", [0, 1, 2, 3])
-async def test_what_time_may_cure_is_verified_again_and_billed_once(
+async def test_a_passing_result_is_verified_again_and_billed_once(
     autojump_clock: trio.testing.MockClock, seen_after: int
 ) -> None:
     """After 5 and 15 minutes; then the result is final, whatever it is."""

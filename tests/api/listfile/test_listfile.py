@@ -460,13 +460,13 @@ def test_a_compressed_list_is_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [3, 12, 30, -4])
-def test_a_damaged_compressed_list_is_told(tmp_path: Path, length: int) -> None:
+def test_a_damaged_compressed_list_is_reported(tmp_path: Path, length: int) -> None:
     path = tmp_path / "list.csv.gz"
     path.write_bytes(gzip.compress(b"email\nann@shop.test\n" * 9)[:length])
     assert "damaged gzip" in complaint(path)
 
 
-def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+def test_a_list_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "list.csv.gz"
     path.write_bytes(gzip.compress(b"email\n" + b"\0" * (1 << 22)))
     reading = ReadOptions(unpacked_octets_max=1 << 21)

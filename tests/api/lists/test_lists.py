@@ -27,7 +27,7 @@ from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 LISTS = "/v1/lists"
 HOOK = "https://hooks.shop.test/lists"
@@ -36,7 +36,7 @@ PEOPLE = "name,email\nAnn,known@friendly.test\nBob,nobody@friendly.test\n,\nAnn 
 
 
 @asynccontextmanager
-async def working_lists(shop: Shop, seed: int = 0) -> AsyncIterator[Any]:
+async def working_lists(shop: RunningService, seed: int = 0) -> AsyncIterator[Any]:
     async with open_lists(
         shop.store, shop.service.quota, now=shop.clock, rng=random.Random(seed),
         wake_jobs=lambda: None,
@@ -47,18 +47,20 @@ async def working_lists(shop: Shop, seed: int = 0) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def open_list_shop(tier: Any = "scale", **more: Any) -> AsyncIterator[Shop]:
+async def open_list_shop(tier: Any = "scale", **more: Any) -> AsyncIterator[RunningService]:
     async with open_shop(tier, **more) as shop, working_lists(shop):
         yield shop
 
 
-async def send(shop: Shop, text: str | bytes = PEOPLE, query: str = "", **more: Any) -> Any:
+async def send(
+    shop: RunningService, text: str | bytes = PEOPLE, query: str = "", **more: Any
+) -> Any:
     octets = text.encode() if isinstance(text, str) else text
     headers = {**CSV, **more.pop("headers", {})}
     return await shop.request("POST", LISTS + query, octets=octets, headers=headers, **more)
 
 
-async def ended(shop: Shop, list_id: str, within_s: float = 600, **more: Any) -> Any:
+async def ended(shop: RunningService, list_id: str, within_s: float = 600, **more: Any) -> Any:
     with trio.fail_after(within_s):
         while True:
             got = await shop.request("GET", f"{LISTS}/{list_id}", **more)
@@ -67,7 +69,7 @@ async def ended(shop: Shop, list_id: str, within_s: float = 600, **more: Any) ->
             await trio.sleep(1)
 
 
-async def rows_of(shop: Shop, list_id: str, query: str = "", **more: Any) -> list[Any]:
+async def rows_of(shop: RunningService, list_id: str, query: str = "", **more: Any) -> list[Any]:
     got = await shop.request("GET", f"{LISTS}/{list_id}/results{query}", **more)
     assert got.status == 200
     return [json.loads(line) for line in got.octets.split(b"\n")[:-1]]
@@ -171,7 +173,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_what_is_no_list_is_400_and_leaves_nothing(
+async def test_an_upload_that_is_no_list_is_400_and_leaves_nothing(
     autojump_clock: trio.testing.MockClock, case: str
 ) -> None:
     media_type, text, words = BAD[case]

@@ -14,12 +14,12 @@ from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
 from mailprobe.api.serve import create_app
 from mailprobe.storage.lists.records import ListChunk
 from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, send
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 KEY = {"idempotency-key": "march"}
 
 
-async def listed(shop: Shop, **more: Any) -> list[Any]:
+async def listed(shop: RunningService, **more: Any) -> list[Any]:
     found: list[Any] = (await shop.request("GET", LISTS, **more)).body["lists"]
     return found
 

@@ -15,7 +15,7 @@ from mailprobe.api.lists.limits import ACCOUNT_UPLOADS_MAX, UPLOADS_MAX
 from mailprobe.api.lists.spool import Upload, UploadPlaces, spooled
 from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
 from tests.api.lists.test_lists import open_list_shop, send
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 KIB = 1024
 OCTETS_MAX = 1 << 20
@@ -159,6 +159,6 @@ async def test_two_accounts_with_slow_uploads_do_not_keep_out_a_third(autojump_c
     assert sorted(statuses) == [202] * 8 + [503] * 8
 
 
-async def other_key(shop: Shop, name: str) -> str:
+async def other_key(shop: RunningService, name: str) -> str:
     account = await shop.store.create_account(f"{name}@example.org", "scale")
     return await shop.new_key("sk_live_", account.id)

@@ -10,7 +10,7 @@ from trio.testing import memory_stream_pair
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from mailprobe.api.live.server import LiveServer
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 LIVE = "/v1/email/verify/live"
 
@@ -69,7 +69,7 @@ async def _hand_over(live: LiveServer, wire: trio.abc.Stream) -> None:
 
 @asynccontextmanager
 async def open_live(
-    shop: Shop,
+    shop: RunningService,
     live: LiveServer | None = None,
     *,
     key: str | None = None,
@@ -99,7 +99,7 @@ HANDSHAKE = (
 
 
 @asynccontextmanager
-async def open_raw(shop: Shop, live: LiveServer) -> AsyncIterator[trio.abc.Stream]:
+async def open_raw(shop: RunningService, live: LiveServer) -> AsyncIterator[trio.abc.Stream]:
     """A client that has said the handshake, and nothing that a library would say."""
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:

@@ -15,7 +15,7 @@ from mailprobe.api.live.stream import RECEIVED_OCTETS_MAX
 from mailprobe.api.serve import serve_service
 from tests.api.live.live_client import HANDSHAKE, LIVE, Live
 from tests.api.raw_http import Raw, connected
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 TEXT, CONTINUED, PING, CLOSE = 0x1, 0x0, 0x9, 0x8
 WITHIN_S = 20.0  # only a failing test waits so long
@@ -35,7 +35,7 @@ def frame(opcode: int, octets: bytes, *, is_last: bool = True, masked: bool = Tr
 
 
 @asynccontextmanager
-async def serving_live() -> AsyncIterator[tuple[Shop, int]]:
+async def serving_live() -> AsyncIterator[tuple[RunningService, int]]:
     async with open_shop("scale") as shop, trio.open_nursery() as nursery:
         sockets, drain = open_sockets("127.0.0.1", 0), trio.Event()
         await nursery.start(serve_service, shop.service, sockets, drain)
@@ -45,7 +45,7 @@ async def serving_live() -> AsyncIterator[tuple[Shop, int]]:
 
 
 @asynccontextmanager
-async def open_hostile(shop: Shop, port: int) -> AsyncIterator[Raw]:
+async def open_hostile(shop: RunningService, port: int) -> AsyncIterator[Raw]:
     async with connected(port) as raw:
         await raw.send(f"{HANDSHAKE}Authorization: Bearer {shop.key}\r\n\r\n")
         status, _ = await raw.head()
@@ -54,7 +54,7 @@ async def open_hostile(shop: Shop, port: int) -> AsyncIterator[Raw]:
 
 
 @asynccontextmanager
-async def open_neighbour(shop: Shop, port: int) -> AsyncIterator[Live]:
+async def open_neighbour(shop: RunningService, port: int) -> AsyncIterator[Live]:
     headers = [(b"Authorization", f"Bearer {shop.key}".encode())]
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream, trio.open_nursery() as nursery:

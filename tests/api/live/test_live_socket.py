@@ -183,7 +183,7 @@ async def test_a_line_ends_at_lf_alone(autojump_clock):
         assert sorted(map(str, results(live))) == sorted([*refs, "None"])
 
 
-async def test_what_a_client_did_not_get_is_not_billed(autojump_clock):
+async def test_results_that_a_client_did_not_get_are_not_billed(autojump_clock):
     async with open_shop() as shop:
         async with open_live(shop) as live:
             await live.send("slow@slow.test", "ann@friendly.test")
@@ -342,7 +342,7 @@ async def test_a_stop_at_any_moment_closes_with_its_code(steps, autojump_clock):
         assert len(await shop.rows()) == len(live.of("result"))
 
 
-async def test_the_evidence_comes_when_it_is_asked_for(autojump_clock):
+async def test_evidence_is_sent_on_request(autojump_clock):
     async with open_shop() as shop:
         async with open_live(shop, path=f"{LIVE}?evidence=1") as live:
             await live.send("ann@friendly.test", END)

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.api.mcp.tool_server import Listener, listener_of, result_of
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 
 @pytest.fixture
-async def listener(shop: Shop) -> Listener:
+async def listener(shop: RunningService) -> Listener:
     return listener_of(shop)
 
 

@@ -26,7 +26,7 @@ from tests.api.mcp.tool_server import (
     structured,
     upstream,
 )
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 # -- calls ------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Jobs:
         """Do nothing: no job runs."""
 
 
-async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):
+async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: RunningService):
     listener = listener_of(replace(shop, service=replace(shop.service, jobs=Jobs())))
     arguments = {"email": "known@friendly.test", "webhook": "https://a.test/hook"}
     got = await listener.call("verify_email", {**arguments, "webhook_secret": "8 letters"})
@@ -159,7 +159,9 @@ async def test_wrong_arguments_are_invalid_params(autojump_clock, listener: List
      {"name": "health"}, {"name": "Verify_Email"}, {"name": 5}, {"name": "x" * 10_000},
      {"name": "verify_email", "_meta": 5}],
 )  # fmt: skip
-async def test_what_names_no_tool_is_invalid_params(autojump_clock, listener: Listener, params):
+async def test_a_call_without_a_known_tool_is_invalid_params(
+    autojump_clock, listener: Listener, params
+):
     got = await listener.rpc("tools/call", params)
     assert (got.status, code_of(got)) == (200, -32602)
     assert len(got.octets) < 1000

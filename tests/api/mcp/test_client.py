@@ -19,7 +19,7 @@ from mcp_types import CallToolResult
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from tests.api.raw_http import serving
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 # by the handshake; by asking the server; without a question
 MODES = {"legacy": "2025-11-25", "auto": "2026-07-28", "2026-07-28": "2026-07-28"}
@@ -53,7 +53,7 @@ class Waiting:
 
 @asynccontextmanager
 async def connected(
-    shop: Shop, mode: str, *, key: str | None = None, provisioning: str | None = None
+    shop: RunningService, mode: str, *, key: str | None = None, provisioning: str | None = None
 ) -> AsyncIterator[Client]:
     app = create_tools_app(shop.service, "https://tools.test", "https://docs.test/api")
     headers = {

@@ -61,7 +61,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_what_is_no_message_is_400_and_counts_nothing(
+async def test_an_invalid_message_is_400_and_counts_nothing(
     autojump_clock, listener: Listener, case
 ):
     octets, code, id_ = MALFORMED[case]
@@ -278,7 +278,7 @@ async def test_results_say_what_they_are_and_lists_how_long_they_hold(
 @pytest.mark.parametrize(
     "method", ["ping", "resources/list", "subscriptions/listen", "logging/setLevel"]
 )
-async def test_what_2026_does_not_have_is_404(autojump_clock, listener: Listener, method):
+async def test_methods_that_2026_does_not_have_are_404(autojump_clock, listener: Listener, method):
     got = await listener.call_2026(method)
     assert (got.status, code_of(got)) == (404, -32601)
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
-from tests.api.service_fixture import Got, Shop
+from tests.api.service_fixture import HttpAnswer, RunningService
 
 TOOLS_URL = "https://tools.test"
 DOCS = "https://docs.test/api#tools"
@@ -28,13 +28,15 @@ META = "io.modelcontextprotocol/"
 class Listener:
     """The tool server of a test service, and how a client calls it."""
 
-    shop: Shop
-    inside: Shop  # the same service, with the tool server as its application
+    shop: RunningService
+    inside: RunningService  # the same service, with the tool server as its application
 
-    async def post(self, octets: bytes, **more: Any) -> Got:
+    async def post(self, octets: bytes, **more: Any) -> HttpAnswer:
         return await self.inside.request("POST", "/mcp", octets=octets, **more)
 
-    async def rpc(self, method: Any, params: Any = None, *, id_: Any = 1, **more: Any) -> Got:
+    async def rpc(
+        self, method: Any, params: Any = None, *, id_: Any = 1, **more: Any
+    ) -> HttpAnswer:
         message = {"jsonrpc": "2.0", "id": id_, "method": method}
         if params is not None:
             message["params"] = params
@@ -43,7 +45,7 @@ class Listener:
     async def call(
         self, tool: str, arguments: Any = None, *, provisioning: str | None = "",
         headers: Any = None, **more: Any,
-    ) -> Got:  # fmt: skip
+    ) -> HttpAnswer:  # fmt: skip
         """Call a tool with the account's keys; `provisioning` None sends none of that kind."""
         provisioning = self.shop.provisioning if provisioning == "" else provisioning
         sent = {PROVISIONING_HEADER: provisioning, **(headers or {})}
@@ -53,7 +55,7 @@ class Listener:
         }
         return await self.rpc("tools/call", params, headers=sent, **more)
 
-    async def call_2026(self, method: str, params: Any = None, **changes: Any) -> Got:
+    async def call_2026(self, method: str, params: Any = None, **changes: Any) -> HttpAnswer:
         """Send as a client of protocol 2026-07-28 does; `changes` replaces headers or `_meta`."""
         headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
         if "name" in (params or {}):
@@ -65,12 +67,12 @@ class Listener:
         return await self.rpc(method, {"_meta": meta, **(params or {})}, headers=headers)
 
 
-def listener_of(shop: Shop) -> Listener:
+def listener_of(shop: RunningService) -> Listener:
     app = create_tools_app(shop.service, TOOLS_URL, "https://docs.test/api")
     return Listener(shop, replace(shop, app=app))
 
 
-def error_of(got: Got) -> Any:
+def error_of(got: HttpAnswer) -> Any:
     assert set(got.body) == {"jsonrpc", "id", "error"}
     assert got.body["jsonrpc"] == "2.0"
     assert set(got.body["error"]) == {"code", "message", "data"}
@@ -78,7 +80,7 @@ def error_of(got: Got) -> Any:
     return got.body["error"]
 
 
-def code_of(got: Got) -> int:
+def code_of(got: HttpAnswer) -> int:
     """The error's code. Asserts that reason, action and docs are present."""
     error = error_of(got)
     assert {"reason", "action", "docs"} <= set(error["data"])
@@ -86,13 +88,13 @@ def code_of(got: Got) -> int:
     return code
 
 
-def result_of(got: Got) -> Any:
+def result_of(got: HttpAnswer) -> Any:
     assert got.status == 200, got.octets
     assert set(got.body) == {"jsonrpc", "id", "result"}
     return got.body["result"]
 
 
-def structured(got: Got) -> Any:
+def structured(got: HttpAnswer) -> Any:
     """A tool's result, which is sent twice: as an object and as text."""
     result = result_of(got)
     (text,) = result["content"]
@@ -101,7 +103,7 @@ def structured(got: Got) -> Any:
     return result["structuredContent"]
 
 
-def upstream(got: Got) -> Any:
+def upstream(got: HttpAnswer) -> Any:
     error = error_of(got)
     assert (error["code"], error["message"]) == (-32002, "Upstream request failed")
     data = error["data"]

@@ -13,7 +13,7 @@ from mailprobe.api.observability.shared_counters import (
     Family,
     SharedCounters,
 )
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 COUNTS = Family("counter", "counts", "", ("what",), (("one",), ("two",)))
 STATES = Family("gauge", "states", "")
@@ -59,7 +59,7 @@ def read(board: SharedCounters) -> Read:
 class Counted:
     """A shop of which everything is counted."""
 
-    shop: Shop
+    shop: RunningService
     board: SharedCounters
     metrics: Metrics
 

@@ -60,7 +60,7 @@ def test_a_page_is_small_and_every_series_is_there_from_the_beginning(
     assert not any(OTHER in dict(labels).values() for _, labels in before.samples)
 
 
-def test_what_runs_and_since_when_is_told(board: SharedCounters) -> None:
+def test_version_and_start_time_are_exposed(board: SharedCounters) -> None:
     reported = read(board)
     assert reported("mailprobe_build_info", version="1.2.3") == 1
     assert reported("process_start_time_seconds") == pytest.approx(board.started_at)

@@ -31,7 +31,7 @@ from mailprobe.api.rest import verification
 from mailprobe.api.schema import VerifyRequest
 from mailprobe.bench.lab import start_lab
 from mailprobe.release import version
-from tests.api.service_fixture import STREAM, VERIFY, Shop
+from tests.api.service_fixture import STREAM, VERIFY, RunningService
 from tests.api.service_process import PATIENCE_S, make_place, running
 from tests.docs.pages import ROOT, bare, table_of
 
@@ -192,7 +192,7 @@ def test_no_whole_address_is_ever_said(
         ("MAILPROBE_SECRET_KEY is wrong", "MAILPROBE_SECRET_KEY is wrong"),
     ],
 )  # fmt: skip
-def test_what_a_text_becomes(text: str, said: str) -> None:
+def test_a_text_is_masked(text: str, said: str) -> None:
     assert covered(text) == said
 
 
@@ -239,14 +239,14 @@ def test_what_cannot_be_told_ends_no_line(paper: Paper) -> None:
     assert (line["number"], line["nothing"], line["yes"]) == (1, None, True)
 
 
-def test_a_line_that_cannot_be_made_is_told_of_without_its_contents() -> None:
+def test_a_line_that_cannot_be_made_is_reported_without_its_contents() -> None:
     """logging's own error handler prints the message and its arguments unmasked."""
     paper = Paper()
     paper.write("%d addresses", "ann@example.org")
     paper.write("next")
     [broken, following] = paper.lines
     assert broken == {
-        "event": "a line could not be written",
+        "event": "log line not written",
         "level": "error",
         "error": "TypeError",
         "logger": "mailprobe.test",
@@ -280,7 +280,7 @@ def test_crashes_and_warnings_are_lines_too() -> None:
     )
     assert done.returncode == 1
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["event"] for line in lines][::2] == ["a crash", "a crash"]
+    assert [line["event"] for line in lines][::2] == ["crashed", "crashed"]
     assert [line["level"] for line in lines] == ["critical", "warning", "critical", "critical"]
     assert "Ab1Ab1" not in done.stderr
     assert "ann@" not in done.stderr
@@ -294,7 +294,9 @@ def accesses(paper: Paper) -> list[dict[str, Any]]:
     return [line for line in paper.lines if line["event"] == "access"]
 
 
-async def test_each_request_has_one_line(autojump_clock: object, shop: Shop, paper: Paper) -> None:
+async def test_each_request_has_one_line(
+    autojump_clock: object, shop: RunningService, paper: Paper
+) -> None:
     answers = [
         await shop.verify("known@slow.test"),
         await shop.batch("a", "b", "c"),
@@ -330,8 +332,8 @@ async def test_each_request_has_one_line(autojump_clock: object, shop: Shop, pap
         assert line["timestamp"].endswith("Z")
 
 
-async def test_a_line_says_who_asked_and_never_more_of_the_key_than_is_kept(
-    autojump_clock: object, shop: Shop, paper: Paper
+async def test_a_line_names_the_account_and_only_the_kept_part_of_the_key(
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.verify("known@friendly.test")
     await shop.verify(5)
@@ -347,7 +349,7 @@ async def test_a_line_says_who_asked_and_never_more_of_the_key_than_is_kept(
 
 
 async def test_a_streams_line_comes_when_the_stream_has_ended(
-    autojump_clock: object, shop: Shop, paper: Paper
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shop.stream, "known@slow.test", "x")
@@ -359,7 +361,7 @@ async def test_a_streams_line_comes_when_the_stream_has_ended(
 
 
 async def test_a_caller_who_leaves_has_a_line(
-    autojump_clock: object, shop: Shop, paper: Paper
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.verify("known@slow.test", hang_up_at=0.1)
     body = {"emails": ["x", "known@slow.test"]}
@@ -371,7 +373,7 @@ async def test_a_caller_who_leaves_has_a_line(
 
 
 async def test_the_health_checks_line_says_what_runs_and_its_answer_does_not(
-    autojump_clock: object, shop: Shop, paper: Paper
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     got = await shop.request("GET", "/health")
     await shop.verify("x")
@@ -383,7 +385,7 @@ async def test_the_health_checks_line_says_what_runs_and_its_answer_does_not(
 
 
 async def test_every_line_of_a_request_says_so(
-    autojump_clock: object, shop: Shop, paper: Paper, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object, shop: RunningService, paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.store.away = {"spend"}
     failed = await shop.verify("x")
@@ -405,8 +407,8 @@ async def test_every_line_of_a_request_says_so(
     assert reported == [
         ("api", "verify_email"),
         ("access", "verify_email"),
-        ("recorder", "verify_stream"),
-        ("recorder", "verify_stream"),
+        ("quota", "verify_stream"),
+        ("quota", "verify_stream"),
         ("access", "verify_stream"),
         ("api", "verify_email"),
         ("access", "verify_email"),
@@ -419,7 +421,7 @@ async def test_every_line_of_a_request_says_so(
 
 
 async def test_requests_side_by_side_keep_their_ids(
-    autojump_clock: object, shop: Shop, paper: Paper
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     answers = []
 
@@ -433,16 +435,16 @@ async def test_requests_side_by_side_keep_their_ids(
     assert reported == {got.headers["x-request-id"]: len(got.body["results"]) for got in answers}
 
 
-async def test_where_only_trouble_is_told_requests_have_no_line(
-    autojump_clock: object, shop: Shop, paper: Paper
+async def test_requests_have_no_line_at_level_warning(
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     await shop.request("POST", VERIFY, {"email": "x"})
     assert paper.lines == []
 
 
-async def test_every_field_is_told_of_in_the_documentation(
-    autojump_clock: object, shop: Shop, paper: Paper
+async def test_every_field_is_documented(
+    autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.stream("x")
     await shop.verify(key=None)

@@ -123,7 +123,7 @@ def test_no_answer_of_an_operation_is_without_a_series() -> None:
     assert by_name["mailprobe_refusals"].other not in by_name["mailprobe_refusals"].series
 
 
-async def test_what_a_test_key_asks_for_alarms_nobody(
+async def test_requests_of_test_keys_raise_no_alarm(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     """Its addresses ask for errors and delays: they are no errors and no delays of the service."""
@@ -140,7 +140,7 @@ async def test_what_a_test_key_asks_for_alarms_nobody(
     assert page("mailprobe_verdicts_total") == 0
 
 
-async def test_what_is_under_way_is_counted_until_it_ends(
+async def test_work_in_progress_is_counted_until_it_ends(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     def states(reported: Read) -> tuple[float, ...]:
@@ -158,7 +158,7 @@ async def test_what_is_under_way_is_counted_until_it_ends(
         assert states(counting.read()) == (0, 0, 0, 0)
 
 
-async def test_who_leaves_is_counted_as_gone_and_leaves_nothing_behind(
+async def test_a_client_that_leaves_is_counted_as_gone_and_leaves_nothing_behind(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:
@@ -176,7 +176,7 @@ async def test_who_leaves_is_counted_as_gone_and_leaves_nothing_behind(
     assert reported("mailprobe_addresses_under_way") == 0
 
 
-async def test_what_the_server_itself_refuses_is_counted_once(
+async def test_a_refusal_of_the_server_itself_is_counted_once(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     metrics = Metrics(board.attach())
@@ -294,7 +294,7 @@ async def test_a_timed_store_does_what_the_store_does(
     assert reported("mailprobe_store_unavailable_total") == 1
 
 
-async def test_writes_that_are_pending_are_told(
+async def test_pending_background_writes_are_counted(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:
@@ -302,9 +302,9 @@ async def test_writes_that_are_pending_are_told(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(counting.shop.stream, "known@friendly.test")
             await trio.sleep(0.3)
-            assert counting.read()("mailprobe_recorder_pending") == 1
+            assert counting.read()("mailprobe_background_writes") == 1
             counting.shop.store.away = False
-        assert counting.read()("mailprobe_recorder_pending") == 0
+        assert counting.read()("mailprobe_background_writes") == 0
 
 
 async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(

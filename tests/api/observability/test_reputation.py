@@ -14,7 +14,7 @@ from tests.api.service_fixture import open_shop
 REFUSAL = "550 5.7.1 Service unavailable; client host blocked using zen.spamhaus.org"
 
 
-async def test_what_hosts_said_counts_by_day(autojump_clock):
+async def test_replies_of_hosts_are_counted_by_day(autojump_clock):
     counter = ReputationCounter(NO_OBSERVER)
     operators = frozenset({"ann@example.org"})
     async with open_shop("scale", observer=counter.observer, operators=operators) as shop:

@@ -64,7 +64,7 @@ with open_shared_counters(SMALL, 2) as board:
 """
 
 
-def test_what_workers_counted_outlives_them_and_their_states_do_not() -> None:
+def test_counters_outlive_their_workers_and_gauges_do_not() -> None:
     """A first worker dies silently, a second replaces it, and a third works beside it."""
     done = subprocess.run(
         [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=True
@@ -105,7 +105,7 @@ def test_a_bucket_holds_what_is_at_most_its_bound(times: list[float], bounds: li
 
 
 @given(st.lists(st.text()))
-def test_whatever_comes_in_makes_no_series(words: list[str]) -> None:
+def test_no_input_makes_a_new_series(words: list[str]) -> None:
     with open_shared_counters(SMALL, 1) as board:
         numbers = board.attach().numbers("counts")
         for word in words:
@@ -128,7 +128,7 @@ def test_counting_needs_no_lock_no_file_and_no_library(small: SharedCounters) ->
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_who_only_verifies_loads_nothing_that_counts() -> None:
+def test_verifying_alone_does_not_import_metrics() -> None:
     code = (
         "import sys, mailprobe.api.cli.verify, mailprobe.api.cli.source, engine;"
         "assert not [name for name in sys.modules if 'metrics' in name or name == 'mailprobe.api.observability.logs']"

@@ -249,7 +249,7 @@ FAULTS = {
     [("memory", name, seed) for name in FAULTS for seed in range(seeds(10))]
     + [("sqlite", name, 0) for name in FAULTS],
 )
-async def test_whatever_fails_each_item_is_done_and_by_one_at_a_time(
+async def test_each_item_is_done_by_one_worker_at_a_time_whatever_fails(
     autojump_clock, faults, kind: str, name: str, seed: int, ordered: bool
 ):
     clock = Clock()
@@ -373,7 +373,7 @@ async def test_it_claims_when_it_is_woken_and_polls_in_between(autojump_clock):
     assert source.claims[:3] == [0, 5, 7]
 
 
-async def test_a_store_that_is_away_is_asked_once_a_pause(autojump_clock, caplog):
+async def test_an_unavailable_store_is_called_once_a_pause(autojump_clock, caplog):
     source = Source()
     source.due, source.away = ["a"], {"claim"}
     worker = source.worker()
@@ -385,7 +385,10 @@ async def test_a_store_that_is_away_is_asked_once_a_pause(autojump_clock, caplog
         source.away = set()
         await trio.sleep(1)
         assert source.recorded == ["a"]
-    assert "the store cannot be asked, items must wait: away" in caplog.text
+    assert (
+        f"store unavailable: queue=items retry_in_s={PACE.store_pause_s:g} error=away"
+        in caplog.text
+    )
 
 
 async def test_a_result_is_recorded_before_anything_else_is_claimed(autojump_clock):
@@ -403,7 +406,7 @@ async def test_a_result_is_recorded_before_anything_else_is_claimed(autojump_clo
     assert source.recorded == ["a", "b"]
 
 
-async def test_what_fails_is_claimed_when_it_is_due_again(autojump_clock):
+async def test_a_failed_item_is_claimed_when_it_is_due_again(autojump_clock):
     source = Source()
     source.due, source.retry_in_s = ["a"], 2.5
     async with open_workers(source.worker()):

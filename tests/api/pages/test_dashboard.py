@@ -26,29 +26,31 @@ from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import open_live
-from tests.api.service_fixture import Got, Shop, open_shop
+from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
 HOME = "/dashboard"
 PAGES = ("", "/keys", "/caps", "/jobs", "/try", "/lists", "/operator")
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
-class Visitor:
+class PageClient:
     """A browser with its cookie, without script."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: RunningService) -> None:
         self.shop = shop
         self.cookie: str | None = None
         self.browser_cookie: str | None = None
         self.csrf = ""
 
-    async def get(self, path: str, **headers: str) -> Got:
+    async def get(self, path: str, **headers: str) -> HttpAnswer:
         got = await self.shop.request("GET", HOME + path, key=None, headers=self._sent(headers))
         found = re.search(rb'name="csrf" content="([0-9a-f]+)"', got.octets)
         self.csrf = found[1].decode() if found else self.csrf
         return got
 
-    async def post(self, path: str, fields: Mapping[str, str] | None = None, **headers: str) -> Got:
+    async def post(
+        self, path: str, fields: Mapping[str, str] | None = None, **headers: str
+    ) -> HttpAnswer:
         body = urlencode({"csrf": self.csrf, **(fields or {})}).encode()
         sent = self._sent({**FORM, "origin": "https://api.test", **headers})
         got = await self.shop.request("POST", HOME + path, octets=body, key=None, headers=sent)
@@ -67,14 +69,14 @@ class Visitor:
         sent = "; ".join(f"{name}={value}" for name, value in cookies.items() if value)
         return {"cookie": sent or None, **headers}
 
-    async def sign_in(self, key: str | None = None) -> Got:
+    async def sign_in(self, key: str | None = None) -> HttpAnswer:
         got = await self.post("/sign-in", {"key": key or self.shop.provisioning})
         await self.get("")
         return got
 
 
-async def signed_in(shop: Shop, key: str | None = None) -> Visitor:
-    visitor = Visitor(shop)
+async def signed_in(shop: RunningService, key: str | None = None) -> PageClient:
+    visitor = PageClient(shop)
     assert (await visitor.sign_in(key)).status == 303
     return visitor
 
@@ -92,7 +94,7 @@ async def test_a_provisioning_key_opens_every_page(autojump_clock):
 
 async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
     async with open_shop() as shop:
-        visitor = Visitor(shop)
+        visitor = PageClient(shop)
         for path in PAGES:
             got = await visitor.get(path)
             assert (got.status, got.headers["location"]) == (
@@ -102,7 +104,7 @@ async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
         assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in")
         got = await visitor.post("/sign-in", {"key": shop.provisioning, "next": f"{HOME}/keys"})
         assert got.headers["location"] == f"{HOME}/keys"
-        part = await Visitor(shop).get("/trouble", **{"hx-request": "true"})
+        part = await PageClient(shop).get("/trouble", **{"hx-request": "true"})
         assert (part.status, part.headers["hx-redirect"]) == (204, f"{HOME}/sign-in")
 
 
@@ -111,14 +113,14 @@ async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
 )
 async def test_a_sign_in_leads_to_our_own_pages_only(target, autojump_clock):
     async with open_shop() as shop:
-        got = await Visitor(shop).post("/sign-in", {"key": shop.provisioning, "next": target})
+        got = await PageClient(shop).post("/sign-in", {"key": shop.provisioning, "next": target})
         assert got.headers["location"] == HOME
 
 
 async def test_no_other_key_signs_in(autojump_clock):
     async with open_shop() as shop:
         for key in (shop.key, await shop.new_key("sk_test_"), "", "x", "sk_mgmt_" + "0" * 40):
-            visitor = Visitor(shop)
+            visitor = PageClient(shop)
             got = await visitor.post("/sign-in", {"key": key})
             assert (got.status, visitor.cookie) == (401, None), key
             await trio.sleep(TRIES_S)
@@ -126,7 +128,7 @@ async def test_no_other_key_signs_in(autojump_clock):
 
 async def test_attempts_to_sign_in_are_limited(autojump_clock):
     async with open_shop() as shop:
-        visitor = Visitor(shop)
+        visitor = PageClient(shop)
         for _ in range(TRIES_EACH):
             assert (await visitor.post("/sign-in", {"key": "x"})).status == 401
         assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 429
@@ -137,7 +139,7 @@ async def test_attempts_to_sign_in_are_limited(autojump_clock):
 async def test_strangers_do_not_shut_out_a_browser_that_has_signed_in_before(autojump_clock):
     """They share its address, as behind a proxy."""
     async with open_shop() as shop:
-        visitor, stranger = await signed_in(shop), Visitor(shop)
+        visitor, stranger = await signed_in(shop), PageClient(shop)
         await trio.sleep(TRIES_S)
         visitor.cookie = None
         while (await stranger.post("/sign-in", {"key": "x"})).status != 429:
@@ -158,7 +160,7 @@ async def test_a_session_ends(autojump_clock):
             assert word in cookie
         assert visitor.cookie is not None
         for forged in ("x", visitor.cookie[:-2] + "zz", visitor.cookie.replace(".", "", 1)):
-            other = Visitor(shop)
+            other = PageClient(shop)
             other.cookie = forged
             assert (await other.get("")).status == 303
         caller = await shop.store.caller(key_hash(shop.provisioning))
@@ -186,7 +188,7 @@ async def test_a_form_needs_its_token_and_our_own_site(autojump_clock):
         assert (await visitor.post("/keys", {"label": "x"})).status == 200
 
 
-async def test_what_people_write_stays_text(autojump_clock):
+async def test_text_of_users_is_escaped(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
         script = "<script>alert(1)</script>"
@@ -240,14 +242,14 @@ async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_
 async def test_the_first_account_is_made_once(autojump_clock):
     async with open_shop() as shop:
         token = Sessions(shop.store).welcome_token()
-        visitor = Visitor(shop)
+        visitor = PageClient(shop)
         assert (await visitor.get(f"/welcome?token={token}")).status == 404
         made = await visitor.post("/welcome", {"token": token, "email": "eve@example.org"})
         assert (made.status, visitor.cookie) == (404, None)
 
 
 @asynccontextmanager
-async def open_empty_shop() -> AsyncIterator[tuple[Shop, MemoryStore, str]]:
+async def open_empty_shop() -> AsyncIterator[tuple[RunningService, MemoryStore, str]]:
     """A service without an account, its store, and the token of its one-time link."""
     async with open_shop() as shop:
         store = MemoryStore(shop.clock)
@@ -257,11 +259,11 @@ async def open_empty_shop() -> AsyncIterator[tuple[Shop, MemoryStore, str]]:
 
 async def test_a_burst_on_the_one_time_link_makes_one_account(autojump_clock):
     async with open_empty_shop() as (shop, store, token):
-        answers: list[Got] = []
+        answers: list[HttpAnswer] = []
 
         async def begin() -> None:
             form = {"token": token, "email": "eve@example.org"}
-            answers.append(await Visitor(shop).post("/welcome", form))
+            answers.append(await PageClient(shop).post("/welcome", form))
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -274,7 +276,7 @@ async def test_a_burst_on_the_one_time_link_makes_one_account(autojump_clock):
 async def test_a_mistyped_first_form_comes_back_as_it_was_filled_in(autojump_clock):
     async with open_empty_shop() as (shop, store, token):
         form = {"token": token, "email": "eve@@example", "tier": "builder"}
-        got = await Visitor(shop).post("/welcome", form)
+        got = await PageClient(shop).post("/welcome", form)
         assert got.status == 400
         for kept in (b'value="eve@@example"', b'"builder" selected', token.encode()):
             assert kept in got.octets
@@ -284,7 +286,7 @@ async def test_a_mistyped_first_form_comes_back_as_it_was_filled_in(autojump_clo
 async def test_signing_out_ends_the_session_for_every_holder_of_its_cookie(autojump_clock):
     async with open_shop() as shop:
         visitor, other = await signed_in(shop), await signed_in(shop)
-        stolen = Visitor(shop)
+        stolen = PageClient(shop)
         stolen.cookie = visitor.cookie
         assert (await stolen.get("")).status == 200
         assert (await visitor.post("/sign-out")).status == 303
@@ -308,7 +310,7 @@ async def test_static_files_are_kept_for_ever_under_their_hash(autojump_clock):
             assert (got.status, got.octets) == (200, asset.octets), name
             assert "immutable" in got.headers["cache-control"]
         assert (await shop.request("GET", f"{HOME}/static/other.js", key=None)).status == 404
-        page = (await Visitor(shop).get("/sign-in")).octets.decode()
+        page = (await PageClient(shop).get("/sign-in")).octets.decode()
         for tag in re.findall(r"<(?:script|link rel=.stylesheet.)[^>]*>", page):
             assert "integrity=" in tag
 

@@ -15,12 +15,12 @@ from mailprobe.api.mcp.jsonrpc import VERSION_2026
 from mailprobe.api.pages.search import SEARCHES_PER_S
 from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.mcp.tool_server import listener_of
-from tests.api.service_fixture import PLACES, START, Shop
+from tests.api.service_fixture import PLACES, START, RunningService
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
 
-async def opens(shop: Shop, link: str) -> bool:
+async def opens(shop: RunningService, link: str) -> bool:
     """Does a link of an error body open a section of a page? The pages are at `docs_url`."""
     assert link.startswith(PLACES.docs_url), link
     url = urlsplit(link.replace(PLACES.docs_url, "/docs", 1))
@@ -44,7 +44,9 @@ def example_of(kind: type[refusals.Refusal]) -> refusals.Refusal:
 
 
 @pytest.mark.parametrize("kind", list(TABLE), ids=lambda kind: kind.__name__)
-async def test_the_link_of_every_error_opens_its_section(autojump_clock, shop: Shop, kind):
+async def test_the_link_of_every_error_opens_its_section(
+    autojump_clock, shop: RunningService, kind
+):
     body: Any = body_of(example_of(kind), PLACES)
     assert await opens(shop, body.docs)
 
@@ -83,7 +85,7 @@ async def test_a_browser_is_sent_to_the_documentation_and_a_client_is_not(autoju
     "path",
     ["/docs", "/docs/", "/docs/reference", "/docs/api.md", "/llms.txt", "/about-probes"],
 )
-async def test_pages_need_no_key_and_no_store(autojump_clock, shop: Shop, path):
+async def test_pages_need_no_key_and_no_store(autojump_clock, shop: RunningService, path):
     shop.store.away = True
     got = await shop.request("GET", path, key=None, headers=BROWSER)
     assert got.status == 200
@@ -101,7 +103,9 @@ async def test_what_is_not_there_is_a_page_below_docs_and_json_elsewhere(autojum
     assert (await shop.request("POST", "/docs", key=None)).error == "method_not_allowed"
 
 
-async def test_hostile_searches_find_nothing_and_break_nothing(autojump_clock, shop: Shop):
+async def test_hostile_searches_find_nothing_and_break_nothing(
+    autojump_clock, shop: RunningService
+):
     for query in ('"', "%00", "x" * 5_000, "AND%20OR%20NOT", "%3Cscript%3E", "a*b^c:d", "%ff%fe"):
         got = await shop.request("GET", f"/docs/search?q={query}", key=None)
         assert got.status == 200
@@ -110,7 +114,7 @@ async def test_hostile_searches_find_nothing_and_break_nothing(autojump_clock, s
     assert b"/docs/callbacks#" in found.octets
 
 
-async def test_strangers_searches_are_bounded(autojump_clock, shop: Shop):
+async def test_strangers_searches_are_bounded(autojump_clock, shop: RunningService):
     statuses = [
         (await shop.request("GET", "/docs/search?q=webhook", key=None)).status
         for _ in range(SEARCHES_PER_S + 10)

@@ -27,14 +27,22 @@ from mailprobe.engine.evidence import (
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, promise, working
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Doomed, Got, Shop, open_shop
+from tests.api.service_fixture import (
+    BATCH,
+    STREAM,
+    VERIFY,
+    HttpAnswer,
+    KilledProcess,
+    RunningService,
+    open_shop,
+)
 
 ANSWER_MAX = 256 * 1024  # octets of one answer with evidence
 LOUD = "550-" + "\x01" * 1990  # the longest reply line that the engine reads
 LOUD_REPLY = "\r\n".join(["550-5.1.1 <{rcpt}>: User unknown", *[LOUD] * 7, "550 5.1.1 bye"])
 
 
-def add_loud_host(shop: Shop) -> None:
+def add_loud_host(shop: RunningService) -> None:
     shop.world.add("loud.test", MailHost(default_unknown=LOUD_REPLY))
 
 
@@ -42,7 +50,7 @@ def add_loud_host(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("path", [VERIFY, BATCH, STREAM])
-async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Shop, path):
+async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: RunningService, path):
     """A reply of 16 KiB of control characters once grew sixfold in JSON, for each address."""
     add_loud_host(shop)
     emails = [f"nobody{n}@loud.test" for n in range(1 if path == VERIFY else 50)]
@@ -72,7 +80,7 @@ async def test_a_request_with_the_largest_evidence_and_a_key_ends_nothing(autoju
     assert (await shop.verify()).status == 200
 
 
-def test_what_is_shown_is_printable_and_short():
+def test_shown_text_is_printable_and_short():
     assert shown("250 2.1.5 Ok") == "250 2.1.5 Ok"
     assert shown("a\x00b\x1b[2J\x7f\r\n") == "a?b?[2J???"
     for text in ("x" * 600, "é" * 600, "\U0001f600" * 600, "\x00" * 600, "\udc80" * 600):
@@ -204,28 +212,28 @@ KEYED = {"Idempotency-Key": "k"}
 LEASE_S = 61.0  # after this, a repeat of a killed request starts again
 
 
-async def send_single(shop: Shop) -> Got:
+async def send_single(shop: RunningService) -> HttpAnswer:
     return await shop.verify(headers=KEYED)
 
 
-async def send_known(shop: Shop) -> Got:
+async def send_known(shop: RunningService) -> HttpAnswer:
     return await shop.verify("bad", headers=KEYED)
 
 
-async def send_batch(shop: Shop) -> Got:
+async def send_batch(shop: RunningService) -> HttpAnswer:
     return await shop.batch("known@friendly.test", "bad", "ann@mailinator.com", headers=KEYED)
 
 
-async def send_malformed(shop: Shop) -> Got:
+async def send_malformed(shop: RunningService) -> HttpAnswer:
     return await shop.verify(5, headers=KEYED)
 
 
-async def send_job(shop: Shop) -> Got:
+async def send_job(shop: RunningService) -> HttpAnswer:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
     return await shop.request("POST", VERIFY, body, headers=KEYED)
 
 
-async def send_key(shop: Shop) -> Got:
+async def send_key(shop: RunningService) -> HttpAnswer:
     return await shop.manage("POST", "/keys", {"label": "x"}, headers=KEYED)
 
 
@@ -240,7 +248,7 @@ IDEMPOTENCY = [
 ]
 
 
-async def what_was_done(shop: Shop) -> tuple[int, int, int]:
+async def what_was_done(shop: RunningService) -> tuple[int, int, int]:
     store, account_id = shop.store, shop.account.id
     jobs, keys = await store.jobs(limit=100), await store.keys(account_id)
     return len(await shop.rows()), len(jobs), len(keys)
@@ -255,13 +263,13 @@ async def test_a_kill_between_any_two_writes_does_it_once(
 ):
     """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
-        doomed = Doomed(moment)
+        doomed = KilledProcess(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=Promises())
             shop.app = create_app(shop.service)
             ended = trio.Event()
 
-            async def first(shop: Shop = shop, ended: trio.Event = ended) -> None:
+            async def first(shop: RunningService = shop, ended: trio.Event = ended) -> None:
                 await send(shop)
                 ended.set()
 
@@ -305,7 +313,7 @@ class Promises:
         """Do nothing: no job runs."""
 
 
-async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
+async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: RunningService):
     """A free key once wrote 2,069 rows in ten seconds and could fill the disk."""
     assert (await shop.batch(*["x"] * 51, headers=KEYED)).status == 400
     got = await shop.batch("bad", headers=KEYED)
@@ -313,7 +321,9 @@ async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
     assert "idempotency-replayed" not in got.headers
 
 
-async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(autojump_clock, shop: Shop):
+async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(
+    autojump_clock, shop: RunningService
+):
     for number, send in enumerate((shop.verify, shop.batch)):
         key = {"Idempotency-Key": f"{number}"}
         got = await send("x" * 321, headers=key)
@@ -326,7 +336,7 @@ async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(autojump_clock
 
 
 async def test_an_answer_too_large_to_keep_is_lost_and_nothing_is_done_again(
-    autojump_clock, shop: Shop, monkeypatch
+    autojump_clock, shop: RunningService, monkeypatch
 ):
     monkeypatch.setattr("mailprobe.storage.checks.ANSWER_OCTETS_MAX", 100)
     assert (await shop.verify(headers=KEYED)).status == 200

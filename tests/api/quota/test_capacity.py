@@ -73,7 +73,7 @@ async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
     assert order == ["ann", "bob", "eve", "ann", "ann"]
 
 
-async def test_who_waits_in_vain_is_told_after_a_second_and_the_next_at_once(
+async def test_a_request_waits_one_second_in_vain_and_the_next_hardly_at_all(
     autojump_clock: object,
 ) -> None:
     capacity = Capacity(2)
@@ -89,7 +89,7 @@ async def test_who_waits_in_vain_is_told_after_a_second_and_the_next_at_once(
         assert trio.current_time() - began == pytest.approx(WAIT_S)
 
 
-async def test_whoever_is_cancelled_while_waiting_leaves_nothing(autojump_clock: object) -> None:
+async def test_a_request_cancelled_while_waiting_leaves_nothing(autojump_clock: object) -> None:
     capacity = Capacity(2)
     for steps in range(8):
         capacity.enter(2, "hog")

@@ -10,7 +10,7 @@ from mailprobe.api.quota.charge import Verifications, charge
 from mailprobe.api.quota.service import LEASE_S
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 from tests.api.stores import KIND
 
 SLOW = "known@slow.test"  # a reply every 0.4 s: its answer comes after 1.2 s
@@ -23,11 +23,11 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charge_module, "known_answers", lambda *args, **named: None)
 
 
-async def ledger(shop: Shop):
+async def ledger(shop: RunningService):
     return await shop.store.ledger(await shop.caller())
 
 
-async def assert_settled(shop: Shop, units: int, billable: int) -> None:
+async def assert_settled(shop: RunningService, units: int, billable: int) -> None:
     """Nothing is reserved or pending, and the month has these units and billable units."""
     await trio.sleep(1)
     now = await ledger(shop)

@@ -125,7 +125,7 @@ async def test_many_hosts_go_into_one_call(autojump_clock):
             assert max(store.calls) > 20
 
 
-async def test_what_is_not_used_goes_back_and_a_stop_leaves_nothing(autojump_clock):
+async def test_unused_leases_are_returned_and_a_stop_leaves_none(autojump_clock):
     store = SharedStore()
     async with open_fake_network() as network:
         address, other = network.add("a.test", MailHost()), network.add("b.test", MailHost())
@@ -232,7 +232,7 @@ async def _verify_list(engine: Engine, count: int) -> None:
     check(await verify(engine, *knowns(count), deferred_start=True))
 
 
-async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
+async def test_a_holder_that_cannot_extend_stops_before_another_begins(autojump_clock):
     """The store is unavailable to one machine: its connections close before its leases end."""
     host, store = MailHost(latency_s=0.3), SharedStore()
     async with open_fake_network() as network:
@@ -328,7 +328,7 @@ async def test_in_a_new_session_all_is_leased_again_and_nothing_is_noticed(autoj
     assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
 
 
-async def test_who_cannot_lease_again_in_a_new_session_stops_before_another_comes(autojump_clock):
+async def test_a_holder_that_cannot_lease_again_stops_before_another_begins(autojump_clock):
     """The store has lost its session, and cannot be asked: others may take this process for gone."""
     host, store = MailHost(latency_s=0.25), SharedStore()
     async with open_fake_network() as network:

@@ -29,7 +29,7 @@ from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_repeated import idle_board
 from tests.api.raw_http import error_body
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop, open_shop
+from tests.api.service_fixture import BATCH, STREAM, VERIFY, RunningService, open_shop
 
 TICK_S = 0.005  # virtual time; it passes only while all tasks wait
 QUIET_S = 0.2  # time until a lost client must hold nothing; the slow host takes longer
@@ -83,7 +83,7 @@ class Case:
     is_chunked: bool = False
     after: bytes = b""  # octets sent after the request on the same connection
 
-    def octets(self, shop: Shop, key: str | None) -> bytes:
+    def octets(self, shop: RunningService, key: str | None) -> bytes:
         sent = shop.provisioning if self.path == KEYS else shop.key
         body = json.dumps(self.body).encode()
         head = [
@@ -145,7 +145,7 @@ SLOW_ONES = [name for name, case in KEYED.items() if SLOW in json.dumps(case.bod
 class Rig:
     """A service with its listeners, and what a lost client may still hold."""
 
-    shop: Shop
+    shop: RunningService
     servers: list[HttpServer]
     ports: dict[bool, int]  # key: whether it is the tool server's port
 

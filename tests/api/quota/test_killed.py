@@ -423,7 +423,7 @@ def end_leases(place: Place) -> None:
         server.execute(statement)
 
 
-async def test_what_is_repeated_with_its_key_is_billed_once_whatever_is_killed(
+async def test_a_repeated_request_is_billed_once_whatever_is_killed(
     tmp_path: Path, lab: Lab
 ) -> None:
     """Each request is repeated until it has its answer, so that the sums are equal at the end."""

@@ -89,7 +89,7 @@ CASES = {
 
 
 @dataclass
-class Doomed:
+class KillableService:
     """The service that is killed, and a client that repeats its requests."""
 
     process: "subprocess.Popen[str]"
@@ -184,7 +184,7 @@ class Doomed:
 
 
 @asynccontextmanager
-async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[Doomed]:
+async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[KillableService]:
     settings, authority = environment(tmp_path, lab)
     settings["MAILPROBE_TOOLS_BIND"] = "127.0.0.1:0"
     file = tmp_path / "countdown"
@@ -198,7 +198,7 @@ async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[Doomed]:
         [account] = await make_accounts(database, base64.b64decode(key) if key else None, 1)
         async with open_receiver(lab, authority) as (receiver, urls):
             emails = {text.rpartition("@")[2]: text for text in lab.addresses["deliverable"]}
-            service = Doomed(
+            service = KillableService(
                 process, countdown, ports, database, account, receiver,
                 [*emails.values()], urls[0],
             )  # fmt: skip

@@ -65,7 +65,7 @@ def test_retry_after_is_rounded_up() -> None:
     assert retry_after(refusal) == 31
 
 
-def test_more_than_the_limit_never_fits_and_is_told_to_split() -> None:
+def test_more_than_the_limit_never_fits_and_must_be_split() -> None:
     refusal = check_limits(FREE, ledger(), 11)
     assert isinstance(refusal, NeverFits)
     assert refusal.reset_at == NOW + timedelta(seconds=60)
@@ -165,7 +165,7 @@ def test_equal_to_the_cap_passes_and_a_cent_more_does_not() -> None:
     assert (refusal.hard_cap_eur, refusal.current_overage_eur) == (10.0, 10.0)
 
 
-def test_what_is_reserved_counts_as_billable_at_worst() -> None:
+def test_reserved_units_count_as_billable() -> None:
     then = ledger(period_billable=7_400, reserved=100)
     assert isinstance(check_limits(BUILDER, then, 1, hard_cap_micros=10_000_000), HardCapReached)
 

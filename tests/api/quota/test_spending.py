@@ -13,7 +13,7 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.engine import known_answers, open_answers
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Got, Shop, open_shop
+from tests.api.service_fixture import BATCH, STREAM, VERIFY, HttpAnswer, RunningService, open_shop
 
 BLOCKED = "ann@yahoo.com"
 NOWHERE = "ann@nowhere.test"  # no exchange
@@ -30,14 +30,14 @@ def asking(path: str, texts: list[str]) -> dict[str, Any]:
     return {"email": texts[0]} if path == VERIFY else {"emails": texts}
 
 
-def results(path: str, got: Got) -> list[Any]:
+def results(path: str, got: HttpAnswer) -> list[Any]:
     assert got.status == 200, got.octets
     if path == VERIFY:
         return [got.body]
     return got.lines if path == STREAM else got.body["results"]
 
 
-async def warm(shop: Shop) -> None:
+async def warm(shop: RunningService) -> None:
     """Look up the routes, so that they are cached from now on."""
     shop.world.add("yahoo.com", MailHost())
     other = await shop.new_key("sk_live_")
@@ -117,7 +117,7 @@ async def test_a_route_that_is_forgotten_is_asked_for_again(autojump_clock):
 
 
 @pytest.mark.parametrize("path", LABELS)
-async def test_what_cannot_be_counted_is_not_told(autojump_clock, path):
+async def test_an_answer_that_cannot_be_counted_is_not_sent(autojump_clock, path):
     async with open_shop() as shop:
         shop.store.away = {"spend"}
         got = await shop.request("POST", path, asking(path, ["bad"]))
@@ -150,7 +150,7 @@ async def test_a_repeated_request_is_counted_once(autojump_clock):
         assert len(await shop.rows()) == 1
 
 
-async def test_who_hangs_up_pays_for_one_or_for_none_and_never_for_two(autojump_clock):
+async def test_a_client_that_hangs_up_pays_for_at_most_one(autojump_clock):
     counted = []
     async with open_shop() as shop:
         for steps in range(40):

@@ -10,7 +10,7 @@ from tests.api.mcp.tool_server import (
     listener_of,
 )
 from tests.api.rest.specification import Working
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ async def working() -> AsyncIterator[Working]:
 
 
 @pytest.fixture
-async def listener(shop: Shop) -> Listener:
+async def listener(shop: RunningService) -> Listener:
     """The tool server of the service."""
     return listener_of(shop)

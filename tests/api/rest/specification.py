@@ -3,10 +3,12 @@
 from typing import Any
 
 from tests.api.jobs.test_worker import Receiver
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
-Working = tuple[Shop, Receiver]  # a service that performs jobs, and the receiver of its callbacks
+Working = tuple[
+    RunningService, Receiver
+]  # a service that performs jobs, and the receiver of its callbacks
 
 
-async def result(shop: Shop, email: str) -> Any:
+async def result(shop: RunningService, email: str) -> Any:
     return (await shop.verify(email)).body

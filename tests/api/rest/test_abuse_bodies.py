@@ -8,7 +8,7 @@ import pytest
 from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.decoding import TOKENS_MAX, read
 from mailprobe.api.schema import BatchRequest
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 OCTETS = 2 * 1024 * 1024
 CPU_S_MAX = 0.04  # the limit is 20 ms; the machine may be half as fast as expected
@@ -77,7 +77,7 @@ MALFORMED = [b"[" * 1000, b"{}", b'{"emails":[]}', b"hello"]
 
 @pytest.mark.parametrize("path", ["batch", "stream"])
 async def test_a_malformed_list_takes_one_unit_of_the_minute_and_none_of_the_month(
-    autojump_clock: object, free_shop: Shop, path: str
+    autojump_clock: object, free_shop: RunningService, path: str
 ) -> None:
     for octets in MALFORMED:
         got = await free_shop.request("POST", f"/v1/email/verify/{path}", octets=octets)
@@ -87,8 +87,8 @@ async def test_a_malformed_list_takes_one_unit_of_the_minute_and_none_of_the_mon
     assert (ledger.month_units, await free_shop.rows()) == (0, [])
 
 
-async def test_who_sends_malformed_lists_meets_the_limit(
-    autojump_clock: object, free_shop: Shop
+async def test_malformed_lists_count_towards_the_limit(
+    autojump_clock: object, free_shop: RunningService
 ) -> None:
     """400 comes before 429, and the next good request gets the 429."""
     for _ in range(12):

@@ -9,7 +9,7 @@ import trio
 
 from mailprobe.api.rest import app as app_module
 from mailprobe.api.rest import decoding, verification
-from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, Shop, open_shop
+from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, RunningService, open_shop
 
 FOUR = {"error", "message", "action", "docs"}
 
@@ -23,7 +23,7 @@ FOUR = {"error", "message", "action", "docs"}
      "/v1//email/verify", "/v2/email/verify", "/v1/management/keys/", "/health/x", "/é", "/%00"],
 )  # fmt: skip
 async def test_an_unknown_route_is_404_whatever_the_key(
-    autojump_clock: object, shop: Shop, path: str
+    autojump_clock: object, shop: RunningService, path: str
 ) -> None:
     for key in ("", None, "nonsense"):
         got = await shop.request("POST", path, {"email": "a"}, key=key)
@@ -45,14 +45,14 @@ async def test_an_unknown_route_is_404_whatever_the_key(
     ],
 )
 async def test_a_wrong_method_is_405_before_the_key_is_looked_at(
-    autojump_clock: object, shop: Shop, method: str, path: str, allow: str
+    autojump_clock: object, shop: RunningService, method: str, path: str, allow: str
 ) -> None:
     got = await shop.request(method, path, key=None)
     assert (got.status, got.error, got.headers["allow"]) == (405, "method_not_allowed", allow)
     assert set(got.body) == FOUR
 
 
-async def test_head_is_get_without_a_key_too(autojump_clock: object, shop: Shop) -> None:
+async def test_head_is_get_without_a_key_too(autojump_clock: object, shop: RunningService) -> None:
     assert (await shop.request("HEAD", "/health", key=None)).status == 200
 
 
@@ -135,8 +135,8 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize("case", NOT_JSON)
-async def test_what_is_no_json_is_400_and_counts_nothing(
-    autojump_clock: object, shop: Shop, case: str
+async def test_invalid_json_is_400_and_counts_nothing(
+    autojump_clock: object, shop: RunningService, case: str
 ) -> None:
     octets, said = NOT_JSON[case]
     got = await shop.request("POST", VERIFY, octets=octets)
@@ -170,7 +170,7 @@ NOT_THE_TYPE = {
 
 @pytest.mark.parametrize("case", NOT_THE_TYPE)
 async def test_json_of_the_wrong_shape_is_400_that_names_the_field_and_counts_one(
-    autojump_clock: object, shop: Shop, case: str
+    autojump_clock: object, shop: RunningService, case: str
 ) -> None:
     octets, said = NOT_THE_TYPE[case]
     got = await shop.request("POST", VERIFY, octets=octets)
@@ -192,14 +192,14 @@ async def test_json_of_the_wrong_shape_is_400_that_names_the_field_and_counts_on
     ],
 )
 async def test_fields_that_nobody_reads_are_passed_over(
-    autojump_clock: object, shop: Shop, octets: bytes
+    autojump_clock: object, shop: RunningService, octets: bytes
 ) -> None:
     got = await shop.request("POST", VERIFY, octets=octets)
     assert (got.status, got.body["status"]) == (200, "deliverable")
 
 
 async def test_an_escaped_nul_is_a_string_and_fails_layer_1(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     got = await shop.verify("a\0@example.org")
     assert (got.status, got.body["failed_check"]) == (200, "syntax")
@@ -215,7 +215,7 @@ async def test_an_escaped_nul_is_a_string_and_fails_layer_1(
     ],
 )  # fmt: skip
 async def test_a_body_is_json_in_utf_8_or_says_nothing_of_its_type(
-    autojump_clock: object, shop: Shop, media_type: str | None, status: int
+    autojump_clock: object, shop: RunningService, media_type: str | None, status: int
 ) -> None:
     got = await shop.verify(headers={"content-type": media_type})
     assert got.status == status
@@ -224,7 +224,7 @@ async def test_a_body_is_json_in_utf_8_or_says_nothing_of_its_type(
 
 
 async def test_a_length_that_is_too_large_is_413_without_reading(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     never: list[tuple[float, bytes]] = [(1000, b"{")]
     got = await shop.request("POST", VERIFY, pieces=never, headers={"content-length": "2097153"})
@@ -280,7 +280,7 @@ async def test_a_large_body_with_many_tokens_keeps_its_meaning() -> None:
 
 
 async def test_a_slow_body_is_408_ten_seconds_after_its_head(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     drip = [(1.0, b" ")] * 60
     got = await shop.request("POST", VERIFY, pieces=drip)
@@ -291,7 +291,7 @@ async def test_a_slow_body_is_408_ten_seconds_after_its_head(
 
 
 async def test_the_bodies_of_management_are_held_to_the_same(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     got = await shop.manage("POST", "/keys", headers={"content-length": "2097153"})
     assert got.status == 413
@@ -301,7 +301,7 @@ async def test_the_bodies_of_management_are_held_to_the_same(
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
-    autojump_clock: object, shop: Shop, caplog: pytest.LogCaptureFixture
+    autojump_clock: object, shop: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     got = await shop.request("POST", VERIFY, pieces=[(0.0, b"{"), (5.0, b"}")], hang_up_at=1.0)
     assert got.status == 0
@@ -311,7 +311,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
 # -- every answer -----------------------------------------------------------------------------
 
 
-async def test_every_answer_has_a_request_id_of_its_own(autojump_clock: object, shop: Shop) -> None:
+async def test_every_answer_has_a_request_id_of_its_own(
+    autojump_clock: object, shop: RunningService
+) -> None:
     answers = [
         await shop.verify(), await shop.verify(key=None), await shop.request("GET", "/nope"),
         await shop.request("PUT", "/health"), await shop.request("GET", "/health"),
@@ -323,7 +325,7 @@ async def test_every_answer_has_a_request_id_of_its_own(autojump_clock: object, 
 
 
 async def test_the_limits_stand_on_every_answer_to_a_caller_of_a_verify_route(
-    autojump_clock: object, shop: Shop
+    autojump_clock: object, shop: RunningService
 ) -> None:
     for got in (
         await shop.verify(), await shop.verify(5), await shop.batch(),
@@ -338,7 +340,7 @@ async def test_the_limits_stand_on_every_answer_to_a_caller_of_a_verify_route(
 
 
 async def test_the_limits_say_what_is_left_and_when_there_is_more(
-    autojump_clock: object, free_shop: Shop
+    autojump_clock: object, free_shop: RunningService
 ) -> None:
     got = await free_shop.batch("x", "y", "z")
     assert got.headers["ratelimit-policy"] == f'"minute";q=10;w=60, "month";q=500;w={31 * 86400}'
@@ -356,7 +358,7 @@ async def test_the_limits_say_what_is_left_and_when_there_is_more(
 
 async def test_a_bug_is_500_with_an_id_and_is_logged(
     autojump_clock: object,
-    shop: Shop,
+    shop: RunningService,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -372,9 +374,9 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     assert shop.key not in caplog.text
 
 
-async def test_a_bug_of_the_framework_is_told_the_same_way(
+async def test_a_bug_of_the_framework_is_answered_the_same_way(
     autojump_clock: object,
-    shop: Shop,
+    shop: RunningService,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -391,7 +393,7 @@ async def test_a_bug_of_the_framework_is_told_the_same_way(
     "away", [True, {"caller"}, {"reserve"}, {"settle"}], ids=["all", "caller", "reserve", "settle"]
 )
 async def test_a_store_that_is_away_is_503_and_heals(
-    autojump_clock: object, shop: Shop, away: Any
+    autojump_clock: object, shop: RunningService, away: Any
 ) -> None:
     shop.store.away = away
     got = await shop.verify()
@@ -416,7 +418,7 @@ async def test_a_store_that_is_away_is_503_and_heals(
     ],
 )  # fmt: skip
 async def test_without_a_key_nothing_goes(
-    autojump_clock: object, shop: Shop, path: str, authorization: str | None, code: str
+    autojump_clock: object, shop: RunningService, path: str, authorization: str | None, code: str
 ) -> None:
     shop.store.calls.clear()
     got = await shop.request("POST", path, {}, key=None, headers={"authorization": authorization})
@@ -425,7 +427,9 @@ async def test_without_a_key_nothing_goes(
     assert shop.store.calls == []
 
 
-async def test_the_scheme_may_be_written_in_any_case(autojump_clock: object, shop: Shop) -> None:
+async def test_the_scheme_may_be_written_in_any_case(
+    autojump_clock: object, shop: RunningService
+) -> None:
     for scheme in ("bearer", "BEARER", "Bearer  "):
         headers = {"authorization": f"{scheme} {shop.key}"}
         assert (await shop.verify(key=None, headers=headers)).status == 200

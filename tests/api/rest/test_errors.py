@@ -108,7 +108,7 @@ def test_waiting_does_not_help_against_too_many_keys() -> None:
     assert headers_of(refusals.TooManyKeys(2)) == {}
 
 
-def test_what_a_caller_wrote_is_never_taken_for_a_template() -> None:
+def test_a_callers_text_is_never_used_as_a_template() -> None:
     body = body_of(refusals.InvalidRequest("{places} {0} {why!r}"), PLACES)
     assert body.message == "{places} {0} {why!r}"
 

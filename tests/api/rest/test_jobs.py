@@ -12,16 +12,16 @@ from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.jobs.rules import callback_headers
 from mailprobe.api.sandbox.addresses import REFUSALS
 from tests.api.jobs.test_worker import open_working_shop, promise
-from tests.api.service_fixture import VERIFY, Shop
+from tests.api.service_fixture import VERIFY, RunningService
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-async def job(shop: Shop, job_id: str, **more):
+async def job(shop: RunningService, job_id: str, **more):
     return await shop.request("GET", f"/v1/jobs/{job_id}", **more)
 
 
-async def submit(shop: Shop, email: str = "known@friendly.test", **more):
+async def submit(shop: RunningService, email: str = "known@friendly.test", **more):
     got = await shop.request("POST", VERIFY, {"email": email, "async": True}, **more)
     assert got.status == 202, got.body
     return got.body["job_id"]

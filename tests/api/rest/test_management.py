@@ -9,7 +9,7 @@ import trio
 from mailprobe.api.keys import well_formed
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.storage.records import Account
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 ROUTES = [
     ("GET", "/account"), ("GET", "/keys"), ("POST", "/keys"), ("DELETE", f"/keys/{UUID(int=7)}"),
@@ -19,7 +19,7 @@ ROUTES = [
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_a_standard_key_is_of_the_wrong_type_on_every_route(
-    autojump_clock, shop: Shop, method, path
+    autojump_clock, shop: RunningService, method, path
 ):
     got = await shop.manage(method, path, key=shop.key)
     assert (got.status, got.error) == (403, "wrong_key_type")
@@ -27,7 +27,7 @@ async def test_a_standard_key_is_of_the_wrong_type_on_every_route(
     assert (got.status, got.error) == (401, "missing_api_key")
 
 
-async def test_the_account_is_told_whole(autojump_clock, shop: Shop):
+async def test_the_account_has_all_of_its_fields(autojump_clock, shop: RunningService):
     at = datetime(2026, 3, 1, tzinfo=UTC)
     await shop.change(
         subscription_status="active", current_period_start=at,
@@ -50,7 +50,7 @@ async def test_the_account_is_told_whole(autojump_clock, shop: Shop):
 # -- keys ---------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_made_shown_once_used_and_revoked(autojump_clock, shop: Shop):
+async def test_a_key_is_made_shown_once_used_and_revoked(autojump_clock, shop: RunningService):
     made = await shop.manage("POST", "/keys", {"label": "checkout"})
     assert made.status == 201
     key = made.body["key"]
@@ -81,7 +81,7 @@ async def test_the_secret_comes_from_the_injected_source(autojump_clock):
         assert key.startswith("sk_live_" + "A" * 43)
 
 
-async def test_only_standard_keys_are_listed_and_revoked(autojump_clock, shop: Shop):
+async def test_only_standard_keys_are_listed_and_revoked(autojump_clock, shop: RunningService):
     listed = (await shop.manage("GET", "/keys")).body["keys"]
     assert [key["prefix"] for key in listed] == [shop.key[:12]]
     provisioning = (await shop.caller(shop.provisioning)).key
@@ -116,7 +116,9 @@ async def test_there_are_no_more_keys_than_the_tier_allows(autojump_clock, tier)
         (b'{"label":"a","label":"b"}', 400),
     ],
 )  # fmt: skip
-async def test_a_label_is_optional_and_readable(autojump_clock, shop: Shop, octets, status):
+async def test_a_label_is_optional_and_readable(
+    autojump_clock, shop: RunningService, octets, status
+):
     got = await shop.request("POST", "/v1/management/keys", octets=octets)
     assert got.status == status
     if status == 400:
@@ -125,7 +127,7 @@ async def test_a_label_is_optional_and_readable(autojump_clock, shop: Shop, octe
         assert await shop.rows() == []
 
 
-async def test_an_id_that_is_none_is_404(autojump_clock, shop: Shop):
+async def test_an_id_that_is_none_is_404(autojump_clock, shop: RunningService):
     own = (await shop.caller()).key.id
     for wrong in ("x", own + "0", "{" + own + "}", own.replace("-", ""), "%00", "é"):
         got = await shop.manage("DELETE", f"/keys/{wrong}")
@@ -133,7 +135,7 @@ async def test_an_id_that_is_none_is_404(autojump_clock, shop: Shop):
     assert (await shop.manage("DELETE", f"/keys/{own.upper()}")).status == 204
 
 
-async def test_one_account_never_sees_anothers(autojump_clock, shop: Shop):
+async def test_one_account_never_sees_anothers(autojump_clock, shop: RunningService):
     other = await shop.store.create_account("bob@example.org", "scale")
     theirs = await shop.new_key("sk_live_", other.id)
     their_provisioning = await shop.new_key("sk_mgmt_", other.id)
@@ -153,7 +155,7 @@ async def test_one_account_never_sees_anothers(autojump_clock, shop: Shop):
 # -- usage --------------------------------------------------------------------------------------
 
 
-async def test_30_days_oldest_first_zeros_too(autojump_clock, shop: Shop):
+async def test_30_days_oldest_first_zeros_too(autojump_clock, shop: RunningService):
     await shop.batch("known@friendly.test", "bad")
     shop.clock.set(shop.clock() + timedelta(days=29))
     await shop.verify()
@@ -167,7 +169,9 @@ async def test_30_days_oldest_first_zeros_too(autojump_clock, shop: Shop):
     assert (await shop.manage("GET", "/usage")).body["days"][0]["calls"] == 0
 
 
-async def test_the_summary_of_a_paid_tier_counts_what_is_billable(autojump_clock, shop: Shop):
+async def test_the_summary_of_a_paid_tier_counts_what_is_billable(
+    autojump_clock, shop: RunningService
+):
     await shop.batch("known@friendly.test", "bad")
     await shop.verify(5)
     got = (await shop.manage("GET", "/usage/summary")).body
@@ -182,7 +186,9 @@ async def test_the_summary_of_a_paid_tier_counts_what_is_billable(autojump_clock
     assert got["estimated_cost_eur"] == 0.03
 
 
-async def test_the_summary_of_the_free_tier_counts_the_quota(autojump_clock, free_shop: Shop):
+async def test_the_summary_of_the_free_tier_counts_the_quota(
+    autojump_clock, free_shop: RunningService
+):
     await free_shop.batch("known@friendly.test", "bad")
     await free_shop.verify(5)
     got = (await free_shop.manage("GET", "/usage/summary")).body
@@ -197,7 +203,7 @@ async def test_the_summary_of_the_free_tier_counts_the_quota(autojump_clock, fre
 # -- the billing portal ---------------------------------------------------------------------------
 
 
-async def test_without_a_provider_there_is_no_billing_account(autojump_clock, shop: Shop):
+async def test_without_a_provider_there_is_no_billing_account(autojump_clock, shop: RunningService):
     for body in (None, {}, {"return_url": "https://shop.test/x"}, {"return_url": None}):
         got = await shop.manage("POST", "/billing/portal", body)
         assert (got.status, got.error) == (402, "no_billing_account")
@@ -207,7 +213,7 @@ async def test_without_a_provider_there_is_no_billing_account(autojump_clock, sh
 @pytest.mark.parametrize(
     "url", ["", "shop.test", "javascript:alert(1)", "https://", "http://a b", 5, "https://a.test\n"]
 )
-async def test_a_return_url_is_http_or_https(autojump_clock, shop: Shop, url):
+async def test_a_return_url_is_http_or_https(autojump_clock, shop: RunningService, url):
     got = await shop.manage("POST", "/billing/portal", {"return_url": url})
     assert (got.status, got.error) == (400, "invalid_request")
     assert "return_url" in got.body["message"]

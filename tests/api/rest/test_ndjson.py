@@ -11,7 +11,7 @@ from mailprobe.api.rest.ndjson import NdjsonBody
 from mailprobe.api.rest.verification import encoder_of_lines
 from mailprobe.engine.testing.fake_network import FakeNetwork
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 
 def add_hosts(network: FakeNetwork) -> None:
@@ -19,7 +19,9 @@ def add_hosts(network: FakeNetwork) -> None:
         network.add(f"{name}.test", MailHost(latency_s=latency_s))
 
 
-async def test_a_line_goes_out_as_soon_as_its_verdict_is_there(autojump_clock, shop: Shop):
+async def test_a_line_goes_out_as_soon_as_its_verdict_is_there(
+    autojump_clock, shop: RunningService
+):
     add_hosts(shop.world)
     began = trio.current_time()
     got = await shop.stream("known@three.test", "known@one.test", "known@two.test", "bad")
@@ -30,13 +32,15 @@ async def test_a_line_goes_out_as_soon_as_its_verdict_is_there(autojump_clock, s
     assert [at for _, at in when] == pytest.approx([0, 0.3, 0.6, 0.9], abs=0.01)
 
 
-async def test_what_is_ready_together_goes_out_together(autojump_clock, shop: Shop):
+async def test_lines_that_are_ready_together_are_sent_together(
+    autojump_clock, shop: RunningService
+):
     got = await shop.stream(*[f"bad {n}" for n in range(50)])
     assert len(got.lines) == 50
     assert len(got.chunks) == 1
 
 
-async def test_lines_are_whole_objects_and_each_has_its_end(autojump_clock, shop: Shop):
+async def test_lines_are_whole_objects_and_each_has_its_end(autojump_clock, shop: RunningService):
     got = await shop.stream("bücher@friendly.test", "a\n@x.test", "known@friendly.test")
     assert got.headers["content-type"] == "application/x-ndjson"
     assert "content-length" not in got.headers
@@ -47,11 +51,11 @@ async def test_lines_are_whole_objects_and_each_has_its_end(autojump_clock, shop
     assert all(len(json.loads(line)) == 14 for line in lines[:-1])
 
 
-async def test_nothing_is_held_back_by_a_proxy(autojump_clock, shop: Shop):
+async def test_nothing_is_held_back_by_a_proxy(autojump_clock, shop: RunningService):
     assert (await shop.stream("bad")).headers["x-accel-buffering"] == "no"
 
 
-async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
+async def test_a_long_stream_is_not_cut(autojump_clock, shop: RunningService):
     """The framework's own limit is a minute."""
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
@@ -67,7 +71,7 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
     assert len(got.lines) == 1
 
 
-async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
+async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: RunningService):
     """A separate end would cost one more packet per request."""
     add_hosts(shop.world)
     messages = []
@@ -84,7 +88,7 @@ async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
     assert messages == [(False, None), (True, True), (True, False)]
 
 
-async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Shop):
+async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: RunningService):
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
         lambda: charge(

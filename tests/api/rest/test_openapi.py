@@ -15,7 +15,7 @@ from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.lists.records import ListOrder
 from mailprobe.storage.records import JobOrder
-from tests.api.service_fixture import PLACES, Shop
+from tests.api.service_fixture import PLACES, RunningService
 
 SPEC: dict[str, Any] = json.loads(description(PLACES))
 REQUIRED = {
@@ -140,14 +140,14 @@ def test_only_what_has_no_caller_wants_no_key() -> None:
     assert open_to_all == {"health", "openapi", "take_billing_event"}
 
 
-async def test_it_is_served_without_a_key(autojump_clock, shop: Shop) -> None:
+async def test_it_is_served_without_a_key(autojump_clock, shop: RunningService) -> None:
     got = await shop.request("GET", "/openapi.json", key=None)
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
     assert got.body == SPEC
     assert got.body["servers"] == [{"url": "https://api.test"}]
 
 
-async def test_answers_are_what_the_description_says(autojump_clock, shop: Shop) -> None:
+async def test_answers_are_what_the_description_says(autojump_clock, shop: RunningService) -> None:
     """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
     bodies = {"verify_email": {"email": "known@friendly.test"}, "verify_batch": {"emails": ["a"]}}

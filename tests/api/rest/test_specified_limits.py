@@ -20,7 +20,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.alerts.test_thresholds import kinds
 from tests.api.jobs.test_worker import HOOK, open_working_shop, promise
 from tests.api.rest.specification import Working, result
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop, open_shop
+from tests.api.service_fixture import BATCH, STREAM, VERIFY, RunningService, open_shop
 
 # == Limits ===================================================================================
 
@@ -42,12 +42,12 @@ async def test_limit_per_minute_sliding_window_per_key(autojump_clock, tier, lim
 
 
 @pytest.mark.parametrize("path", [BATCH, STREAM])
-async def test_limit_1_to_50_emails(autojump_clock, shop: Shop, path):
+async def test_limit_1_to_50_emails(autojump_clock, shop: RunningService, path):
     for count, status in ((0, 400), (1, 200), (50, 200), (51, 400)):
         assert (await shop.request("POST", path, {"emails": ["x"] * count})).status == status
 
 
-async def test_limit_payload_2_mb(autojump_clock, shop: Shop):
+async def test_limit_payload_2_mb(autojump_clock, shop: RunningService):
     for length, status in ((2_097_152, 400), (2_097_153, 413)):
         headers = {"content-length": str(length)}
         got = await shop.request("POST", VERIFY, octets=b"{}", headers=headers)
@@ -60,7 +60,7 @@ async def test_limit_webhook_url_2048_characters(autojump_clock, working: Workin
         assert (await promise(shop, hook=HOOK.ljust(characters, "x"))).status == status
 
 
-async def test_limit_free_500_units_a_month(autojump_clock, free_shop: Shop):
+async def test_limit_free_500_units_a_month(autojump_clock, free_shop: RunningService):
     for _ in range(50):
         assert (await free_shop.batch(*["x"] * 10)).status == 200
         await trio.sleep(60)
@@ -100,14 +100,14 @@ def test_limit_smtp_timeouts_3000_ms_and_1000_ms():
     assert (EngineSettings().probe_s, EngineSettings().read_s) == (3.0, 1.0)
 
 
-async def test_limit_smtp_timeouts_in_an_answer(autojump_clock, shop: Shop):
+async def test_limit_smtp_timeouts_in_an_answer(autojump_clock, shop: RunningService):
     shop.world.add("mute.test", MailHost(latency_s=5))
     shop.world.add("slow3.test", MailHost(latency_s=0.95, ehlo_lines=()))
     assert (await shop.verify("known@mute.test")).body["latency_ms"] == pytest.approx(1000, abs=50)
     assert (await shop.verify("known@slow3.test")).body["latency_ms"] == pytest.approx(3000, abs=50)
 
 
-async def test_limit_mx_cache_6_hours(autojump_clock, shop: Shop):
+async def test_limit_mx_cache_6_hours(autojump_clock, shop: RunningService):
     assert EngineSettings().cache_s == 6 * 3600
     await shop.verify("ann@nowhere.test")
     asked = sum(shop.world.transport.exchanged.values())
@@ -136,7 +136,7 @@ async def test_limit_keys_per_account_are_told_twice(autojump_clock, tier):
 # == Free-tier quota rules ====================================================================
 
 
-async def test_quota_rule_1_the_window_is_the_utc_month(autojump_clock, free_shop: Shop):
+async def test_quota_rule_1_the_window_is_the_utc_month(autojump_clock, free_shop: RunningService):
     free_shop.clock.set(datetime(2026, 3, 31, 23, 59, 59, tzinfo=UTC))
     await free_shop.use_up(500)
     assert (await free_shop.verify()).error == "monthly_quota_exceeded"
@@ -144,7 +144,7 @@ async def test_quota_rule_1_the_window_is_the_utc_month(autojump_clock, free_sho
     assert (await free_shop.verify()).status == 200
 
 
-async def test_quota_rule_2_429s_do_not_count(autojump_clock, free_shop: Shop):
+async def test_quota_rule_2_429s_do_not_count(autojump_clock, free_shop: RunningService):
     await free_shop.batch(*["x"] * 10)
     for _ in range(5):
         assert (await free_shop.verify()).status == 429
@@ -165,14 +165,16 @@ async def test_quota_rule_4_a_batch_is_one_unit_an_email_if_it_validates(autojum
     assert (await free_shop.manage("GET", "/account")).body["usage_this_month"] == 5
 
 
-async def test_quota_rule_5_a_syntax_failure_logs_a_row_and_counts(autojump_clock, free_shop: Shop):
+async def test_quota_rule_5_a_syntax_failure_logs_a_row_and_counts(
+    autojump_clock, free_shop: RunningService
+):
     await free_shop.verify("bad")
     (row,) = await free_shop.rows()
     assert (row.failed_check, row.units, row.billable) == ("syntax", 1, False)
 
 
 async def test_quota_rule_6_units_that_would_exceed_the_cap_are_refused_whole(
-    autojump_clock, free_shop: Shop
+    autojump_clock, free_shop: RunningService
 ):
     await free_shop.use_up(495)
     assert (await free_shop.batch(*["x"] * 6)).error == "monthly_quota_exceeded"
@@ -182,12 +184,14 @@ async def test_quota_rule_6_units_that_would_exceed_the_cap_are_refused_whole(
 # == Paid-tier billing rules ==================================================================
 
 
-async def billable(shop: Shop) -> int:
+async def billable(shop: RunningService) -> int:
     calls: int = (await shop.manage("GET", "/usage")).body["days"][-1]["calls"]
     return calls
 
 
-async def test_billing_rule_1_a_result_after_layer_1_is_billable(autojump_clock, shop: Shop):
+async def test_billing_rule_1_a_result_after_layer_1_is_billable(
+    autojump_clock, shop: RunningService
+):
     for emails, calls in (
         (["ann@mailinator.com"], 1), (["ann@nowhere.test"], 2), (["no@friendly.test"], 3),
         (["known@friendly.test"], 4),
@@ -196,14 +200,14 @@ async def test_billing_rule_1_a_result_after_layer_1_is_billable(autojump_clock,
         assert await billable(shop) == calls
 
 
-async def test_billing_rule_2_syntax_and_400_are_not_billable(autojump_clock, shop: Shop):
+async def test_billing_rule_2_syntax_and_400_are_not_billable(autojump_clock, shop: RunningService):
     await shop.verify("bad")
     await shop.verify(5)
     await shop.batch()
     assert await billable(shop) == 0
 
 
-async def test_billing_rule_3_batch_and_stream_bill_per_email(autojump_clock, shop: Shop):
+async def test_billing_rule_3_batch_and_stream_bill_per_email(autojump_clock, shop: RunningService):
     await shop.batch("known@friendly.test", "no@friendly.test", "bad")
     await shop.stream("known@friendly.test", "known@friendly.test", "bad")
     assert await billable(shop) == 4
@@ -226,7 +230,9 @@ async def test_async_mode_bills_when_the_verification_completes(
     assert sum(day["calls"] for day in usage) == 1  # whatever became of the callback
 
 
-async def test_billing_rule_5_overage_is_rounded_up_to_whole_cents(autojump_clock, shop: Shop):
+async def test_billing_rule_5_overage_is_rounded_up_to_whole_cents(
+    autojump_clock, shop: RunningService
+):
     for extra, eur in ((5_001, 0.01), (1, 0.01), (1, 0.02)):
         await shop.use_up(extra)
         got = (await shop.manage("GET", "/usage/summary")).body
@@ -251,7 +257,7 @@ async def test_async_is_metered_when_it_completes(autojump_clock, tier, counts):
         assert [message.count for message in await shop.store.messages("meter", limit=10)] == counts
 
 
-async def test_overage_is_counted_by_the_subscriptions_period(autojump_clock, shop: Shop):
+async def test_overage_is_counted_by_the_subscriptions_period(autojump_clock, shop: RunningService):
     await shop.use_up(5_000)
     start = shop.clock() + timedelta(days=1)
     await shop.change(
@@ -264,13 +270,13 @@ async def test_overage_is_counted_by_the_subscriptions_period(autojump_clock, sh
 # == Spend caps ===============================================================================
 
 
-async def test_the_soft_cap_never_blocks(autojump_clock, shop: Shop):
+async def test_the_soft_cap_never_blocks(autojump_clock, shop: RunningService):
     await shop.change(soft_cap_micros=0)
     await shop.use_up(6_000)
     assert (await shop.verify()).status == 200
 
 
-async def test_a_cap_is_effective_from_the_next_request(autojump_clock, shop: Shop):
+async def test_a_cap_is_effective_from_the_next_request(autojump_clock, shop: RunningService):
     await shop.use_up(6_000)
     assert (await shop.verify()).status == 200
     await shop.change(hard_cap_micros=1_000_000)
@@ -279,13 +285,13 @@ async def test_a_cap_is_effective_from_the_next_request(autojump_clock, shop: Sh
     assert (await shop.verify()).status == 200
 
 
-async def test_management_goes_on_under_a_hard_cap(autojump_clock, shop: Shop):
+async def test_management_goes_on_under_a_hard_cap(autojump_clock, shop: RunningService):
     await shop.use_up(6_000)
     await shop.change(hard_cap_micros=0)
     assert (await shop.manage("GET", "/account")).status == 200
 
 
-async def test_a_tier_is_effective_from_the_next_request(autojump_clock, free_shop: Shop):
+async def test_a_tier_is_effective_from_the_next_request(autojump_clock, free_shop: RunningService):
     assert (await free_shop.batch(*["x"] * 11)).status == 429
     await free_shop.change(tier="builder")
     assert (await free_shop.batch(*["x"] * 11)).status == 200
@@ -349,7 +355,7 @@ def test_the_free_tier_has_no_alerts_of_caps(caps):
 # == Client interpretation, Versioning ========================================================
 
 
-async def test_the_clients_lights_follow_the_results(autojump_clock, shop: Shop):
+async def test_the_clients_lights_follow_the_results(autojump_clock, shop: RunningService):
     lights = {
         "ann@gmial.com": "YELLOW_LIGHT", "ann@mailinator.com": "RED_LIGHT", "bad": "RED_LIGHT",
         "no@friendly.test": "RED_LIGHT", "a@catchall.test": "YELLOW_LIGHT",
@@ -359,7 +365,9 @@ async def test_the_clients_lights_follow_the_results(autojump_clock, shop: Shop)
         assert light_of(Verdict(**await result(shop, email))) == expected
 
 
-async def test_every_route_but_health_and_the_description_is_under_v1(autojump_clock, shop: Shop):
+async def test_every_route_but_health_and_the_description_is_under_v1(
+    autojump_clock, shop: RunningService
+):
     paths = (await shop.request("GET", "/openapi.json")).body["paths"]
     outside = [path for path in paths if not path.startswith("/v1/")]
     assert outside == ["/health", "/openapi.json"]

@@ -22,18 +22,20 @@ from tests.api.mcp.tool_server import (
     structured,
 )
 from tests.api.rest.specification import Working, result
-from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop
+from tests.api.service_fixture import BATCH, STREAM, VERIFY, RunningService
 
 # == States ===================================================================================
 
 
-async def test_state_standard_key_created_then_active(autojump_clock, shop: Shop):
+async def test_state_standard_key_created_then_active(autojump_clock, shop: RunningService):
     made = await shop.manage("POST", "/keys")
     assert made.status == 201
     assert (await shop.verify(key=made.body["key"])).status == 200
 
 
-async def test_state_standard_key_revoked_is_not_listed_and_fails(autojump_clock, shop: Shop):
+async def test_state_standard_key_revoked_is_not_listed_and_fails(
+    autojump_clock, shop: RunningService
+):
     made = (await shop.manage("POST", "/keys")).body
     assert (await shop.manage("DELETE", f"/keys/{made['id']}")).status == 204
     listed = (await shop.manage("GET", "/keys")).body["keys"]
@@ -67,7 +69,7 @@ async def test_state_job_ends_with_its_bill_and_its_callback(autojump_clock, wor
 # == Endpoints ================================================================================
 
 
-async def test_verify_200_is_a_result(autojump_clock, shop: Shop):
+async def test_verify_200_is_a_result(autojump_clock, shop: RunningService):
     got = await shop.verify()
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
 
@@ -79,20 +81,24 @@ async def test_verify_202_with_a_webhook(autojump_clock, working: Working):
     assert (await promise(shop, body={"webhook": None})).status == 200
 
 
-async def test_batch_rate_limit_cost_is_the_number_of_emails(autojump_clock, shop: Shop):
+async def test_batch_rate_limit_cost_is_the_number_of_emails(autojump_clock, shop: RunningService):
     assert (await shop.batch(*["x"] * 50)).status == 200
     assert (await shop.batch(*["x"] * 50)).status == 200
     assert (await shop.verify()).status == 429
 
 
-async def test_batch_429_comes_before_any_address_is_processed(autojump_clock, free_shop: Shop):
+async def test_batch_429_comes_before_any_address_is_processed(
+    autojump_clock, free_shop: RunningService
+):
     got = await free_shop.batch(*["known@friendly.test"] * 11)
     assert (got.status, got.error) == (429, "rate_limit_exceeded")
     assert not free_shop.world.dialled
     assert not free_shop.world.transport.exchanged
 
 
-async def test_stream_is_ndjson_in_completion_order_without_wrapper(autojump_clock, shop: Shop):
+async def test_stream_is_ndjson_in_completion_order_without_wrapper(
+    autojump_clock, shop: RunningService
+):
     got = await shop.stream("known@slow.test", "bad", "known@friendly.test")
     assert (got.status, got.headers["content-type"]) == (200, "application/x-ndjson")
     assert [line["email"] for line in got.lines] == [
@@ -104,56 +110,62 @@ async def test_stream_is_ndjson_in_completion_order_without_wrapper(autojump_clo
     assert got.octets.endswith(b"}\n")
 
 
-async def test_stream_429_writes_no_lines(autojump_clock, free_shop: Shop):
+async def test_stream_429_writes_no_lines(autojump_clock, free_shop: RunningService):
     got = await free_shop.stream(*["known@friendly.test"] * 11)
     assert (got.status, got.headers["content-type"]) == (429, "application/json")
     assert got.error == "rate_limit_exceeded"
     assert not free_shop.world.dialled
 
 
-async def test_management_account(autojump_clock, shop: Shop):
+async def test_management_account(autojump_clock, shop: RunningService):
     got = await shop.manage("GET", "/account")
     assert (got.status, got.body["account_id"]) == (200, shop.account.id)
 
 
-async def test_management_keys_list(autojump_clock, shop: Shop):
+async def test_management_keys_list(autojump_clock, shop: RunningService):
     got = (await shop.manage("GET", "/keys")).body
     assert set(got) == {"keys", "count", "max"}
     assert UUID(got["keys"][0]["id"])
 
 
-async def test_management_keys_create_is_201_with_prefix_sk_live(autojump_clock, shop: Shop):
+async def test_management_keys_create_is_201_with_prefix_sk_live(
+    autojump_clock, shop: RunningService
+):
     got = await shop.manage("POST", "/keys", {"label": "a"})
     assert (got.status, got.body["key"][:8], got.body["label"]) == (201, "sk_live_", "a")
 
 
-async def test_management_keys_create_is_429_at_the_limit(autojump_clock, free_shop: Shop):
+async def test_management_keys_create_is_429_at_the_limit(
+    autojump_clock, free_shop: RunningService
+):
     await free_shop.manage("POST", "/keys")
     assert (await free_shop.manage("POST", "/keys")).status == 429
 
 
-async def test_management_keys_delete_is_204_then_404(autojump_clock, shop: Shop):
+async def test_management_keys_delete_is_204_then_404(autojump_clock, shop: RunningService):
     made = (await shop.manage("POST", "/keys")).body
     assert (await shop.manage("DELETE", f"/keys/{made['id']}")).status == 204
     assert (await shop.manage("DELETE", f"/keys/{made['id']}")).status == 404
 
 
-async def test_management_usage_is_30_days(autojump_clock, shop: Shop):
+async def test_management_usage_is_30_days(autojump_clock, shop: RunningService):
     assert len((await shop.manage("GET", "/usage")).body["days"]) == 30
 
 
-async def test_management_usage_summary_fields(autojump_clock, shop: Shop):
+async def test_management_usage_summary_fields(autojump_clock, shop: RunningService):
     assert list((await shop.manage("GET", "/usage/summary")).body) == [
         "period", "calls_used", "calls_included", "calls_remaining", "overage_calls",
         "estimated_cost_eur", "tier",
     ]  # fmt: skip
 
 
-async def test_management_billing_portal_is_402_without_account(autojump_clock, shop: Shop):
+async def test_management_billing_portal_is_402_without_account(
+    autojump_clock, shop: RunningService
+):
     assert (await shop.manage("POST", "/billing/portal")).status == 402
 
 
-async def test_openapi_json(autojump_clock, shop: Shop):
+async def test_openapi_json(autojump_clock, shop: RunningService):
     assert (await shop.request("GET", "/openapi.json", key=None)).body["info"]["version"] == "1.0.0"
 
 
@@ -299,24 +311,24 @@ async def test_management_tools_need_the_provisioning_key_header(
 # == Authentication ===========================================================================
 
 
-async def test_auth_1_every_endpoint_but_health_wants_a_key(autojump_clock, shop: Shop):
+async def test_auth_1_every_endpoint_but_health_wants_a_key(autojump_clock, shop: RunningService):
     for method, path in (("POST", VERIFY), ("POST", BATCH), ("POST", STREAM)):
         assert (await shop.request(method, path, {}, key=None)).error == "missing_api_key"
     assert (await shop.manage("GET", "/account", key=None)).error == "missing_api_key"
 
 
-async def test_auth_2_standard_keys_live_and_test_alike(autojump_clock, shop: Shop):
+async def test_auth_2_standard_keys_live_and_test_alike(autojump_clock, shop: RunningService):
     for prefix in ("sk_live_", "sk_test_"):
         assert (await shop.verify(key=await shop.new_key(prefix))).status == 200
 
 
-async def test_auth_3_a_key_of_the_wrong_type(autojump_clock, shop: Shop):
+async def test_auth_3_a_key_of_the_wrong_type(autojump_clock, shop: RunningService):
     assert (await shop.manage("GET", "/account", key=shop.key)).status == 403
     got = await shop.verify(key=shop.provisioning)
     assert (got.status, got.error) == (401, "invalid_api_key")
 
 
-async def test_auth_5_missing_and_invalid_keys(autojump_clock, shop: Shop):
+async def test_auth_5_missing_and_invalid_keys(autojump_clock, shop: RunningService):
     assert (await shop.verify(key=None)).error == "missing_api_key"
     assert (await shop.verify(key=mint("sk_live_"))).error == "invalid_api_key"
 
@@ -332,7 +344,9 @@ async def test_auth_5_missing_and_invalid_keys(autojump_clock, shop: Shop):
         (STREAM, [None, {}, {"emails": []}, {"emails": ["a"] * 51}, {"emails": "a"}], "streaming"),
     ],
 )
-async def test_error_400_invalid_request(autojump_clock, shop: Shop, path, bodies, anchor):
+async def test_error_400_invalid_request(
+    autojump_clock, shop: RunningService, path, bodies, anchor
+):
     for body in bodies:
         got = await shop.request("POST", path, body)
         assert (got.status, got.error) == (400, "invalid_request")
@@ -340,7 +354,7 @@ async def test_error_400_invalid_request(autojump_clock, shop: Shop, path, bodie
         assert set(got.body) == {"error", "message", "action", "docs"}
 
 
-async def test_error_402_payment_required(autojump_clock, shop: Shop):
+async def test_error_402_payment_required(autojump_clock, shop: RunningService):
     """2,500 calls of overage are 10.00 EUR; a batch is checked with all its emails."""
     await shop.change(hard_cap_micros=10_000_000)
     await shop.use_up(7_480)
@@ -353,14 +367,14 @@ async def test_error_402_payment_required(autojump_clock, shop: Shop):
     }  # fmt: skip
 
 
-async def test_error_404_not_found_lists_the_routes(autojump_clock, shop: Shop):
+async def test_error_404_not_found_lists_the_routes(autojump_clock, shop: RunningService):
     got = await shop.request("GET", "/v1/nothing", key=None)
     assert (got.status, got.error) == (404, "not_found")
     for route in (VERIFY, BATCH, STREAM, "/openapi.json"):
         assert f"https://api.test{route}" in got.body["action"]
 
 
-async def test_error_413_payload_too_large(autojump_clock, shop: Shop):
+async def test_error_413_payload_too_large(autojump_clock, shop: RunningService):
     for path in (VERIFY, BATCH, STREAM):
         got = await shop.request(
             "POST", path, {}, headers={"content-length": str(2 * 1024 * 1024 + 1)}
@@ -368,7 +382,7 @@ async def test_error_413_payload_too_large(autojump_clock, shop: Shop):
         assert (got.status, got.error) == (413, "payload_too_large")
 
 
-async def test_error_429_rate_limit_exceeded(autojump_clock, free_shop: Shop):
+async def test_error_429_rate_limit_exceeded(autojump_clock, free_shop: RunningService):
     await free_shop.batch(*["x"] * 10)
     await trio.sleep(12.5)
     got = await free_shop.verify()
@@ -379,7 +393,7 @@ async def test_error_429_rate_limit_exceeded(autojump_clock, free_shop: Shop):
     assert got.headers["retry-after"] == "48"
 
 
-async def test_error_429_monthly_quota_exceeded(autojump_clock, free_shop: Shop):
+async def test_error_429_monthly_quota_exceeded(autojump_clock, free_shop: RunningService):
     await free_shop.use_up(499)
     got = await free_shop.batch("x", "y")
     assert (got.status, got.error) == (429, "monthly_quota_exceeded")
@@ -390,12 +404,12 @@ async def test_error_429_monthly_quota_exceeded(autojump_clock, free_shop: Shop)
     assert int(got.headers["retry-after"]) == reset_in.total_seconds()
 
 
-async def test_error_503_quota_check_failed(autojump_clock, shop: Shop):
+async def test_error_503_quota_check_failed(autojump_clock, shop: RunningService):
     shop.store.away = {"reserve"}
     got = await shop.verify()
     assert (got.status, got.error) == (503, "quota_check_failed")
 
 
-async def test_a_failing_layer_is_no_http_error(autojump_clock, shop: Shop):
+async def test_a_failing_layer_is_no_http_error(autojump_clock, shop: RunningService):
     for email in ("bad", "ann@mailinator.com", "ann@nowhere.test", "no@friendly.test"):
         assert (await shop.verify(email)).status == 200

@@ -11,17 +11,17 @@ from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
 from tests.api.jobs.test_worker import promise
 from tests.api.rest.specification import Working, result
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 # == Processing layers ========================================================================
 
 
-async def test_layer_1_syntax_failure_gives_syntax(autojump_clock, shop: Shop):
+async def test_layer_1_syntax_failure_gives_syntax(autojump_clock, shop: RunningService):
     for email in ("plain", "a..b@friendly.test", "x" * 65 + "@friendly.test", "a@", "@b.test", ""):
         assert (await shop.verify(email)).body["failed_check"] == "syntax"
 
 
-async def test_layer_2_disposable_failure_gives_disposable(autojump_clock, shop: Shop):
+async def test_layer_2_disposable_failure_gives_disposable(autojump_clock, shop: RunningService):
     got = (await shop.verify("ann@mailinator.com")).body
     assert (got["failed_check"], got["disposable"], got["status"]) == (
         "disposable",
@@ -30,25 +30,25 @@ async def test_layer_2_disposable_failure_gives_disposable(autojump_clock, shop:
     )
 
 
-async def test_layer_3_mx_lookup_failure_gives_no_mx(autojump_clock, shop: Shop):
+async def test_layer_3_mx_lookup_failure_gives_no_mx(autojump_clock, shop: RunningService):
     got = (await shop.verify("ann@nowhere.test")).body
     assert (got["failed_check"], got["mx_found"], got["mx_host"]) == ("no_mx", False, None)
 
 
-async def test_layer_4_smtp_failure_gives_smtp(autojump_clock, shop: Shop):
+async def test_layer_4_smtp_failure_gives_smtp(autojump_clock, shop: RunningService):
     shop.world.add("refusing.test", MailHost(banner="554 go away"))
     assert (await shop.verify("no@friendly.test")).body["failed_check"] == "smtp"
     assert (await shop.verify("ann@refusing.test")).body["failed_check"] == "smtp"
 
 
-async def test_layer_4_either_timeout_gives_smtp_timeout(autojump_clock, shop: Shop):
+async def test_layer_4_either_timeout_gives_smtp_timeout(autojump_clock, shop: RunningService):
     shop.world.add("silent.test", MailHost(latency_s=1.5))
     shop.world.add("slow3.test", MailHost(latency_s=0.95, ehlo_lines=()))
     assert (await shop.verify("known@silent.test")).body["failed_check"] == "smtp_timeout"
     assert (await shop.verify("known@slow3.test")).body["failed_check"] == "smtp_timeout"
 
 
-async def test_layer_5_signals_never_set_failed_check(autojump_clock, shop: Shop):
+async def test_layer_5_signals_never_set_failed_check(autojump_clock, shop: RunningService):
     got = (await shop.verify("info@friendly.test")).body
     assert (got["role"], got["failed_check"]) == (True, "smtp")
     shop.world.add("big.test", MailHost(mailboxes=frozenset({"info"})))
@@ -56,14 +56,14 @@ async def test_layer_5_signals_never_set_failed_check(autojump_clock, shop: Shop
     assert (got["role"], got["failed_check"], got["status"]) == (True, None, "deliverable")
 
 
-async def test_the_first_failing_layer_ends_processing(autojump_clock, shop: Shop):
+async def test_the_first_failing_layer_ends_processing(autojump_clock, shop: RunningService):
     asked = sum(shop.world.transport.exchanged.values())
     await shop.verify("a..b@friendly.test")
     await shop.verify("ann@mailinator.com")
     assert sum(shop.world.transport.exchanged.values()) == asked
 
 
-async def test_smtp_blocked_providers_are_unknown_at_0_75(autojump_clock, shop: Shop):
+async def test_smtp_blocked_providers_are_unknown_at_0_75(autojump_clock, shop: RunningService):
     domain = "yahoo.com"
     shop.world.add(domain, MailHost())
     got = (await shop.verify(f"ann@{domain}")).body
@@ -75,7 +75,7 @@ async def test_smtp_blocked_providers_are_unknown_at_0_75(autojump_clock, shop: 
 # == VerifyEmailResult ========================================================================
 
 
-async def test_result_has_exactly_its_fields_in_order(autojump_clock, shop: Shop):
+async def test_result_has_exactly_its_fields_in_order(autojump_clock, shop: RunningService):
     assert list(await result(shop, "known@friendly.test")) == [
         "email", "valid", "status", "confidence", "failed_check", "disposable", "role",
         "free_provider", "catch_all", "smtp_blocked", "mx_found", "mx_host", "suggestion",
@@ -83,23 +83,25 @@ async def test_result_has_exactly_its_fields_in_order(autojump_clock, shop: Shop
     ]  # fmt: skip
 
 
-async def test_result_email_is_the_address_that_was_verified(autojump_clock, shop: Shop):
+async def test_result_email_is_the_address_that_was_verified(autojump_clock, shop: RunningService):
     assert (await result(shop, "Known@Friendly.test"))["email"] == "Known@Friendly.test"
 
 
-async def test_result_valid_is_deliverable_or_catch_all(autojump_clock, shop: Shop):
+async def test_result_valid_is_deliverable_or_catch_all(autojump_clock, shop: RunningService):
     emails = ["known@friendly.test", "a@catchall.test", "no@friendly.test", "bad", "a@none.test"]
     assert [(await result(shop, email))["valid"] for email in emails] == [
         True, True, False, False, False,
     ]  # fmt: skip
 
 
-async def test_result_status_deliverable_and_confidence_0_97(autojump_clock, shop: Shop):
+async def test_result_status_deliverable_and_confidence_0_97(autojump_clock, shop: RunningService):
     got = await result(shop, "known@friendly.test")
     assert (got["status"], got["confidence"], got["failed_check"]) == ("deliverable", 0.97, None)
 
 
-async def test_result_status_undeliverable_and_confidence_0_02(autojump_clock, shop: Shop):
+async def test_result_status_undeliverable_and_confidence_0_02(
+    autojump_clock, shop: RunningService
+):
     got = await result(shop, "no@friendly.test")
     assert (got["status"], got["confidence"], got["failed_check"]) == (
         "undeliverable",
@@ -108,47 +110,47 @@ async def test_result_status_undeliverable_and_confidence_0_02(autojump_clock, s
     )
 
 
-async def test_result_status_unknown_and_confidence_0_50(autojump_clock, shop: Shop):
+async def test_result_status_unknown_and_confidence_0_50(autojump_clock, shop: RunningService):
     shop.world.add("grey.test", MailHost(greylist_s=300))
     got = await result(shop, "ann@grey.test")
     assert (got["status"], got["confidence"], got["failed_check"]) == ("unknown", 0.5, None)
     assert (got["mx_found"], got["smtp_blocked"]) == (True, False)
 
 
-async def test_result_status_catch_all_and_confidence_0_65(autojump_clock, shop: Shop):
+async def test_result_status_catch_all_and_confidence_0_65(autojump_clock, shop: RunningService):
     got = await result(shop, "ann@catchall.test")
     assert (got["status"], got["confidence"], got["failed_check"]) == ("catch_all", 0.65, None)
     assert (got["catch_all"], got["valid"]) == (True, True)
 
 
-async def test_result_status_invalid_and_confidence_0(autojump_clock, shop: Shop):
+async def test_result_status_invalid_and_confidence_0(autojump_clock, shop: RunningService):
     for email in ("bad", "ann@mailinator.com", "ann@nowhere.test"):
         got = await result(shop, email)
         assert (got["status"], got["confidence"]) == ("invalid", 0)
 
 
-async def test_result_free_provider(autojump_clock, shop: Shop):
+async def test_result_free_provider(autojump_clock, shop: RunningService):
     shop.world.add("gmx.net", MailHost())
     assert (await result(shop, "known@gmx.net"))["free_provider"] is True
     assert (await result(shop, "known@friendly.test"))["free_provider"] is False
 
 
-async def test_result_mx_host_is_the_primary_exchange(autojump_clock, shop: Shop):
+async def test_result_mx_host_is_the_primary_exchange(autojump_clock, shop: RunningService):
     shop.world.add("two.test", MailHost(), mx="second.two.test", preference=20)
     shop.world.add("two.test", MailHost(), mx="First.two.test", preference=10)
     assert (await result(shop, "known@two.test"))["mx_host"] == "first.two.test"
 
 
-async def test_result_suggestion_is_the_corrected_domain(autojump_clock, shop: Shop):
+async def test_result_suggestion_is_the_corrected_domain(autojump_clock, shop: RunningService):
     assert (await result(shop, "ann@gmial.com"))["suggestion"] == "gmail.com"
     assert (await result(shop, "known@friendly.test"))["suggestion"] is None
 
 
-async def test_result_latency_ms_is_end_to_end(autojump_clock, shop: Shop):
+async def test_result_latency_ms_is_end_to_end(autojump_clock, shop: RunningService):
     assert (await result(shop, "known@slow.test"))["latency_ms"] == 1200
 
 
-async def test_result_of_a_syntax_failure_says_nothing_else(autojump_clock, shop: Shop):
+async def test_result_of_a_syntax_failure_says_nothing_else(autojump_clock, shop: RunningService):
     assert await result(shop, "admin@@gmial.com") == {
         "email": "admin@@gmial.com", "valid": False, "status": "invalid", "confidence": 0,
         "failed_check": "syntax", "disposable": False, "role": False, "free_provider": False,
@@ -157,7 +159,7 @@ async def test_result_of_a_syntax_failure_says_nothing_else(autojump_clock, shop
     }  # fmt: skip
 
 
-async def test_a_failing_resolver_is_unknown_and_never_no_mx(autojump_clock, shop: Shop):
+async def test_a_failing_resolver_is_unknown_and_never_no_mx(autojump_clock, shop: RunningService):
     shop.world.zone.mode("broken.test", ZoneMode.SERVFAIL)
     got = await result(shop, "ann@broken.test")
     assert (got["status"], got["failed_check"], got["mx_found"]) == ("unknown", None, False)
@@ -166,7 +168,7 @@ async def test_a_failing_resolver_is_unknown_and_never_no_mx(autojump_clock, sho
 # == BatchVerifyResponse ======================================================================
 
 
-async def test_batch_results_count_and_latency(autojump_clock, shop: Shop):
+async def test_batch_results_count_and_latency(autojump_clock, shop: RunningService):
     got = (await shop.batch("bad", "known@friendly.test")).body
     assert list(got) == ["results", "count", "latency_ms"]
     assert [result["email"] for result in got["results"]] == ["bad", "known@friendly.test"]
@@ -202,7 +204,7 @@ async def test_callback_has_the_fields_of_a_result_and_job_id(autojump_clock, wo
 # == Health ===================================================================================
 
 
-async def test_health_is_ok_and_ts(autojump_clock, shop: Shop):
+async def test_health_is_ok_and_ts(autojump_clock, shop: RunningService):
     got = await shop.request("GET", "/health", key=None)
     assert (got.status, got.body) == (200, {"ok": True, "ts": 1_773_480_413_000})
     shop.store.away = True

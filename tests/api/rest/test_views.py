@@ -10,18 +10,20 @@ import trio
 from mailprobe.api.rest.app import ApiApp
 from mailprobe.api.schema import BODY_OCTETS_MAX
 from mailprobe.api.serve import create_app
-from tests.api.service_fixture import Shop
+from tests.api.service_fixture import RunningService
 
 
 @pytest.fixture
-def app(shop: Shop) -> ApiApp:
+def app(shop: RunningService) -> ApiApp:
     """The service's application with the views of this module."""
     app = create_app(shop.service)
     shop.app = app
     return app
 
 
-async def test_a_view_returns_text_with_a_status_and_headers(shop: Shop, app: ApiApp) -> None:
+async def test_a_view_returns_text_with_a_status_and_headers(
+    shop: RunningService, app: ApiApp
+) -> None:
     @app.get("/pages/<name>")
     async def page(name: str) -> tuple[str, int, dict[str, str]]:
         return f"<p>{name} {quart.request.args['q']}", 203, {"x-made-by": "a view"}
@@ -33,7 +35,7 @@ async def test_a_view_returns_text_with_a_status_and_headers(shop: Shop, app: Ap
     assert got.headers["x-made-by"] == "a view"
 
 
-async def test_a_view_uses_all_of_the_request(shop: Shop, app: ApiApp) -> None:
+async def test_a_view_uses_all_of_the_request(shop: RunningService, app: ApiApp) -> None:
     @app.post("/form")
     async def form() -> quart.Response:
         sent = await quart.request.get_json()
@@ -50,7 +52,7 @@ async def test_a_view_uses_all_of_the_request(shop: Shop, app: ApiApp) -> None:
         assert got.body == [{"a": 1}, "b", "192.0.2.7", *links]
 
 
-async def test_a_view_reads_its_body_in_parts(shop: Shop, app: ApiApp) -> None:
+async def test_a_view_reads_its_body_in_parts(shop: RunningService, app: ApiApp) -> None:
     @app.post("/parts")
     async def parts() -> str:
         return ",".join([part.decode() async for part in quart.request.body])
@@ -59,7 +61,9 @@ async def test_a_view_reads_its_body_in_parts(shop: Shop, app: ApiApp) -> None:
     assert (await shop.request("POST", "/parts", pieces=pieces)).octets == b"one,two"
 
 
-async def test_a_view_streams_its_response(autojump_clock: object, shop: Shop, app: ApiApp) -> None:
+async def test_a_view_streams_its_response(
+    autojump_clock: object, shop: RunningService, app: ApiApp
+) -> None:
     @app.get("/lines")
     async def lines() -> AsyncIterator[str]:
         for number in range(3):
@@ -71,7 +75,7 @@ async def test_a_view_streams_its_response(autojump_clock: object, shop: Shop, a
 
 
 async def test_the_bodies_of_views_have_the_limits_of_operations(
-    autojump_clock: object, shop: Shop, app: ApiApp
+    autojump_clock: object, shop: RunningService, app: ApiApp
 ) -> None:
     @app.post("/form")
     async def form() -> str:
@@ -86,7 +90,7 @@ async def test_the_bodies_of_views_have_the_limits_of_operations(
 
 
 async def test_a_bug_in_a_view_is_an_error_body(
-    shop: Shop, app: ApiApp, caplog: pytest.LogCaptureFixture
+    shop: RunningService, app: ApiApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.get("/bug")
     async def bug() -> str:
@@ -98,7 +102,9 @@ async def test_a_bug_in_a_view_is_an_error_body(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_function_that_is_not_async_runs_beside_the_loop(shop: Shop, app: ApiApp) -> None:
+async def test_a_function_that_is_not_async_runs_beside_the_loop(
+    shop: RunningService, app: ApiApp
+) -> None:
     @app.get("/sync")
     def sync() -> str:
         return quart.request.path
@@ -106,7 +112,7 @@ async def test_a_function_that_is_not_async_runs_beside_the_loop(shop: Shop, app
     assert (await shop.request("GET", "/sync")).octets == b"/sync"
 
 
-async def test_hooks_and_sessionless_templates_work(shop: Shop, app: ApiApp) -> None:
+async def test_hooks_and_sessionless_templates_work(shop: RunningService, app: ApiApp) -> None:
     @app.after_request
     async def mark(response: quart.Response) -> quart.Response:
         response.headers["x-after"] = "1"

@@ -11,9 +11,9 @@ from mailprobe.api.sandbox.addresses import ANSWERS, REFUSALS
 from mailprobe.api.serve import create_app
 from mailprobe.engine.verdict import LADDER
 from tests.api.mcp.tool_server import listener_of, upstream
-from tests.api.service_fixture import Got, Shop, open_shop
+from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
-Send = Callable[..., Awaitable[Got]]
+Send = Callable[..., Awaitable[HttpAnswer]]
 STATUS = {
     "rate_limited": (429, "rate_limit_exceeded"),
     "quota": (429, "monthly_quota_exceeded"),
@@ -24,7 +24,7 @@ STATUS = {
 
 
 @pytest.fixture
-async def test_key(shop: Shop) -> str:
+async def test_key(shop: RunningService) -> str:
     return await shop.new_key("sk_test_")
 
 
@@ -32,7 +32,7 @@ def address(name: str) -> str:
     return f"{name}@sandbox.test"
 
 
-async def assert_untouched(shop: Shop) -> None:
+async def assert_untouched(shop: RunningService) -> None:
     """Nothing was asked of the network, and the account has used and reserved nothing."""
     now = await shop.store.ledger(await shop.caller())
     assert (now.reserved, now.month_units, now.month_billable, now.window_units) == (0, 0, 0, 0)
@@ -42,7 +42,9 @@ async def assert_untouched(shop: Shop) -> None:
     assert not shop.world.transport.exchanged
 
 
-async def test_single_batch_and_stream_answer_by_the_table(autojump_clock, shop: Shop, test_key):
+async def test_single_batch_and_stream_answer_by_the_table(
+    autojump_clock, shop: RunningService, test_key
+):
     wanted = {address(name): LADDER[row.outcome].status for name, row in ANSWERS.items()}
     single = {text: (await shop.verify(text, key=test_key)).body["status"] for text in wanted}
     batch = await shop.batch(*wanted, key=test_key)
@@ -54,7 +56,9 @@ async def test_single_batch_and_stream_answer_by_the_table(autojump_clock, shop:
     await assert_untouched(shop)
 
 
-async def test_any_address_is_answered_without_a_packet(autojump_clock, shop: Shop, test_key):
+async def test_any_address_is_answered_without_a_packet(
+    autojump_clock, shop: RunningService, test_key
+):
     got = await shop.batch("known@friendly.test", "x@nowhere.test", "@", key=test_key)
     statuses = [result["status"] for result in got.body["results"]]
     assert statuses == ["deliverable", "deliverable", "invalid"]
@@ -62,7 +66,7 @@ async def test_any_address_is_answered_without_a_packet(autojump_clock, shop: Sh
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_an_address_asks_for_a_refusal(autojump_clock, shop: Shop, test_key, name):
+async def test_an_address_asks_for_a_refusal(autojump_clock, shop: RunningService, test_key, name):
     sends: list[Send] = [shop.verify, shop.batch, shop.stream]
     for send in sends:
         got = await send(address(f"{name}+7"), key=test_key)
@@ -74,7 +78,7 @@ async def test_an_address_asks_for_a_refusal(autojump_clock, shop: Shop, test_ke
     await assert_untouched(shop)
 
 
-async def test_tools_take_test_keys(autojump_clock, shop: Shop, test_key):
+async def test_tools_take_test_keys(autojump_clock, shop: RunningService, test_key):
     tools = listener_of(shop)
     got = await tools.call("verify_email", {"email": address("full")}, key=test_key)
     assert got.body["result"]["structuredContent"]["status"] == "unknown"
@@ -83,7 +87,7 @@ async def test_tools_take_test_keys(autojump_clock, shop: Shop, test_key):
     await assert_untouched(shop)
 
 
-async def test_the_minute_of_a_test_key_is_its_own(autojump_clock, free_shop: Shop):
+async def test_the_minute_of_a_test_key_is_its_own(autojump_clock, free_shop: RunningService):
     key = await free_shop.new_key("sk_test_")
     texts = [address("full")] * 10
     spent = await free_shop.batch(*texts, key=key)
@@ -98,14 +102,14 @@ async def test_the_minute_of_a_test_key_is_its_own(autojump_clock, free_shop: Sh
     assert (await free_shop.batch(*texts, key=key)).status == 200
 
 
-async def test_a_month_that_is_used_up_stops_no_test(autojump_clock, free_shop: Shop):
+async def test_a_month_that_is_used_up_stops_no_test(autojump_clock, free_shop: RunningService):
     await free_shop.use_up(500)
     key = await free_shop.new_key("sk_test_")
     assert (await free_shop.verify(key=key)).status == 200
     assert (await free_shop.verify()).error == "monthly_quota_exceeded"
 
 
-async def test_a_hard_cap_stops_no_test(autojump_clock, shop: Shop, test_key):
+async def test_a_hard_cap_stops_no_test(autojump_clock, shop: RunningService, test_key):
     await shop.use_up(5_000)
     await shop.change(hard_cap_micros=0)
     assert (await shop.verify(key=test_key)).status == 200
@@ -122,7 +126,7 @@ async def test_slow_addresses_take_no_capacity_of_others(autojump_clock):
 
 
 async def test_a_slow_address_is_slow_and_streams_in_order_of_completion(
-    autojump_clock, shop: Shop, test_key
+    autojump_clock, shop: RunningService, test_key
 ):
     got = await shop.stream(address("slow-2000"), address("full"), key=test_key)
     assert [line["email"] for line in got.lines] == [address("full"), address("slow-2000")]
@@ -131,14 +135,16 @@ async def test_a_slow_address_is_slow_and_streams_in_order_of_completion(
 
 
 @pytest.mark.parametrize("steps", range(0, 30, 3))
-async def test_a_client_that_hangs_up_leaves_nothing(autojump_clock, shop: Shop, steps):
+async def test_a_client_that_hangs_up_leaves_nothing(autojump_clock, shop: RunningService, steps):
     key = await shop.new_key("sk_test_")
     await shop.stream(address("slow-2000"), address("full"), key=key, hang_up_steps=steps)
     await trio.sleep(5)
     await assert_untouched(shop)
 
 
-async def test_malformed_requests_count_in_the_minute_alone(autojump_clock, shop: Shop, test_key):
+async def test_malformed_requests_count_in_the_minute_alone(
+    autojump_clock, shop: RunningService, test_key
+):
     for octets in (b"{", b'{"email": 7}', b"[]"):
         got = await shop.request("POST", "/v1/email/verify", octets=octets, key=test_key)
         assert (got.status, got.error) == (400, "invalid_request")
@@ -147,7 +153,7 @@ async def test_malformed_requests_count_in_the_minute_alone(autojump_clock, shop
     await assert_untouched(shop)
 
 
-async def test_an_idempotent_request_is_repeated(autojump_clock, shop: Shop, test_key):
+async def test_an_idempotent_request_is_repeated(autojump_clock, shop: RunningService, test_key):
     sent: dict[str, Any] = {"key": test_key, "headers": {"idempotency-key": "signup-1"}}
     first = await shop.verify(address("typo"), **sent)
     again = await shop.verify(address("typo"), **sent)
@@ -156,7 +162,9 @@ async def test_an_idempotent_request_is_repeated(autojump_clock, shop: Shop, tes
     assert (await shop.verify(address("full"), **sent)).error == "idempotency_key_reused"
 
 
-async def test_a_live_request_never_gets_the_answer_of_a_test(autojump_clock, shop: Shop, test_key):
+async def test_a_live_request_never_gets_the_answer_of_a_test(
+    autojump_clock, shop: RunningService, test_key
+):
     for name in ("signup-1", "sk_test_ signup-1"):
         sent = {"idempotency-key": "signup-1"}
         tested = await shop.verify("no@friendly.test", key=test_key, headers=sent)
@@ -166,20 +174,20 @@ async def test_a_live_request_never_gets_the_answer_of_a_test(autojump_clock, sh
         assert live.status != 200 or live.body["status"] == "undeliverable"
 
 
-async def test_a_store_that_is_away_gives_no_answer(autojump_clock, shop: Shop, test_key):
+async def test_a_store_that_is_away_gives_no_answer(autojump_clock, shop: RunningService, test_key):
     assert (await shop.verify(key=test_key)).status == 200
     shop.store.away = {"reserve"}
     assert (await shop.verify(key=test_key)).error == "quota_check_failed"
 
 
-async def test_evidence_is_the_sandbox_own(autojump_clock, shop: Shop, test_key):
+async def test_evidence_is_the_sandbox_own(autojump_clock, shop: RunningService, test_key):
     got = await shop.request(
         "POST", "/v1/email/verify?evidence=1", {"email": address("full")}, key=test_key
     )
     assert got.body["evidence"]["rule"] == "sandbox"
 
 
-async def test_production_takes_no_test_keys(autojump_clock, shop: Shop, test_key):
+async def test_production_takes_no_test_keys(autojump_clock, shop: RunningService, test_key):
     shop.app = create_app(replace(shop.service, takes_test_keys=False))
     got = await shop.verify(key=test_key)
     assert (got.status, got.error) == (401, "invalid_api_key")
@@ -189,11 +197,11 @@ async def test_production_takes_no_test_keys(autojump_clock, shop: Shop, test_ke
     assert (await shop.verify()).status == 200
 
 
-async def test_a_test_key_manages_nothing(autojump_clock, shop: Shop, test_key):
+async def test_a_test_key_manages_nothing(autojump_clock, shop: RunningService, test_key):
     assert (await shop.manage("GET", "/account", key=test_key)).status == 403
 
 
-async def test_test_keys_are_made_listed_and_revoked(autojump_clock, free_shop: Shop):
+async def test_test_keys_are_made_listed_and_revoked(autojump_clock, free_shop: RunningService):
     """They have a limit of their own, as large as that of live keys."""
     made = [await free_shop.manage("POST", "/keys", {"test": True}) for _ in range(3)]
     assert [one.status for one in made] == [201, 201, 429]

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def trials(*rows: Sequence[float]) -> list[Trial]:
-    """Rows of value, addresses a second, and how many were told wrong."""
+    """Rows of value, addresses a second, and how many got wrong verdicts."""
     return [Trial(int(value), rate, int(*wrong)) for value, rate, *wrong in rows]
 
 

@@ -30,7 +30,7 @@ def test_every_figure_comes_and_every_address_is_told_right(tmp_path: Path, lab:
         figures = trio.run(measure, service, addresses, ADDRESSES)
     reported = {figure.what: figure.value for figure in figures}
     assert len(reported) == len(figures)
-    assert reported.pop("told right") == 2 * ADDRESSES
+    assert reported.pop("right verdicts") == 2 * ADDRESSES
     assert all(value > 0 for what, value in reported.items() if "processor" not in what)
     with pytest.raises(ProcessLookupError):
         os.kill(service.pid, 0)

@@ -146,7 +146,7 @@ async def test_all_addresses_that_a_host_has_now(autojump_clock, script, reporte
         assert await routes.addresses_now("Hooks.test") == reported
 
 
-async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojump_clock):
+async def test_current_addresses_are_looked_up_each_time_and_not_cached(autojump_clock):
     endpoints = Endpoints({"A": address(FOUR), "AAAA": EMPTY})
     async with open_test(endpoints, FIRST) as routes:
         await routes.addresses("mx.test", deferred_start=True)
@@ -180,7 +180,7 @@ async def test_addresses_are_kept_by_their_ttl_within_bounds(autojump_clock, scr
         assert routes.cached_addresses("mx.test") is None
 
 
-async def test_an_address_is_asked_for_its_names(autojump_clock):
+async def test_the_names_of_an_address_are_looked_up(autojump_clock):
     endpoints = Endpoints({"PTR": Says(("60 PTR mail.shop.test.",))})
     async with open_test(endpoints, FIRST) as routes:
         assert await routes.pointers("11.0.0.9") == ("mail.shop.test",)

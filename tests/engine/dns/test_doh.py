@@ -219,7 +219,7 @@ async def test_a_connection_that_ended_while_idle_costs_no_try(authority, ca_fil
             await until(lambda: not server.open_now)
 
 
-async def test_no_more_questions_at_a_time_than_the_server_bears(authority, ca_file):
+async def test_no_more_queries_at_a_time_than_the_server_allows(authority, ca_file):
     async with (
         open_server(authority, "h2", streams_max=5) as server,
         open_transport(ca_file) as transport,
@@ -231,7 +231,7 @@ async def test_no_more_questions_at_a_time_than_the_server_bears(authority, ca_f
 
 
 @pytest.mark.parametrize(("refused", "answered"), [(TRIES_MAX - 1, True), (TRIES_MAX, False)])
-async def test_a_refused_question_is_asked_again_some_times(authority, ca_file, refused, answered):
+async def test_a_refused_query_is_repeated_a_few_times(authority, ca_file, refused, answered):
     async with (
         open_server(authority, "h2", refused=refused) as server,
         open_transport(ca_file) as transport,
@@ -432,7 +432,7 @@ async def test_a_silent_connection_is_found_out_whoever_gives_up(authority, ca_f
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
-async def test_who_gives_up_takes_nothing_from_the_others(authority, ca_file, protocol):
+async def test_a_caller_that_gives_up_takes_nothing_from_the_others(authority, ca_file, protocol):
     slow = trio.Event()
     async with (
         open_server(authority, protocol, slow=slow) as server,
@@ -485,7 +485,7 @@ async def test_an_endpoint_that_never_shakes_hands_fails_all_who_wait(ca_file, m
         assert len(failed) == 5
 
 
-async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_file):
+async def test_callers_that_wait_when_the_transport_closes_get_an_error(authority, ca_file):
     reported: list[object] = []
     async with open_server(authority, "h2", slow=trio.Event()) as server:
         async with open_transport(ca_file) as transport:
@@ -497,7 +497,7 @@ async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_fil
     assert [str(failed) for failed in reported] == ["the transport is closed"] * 3
 
 
-async def test_what_has_been_given_up_is_told_nothing(authority, ca_file):
+async def test_an_abandoned_query_is_not_reported(authority, ca_file):
     reported: list[object] = []
     async with (
         open_server(authority, "h2") as server,

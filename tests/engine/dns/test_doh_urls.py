@@ -54,7 +54,7 @@ def test_an_endpoint_named_by_address(url, asked):
         ("https://9.9.9.9/\nq", "no spaces"),
     ],
 )
-def test_an_endpoint_that_cannot_be_asked(url, words):
+def test_an_endpoint_url_that_is_rejected(url, words):
     with pytest.raises(ValueError, match=words):
         check_doh_url(url)
 

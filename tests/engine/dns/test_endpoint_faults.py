@@ -101,7 +101,7 @@ async def test_hung_names_alone_take_a_list_no_longer_for_that(autojump_clock):
             assert transport.asked.count(ROOT_QUESTION) <= questions + 2
 
 
-async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
+async def test_a_resolver_that_answers_gets_no_further_query(autojump_clock):
     async with open_fake_network() as network:
         for number in range(1_000):
             network.zone.mx(f"d{number}.test", "mx.test")
@@ -248,7 +248,7 @@ async def test_an_endpoint_that_limits_us_is_passed_over_meanwhile(autojump_cloc
     assert first.questions == 1
 
 
-async def test_a_silent_second_endpoint_does_not_keep_the_first_from_being_asked_again(
+async def test_a_silent_second_endpoint_does_not_delay_the_retry_at_the_first(
     autojump_clock,
 ):
     async with open_fake_network() as network:
@@ -352,7 +352,7 @@ async def test_a_failed_look_up_of_an_exchange_is_not_shared_with_later_domains(
             assert fields_of(verdict) == DELIVERABLE
 
 
-async def test_who_joins_a_failing_look_up_gets_one_new_look_up(autojump_clock):
+async def test_a_caller_that_joins_a_failing_look_up_gets_one_new_look_up(autojump_clock):
     """However many there are: the list's callers have no deadline that would end it."""
     async with open_fake_network() as network:
         network.zone.mode("mx.test", ZoneMode.SERVFAIL)
@@ -463,7 +463,7 @@ async def test_a_list_waits_for_the_longest_retry_after(autojump_clock):
     assert faults.questions == 3
 
 
-async def test_an_endpoint_that_refuses_everything_is_asked_at_the_pace_it_allows(autojump_clock):
+async def test_an_endpoint_that_refuses_everything_is_queried_at_the_pace_it_allows(autojump_clock):
     """However many requests there are; and what nobody waits for any more is not asked."""
     async with open_fake_network() as network:
         [faults] = add_faults(network, *ENDPOINTS, limited_every=1, retry_after_s=1)

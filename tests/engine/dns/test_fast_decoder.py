@@ -270,7 +270,7 @@ EVERY_DAY = {
 
 
 @pytest.mark.parametrize(("kind", "octets", "reported"), EVERY_DAY.values(), ids=EVERY_DAY)
-def test_what_resolvers_say_every_day_is_known(by_dnspython, kind, octets, reported):
+def test_everyday_answers_of_resolvers_are_decoded(by_dnspython, kind, octets, reported):
     assert isinstance(known_and_same(octets, kind, by_dnspython), reported)
 
 

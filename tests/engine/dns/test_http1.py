@@ -61,7 +61,7 @@ def test_a_response_is_read_however_it_comes(octets, last, step):
     assert reported == (HttpResponse(200, KIND.encode(), b"", b"abc"), last)
 
 
-def test_what_follows_an_answer_ends_its_connection():
+def test_octets_behind_a_response_end_the_connection():
     octets, _ = GOOD["a length"]
     assert read(octets + b"HTTP/1.1 200 OK\r\n") == (
         HttpResponse(200, KIND.encode(), b"", b"abc"),
@@ -92,7 +92,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("octets", BAD.values(), ids=BAD)
-def test_what_is_no_response_is_not_taken_for_one(octets):
+def test_an_invalid_response_is_rejected(octets):
     with pytest.raises(NotHttp):
         read(octets)
 

@@ -131,7 +131,7 @@ def test_a_request_says_all_that_a_resolver_wants():
     }
 
 
-def test_no_more_streams_than_the_server_bears():
+def test_no_more_streams_than_the_server_allows():
     pair = Pair(max_concurrent_streams=3)
     assert pair.client.room
     pair.pass_on()
@@ -145,7 +145,7 @@ def test_no_more_streams_than_the_server_bears():
     assert pair.client.room
 
 
-def test_before_the_server_has_spoken_some_are_asked():
+def test_some_queries_are_sent_before_the_servers_settings():
     pair = Pair()
     for number in range(STREAMS_AT_FIRST):
         assert pair.client.room
@@ -238,7 +238,7 @@ def test_the_longest_answer_is_taken_and_one_octet_more_is_not():
     assert pair.client.under_way == 0
 
 
-def test_what_is_given_up_is_reset_and_its_late_answer_dropped():
+def test_an_abandoned_stream_is_reset_and_its_late_answer_dropped():
     pair = Pair()
     stream, other = pair.send_request("q"), pair.send_request("other")
     pair.pass_on()
@@ -252,7 +252,7 @@ def test_what_is_given_up_is_reset_and_its_late_answer_dropped():
 @pytest.mark.parametrize(
     ("code", "kind"), [(7, StreamRefused), (2, StreamReset), (99, StreamReset)]
 )
-def test_a_reset_stream_is_told_as_refused_or_given_up(code, kind):
+def test_a_reset_stream_is_reported_as_refused_or_failed(code, kind):
     pair = Pair()
     pair.send_request("q")
     pair.pass_on()
@@ -279,7 +279,7 @@ def test_goaway_gives_back_what_was_not_begun_and_waits_for_the_rest():
     assert pair.client.spent
 
 
-def test_what_is_not_settled_can_be_taken_back():
+def test_an_unsettled_query_can_be_taken_back():
     pair = Pair()
     for number in range(3):
         pair.send_request(number)
@@ -398,7 +398,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("octets", BROKEN.values(), ids=BROKEN)
-def test_what_breaks_the_rules_ends_the_connection(octets):
+def test_a_protocol_error_ends_the_connection(octets):
     client, reported = open_client()
     with pytest.raises(NotHttp):
         client.receive_data(octets)

@@ -178,7 +178,7 @@ async def test_an_exchange_whose_name_hangs_leaves_time_for_the_next(
         assert deferred_start or EXCHANGE_S * 1000 <= verdict.latency_ms < EXCHANGE_S * 1000 + 200
 
 
-async def test_what_is_found_late_is_still_used(autojump_clock):
+async def test_a_late_answer_is_still_used(autojump_clock):
     """The first exchange's address comes after its second was given up for the next, which hangs."""
     async with open_fake_network() as network:
         add_exchanges(network, hung="1")

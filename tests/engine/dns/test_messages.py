@@ -86,7 +86,7 @@ def test_a_question_is_what_dnspython_would_write(kind):
 
 
 @pytest.mark.parametrize("name", ["", ".", "a..b", "x" * 64 + ".test", "bücher.test", "a." * 128])
-def test_what_is_no_name_is_not_asked_about(name):
+def test_an_invalid_name_is_not_queried(name):
     with pytest.raises(ValueError):  # noqa: PT011  # UnicodeEncodeError is one, with its own words
         encode_query(name, "MX")
 
@@ -198,7 +198,7 @@ CERTAIN = {
 
 
 @pytest.mark.parametrize(("octets", "reason"), CERTAIN.values(), ids=CERTAIN)
-def test_a_certain_no_is_told_with_its_reason(octets, reason):
+def test_a_certain_no_has_its_reason(octets, reason):
     assert read_route(octets, "shop.test") == NoMail(reason)
 
 

@@ -204,7 +204,7 @@ def test_a_date_has_three_forms(value):
         (404, b"2", False, None),
     ],
 )
-def test_what_a_status_says_of_the_endpoint(status, value, limited, after_s):
+def test_the_meaning_of_a_status_for_the_pace(status, value, limited, after_s):
     failure = read_refusal(HttpResponse(status, retry_after=value), NOW)
     assert str(failure) == f"HTTP status {status}"
     assert isinstance(failure, QueryRefused) == limited

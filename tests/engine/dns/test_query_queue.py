@@ -50,7 +50,7 @@ class Queue(QueryQueue):
         self.advance(now)
 
 
-def test_who_finds_a_place_is_sent_at_once():
+def test_a_query_is_sent_at_once_if_a_slot_is_free():
     queue = Queue(2)
     queue.submit_new("a1.test", "a")
     queue.submit_new("a2.test", "a")
@@ -114,7 +114,7 @@ def test_an_accounts_late_queries_keep_a_quarter_of_its_places_from_its_others()
     ]
 
 
-def test_what_gave_way_is_sent_again_behind_the_new_ones():
+def test_a_query_that_gave_way_is_sent_again_behind_new_ones():
     queue = Queue(1)
     queue.submit_new("hung.test", "a")
     queue.submit_new("one.test", "a")
@@ -138,7 +138,7 @@ def test_late_queries_of_one_zone_give_way_first():
     assert queue.log[-2:] == ["-d0.hung.test", "new.test"]
 
 
-def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
+def test_a_name_queued_by_two_accounts_has_the_better_of_both_turns():
     queue = Queue(1)
     for number in range(5):
         queue.submit_new(f"a{number}.test", "a")
@@ -150,7 +150,7 @@ def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
     assert queue.log[1:] == ["a1.test", "a4.test", "a2.test"]
 
 
-def test_who_leaves_the_queue_is_not_sent():
+def test_a_query_that_left_the_queue_is_not_sent():
     queue = Queue(1)
     queue.submit_new("a.test", "a")
     queue.submit_new("b.test", "b")
@@ -160,7 +160,7 @@ def test_who_leaves_the_queue_is_not_sent():
     assert not queue.waiting
 
 
-def test_what_nobody_needs_gives_way_at_once():
+def test_a_query_without_callers_gives_way_at_once():
     queue = Queue(2)
     unneeded = queue.submit_new("a.test", "a")
     queue.submit_new("b.test", "b")
@@ -181,12 +181,12 @@ def test_what_nobody_needs_gives_way_at_once():
         ("test", "test"),
     ],
 )
-def test_whose_name_servers_answer_for_a_name(name, zone):
+def test_the_zone_of_a_name_is_found(name, zone):
     assert zone_of(name) == zone
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_whatever_is_asked_places_are_kept_and_everybody_is_served(seed):
+def test_any_sequence_keeps_the_slots_and_serves_every_query(seed):
     rng = random.Random(seed)
     capacity = rng.choice((1, 2, 8, 32))
     queue = Queue(capacity)

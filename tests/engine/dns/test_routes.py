@@ -37,7 +37,7 @@ from tests.engine.dns.scripted_endpoints import (
 )
 
 
-async def test_the_first_endpoint_answers_and_nobody_else_is_asked(autojump_clock):
+async def test_no_other_endpoint_is_queried_if_the_first_answers(autojump_clock):
     endpoints = Endpoints()
     async with open_test(endpoints) as routes:
         assert routes.cached_route("shop.test") is None
@@ -63,7 +63,9 @@ async def test_the_second_wins_where_the_first_is_silent(autojump_clock):
         assert trio.current_time() - began == pytest.approx(HEDGE_S + 0.02)
 
 
-async def test_after_a_silent_first_the_second_is_asked_at_once_until_it_speaks(autojump_clock):
+async def test_after_a_silent_first_endpoint_the_second_is_queried_at_once_until_the_first_answers(
+    autojump_clock,
+):
     endpoints = Endpoints({FIRST: SILENT})
     async with open_test(endpoints) as routes:
         await routes.find("one.test")
@@ -226,7 +228,7 @@ async def test_closing_ends_what_is_under_way(autojump_clock):
 
 
 @pytest.mark.parametrize("says", [GOOD, NXDOMAIN, EMPTY])
-async def test_what_is_certain_is_kept_six_hours(autojump_clock, says):
+async def test_a_certain_answer_is_cached_for_six_hours(autojump_clock, says):
     endpoints = Endpoints({FIRST: says})
     async with open_test(endpoints) as routes:
         answer = await routes.find("shop.test")
@@ -308,7 +310,7 @@ async def test_a_request_that_has_no_turn_within_its_clock_fails(autojump_clock)
     assert len(endpoints.asked) == 6 * LOOKUPS_MAX  # none whose clock was about to end
 
 
-async def test_a_name_that_cannot_be_asked_is_the_callers_mistake(autojump_clock):
+async def test_a_name_that_cannot_be_queried_is_an_error_of_the_caller(autojump_clock):
     async with open_test(Endpoints()) as routes:
         with pytest.raises(ValueError, match="not a domain name"):
             await routes.find("a..b")

@@ -134,7 +134,7 @@ async def test_a_plain_endpoint_answers(host):
         assert (server.requests, server.connections) == (3, 1)
 
 
-async def test_the_answers_date_is_told():
+async def test_the_date_of_the_response_is_returned():
     async with open_plain() as server, open_transport() as transport:
         response = await transport.post(f"{server.url}/q", encode_query("shop.test", "MX"))
         assert response.date == "Tue, 01 Jul 2025 10:00:00 GMT"
@@ -159,7 +159,7 @@ async def test_localhost_is_an_address_to_us():
         ("/garbage", "no HTTP", 1),
     ],
 )
-async def test_what_is_no_dns_answer_is_a_failure(path, words, requests):
+async def test_a_response_that_is_no_dns_answer_is_a_failure(path, words, requests):
     async with open_plain() as server, open_transport() as transport:
         with pytest.raises(TransportFailed, match=words):
             await transport.exchange(f"{server.url}{path}", encode_query("shop.test", "MX"))
@@ -201,7 +201,7 @@ async def test_a_connection_that_ended_between_questions_is_no_failure():
             assert await transport.exchange(f"{server.url}/once", encode_query("shop.test", "MX"))
 
 
-async def test_nobody_there_is_a_failure():
+async def test_a_refused_connection_is_a_failure():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound, not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}/q"
@@ -210,7 +210,7 @@ async def test_nobody_there_is_a_failure():
                 await transport.exchange(url, encode_query("shop.test", "MX"))
 
 
-async def test_a_name_is_not_asked_even_by_the_transport():
+async def test_the_transport_resolves_no_name():
     async with open_transport() as transport:
         with pytest.raises(ValueError, match="by its address"):
             await transport.exchange("https://dns.test/q", encode_query("shop.test", "MX"))
@@ -307,7 +307,7 @@ async def test_an_authority_that_is_not_ours_is_a_failure(authority, tmp_path):
             await transport.exchange(server.url, encode_query("shop.test", "MX"))
 
 
-async def test_what_a_goaway_leaves_unanswered_is_asked_again(authority, ca_file):
+async def test_queries_unanswered_at_goaway_are_sent_again(authority, ca_file):
     async with open_tls(authority, questions_max=45) as server:
         answered = 0
 

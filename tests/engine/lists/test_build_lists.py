@@ -102,7 +102,7 @@ def test_no_public_suffix_and_no_parent_of_one_is_a_throwaway(domain):
     assert made.counts("disposable.txt")[1] == {"public suffix": 1}
 
 
-def test_what_lies_below_a_private_suffix_may_be_a_throwaway():
+def test_a_domain_below_a_private_suffix_may_be_a_throwaway():
     assert make("trash.dyn.example.net").files["disposable.txt"] == ("trash.dyn.example.net",)
 
 
@@ -148,7 +148,7 @@ def test_a_top_site_is_no_throwaway_whatever_the_lists_say(site):
     assert judge("shop.com", *ALL, vetoes={TRANCO: site}) == "- top site: Tranco"
 
 
-def test_what_lies_below_a_top_site_may_be_a_throwaway():
+def test_a_domain_below_a_top_site_may_be_a_throwaway():
     assert judge("trash.host.com", MAILCHECKER, vetoes={TRANCO: "host.com"}).startswith("+")
 
 

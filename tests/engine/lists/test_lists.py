@@ -292,7 +292,7 @@ def test_a_person_is_no_role(lists, local):
 @pytest.mark.parametrize(
     "domain", ["gmail.com", "gmx.de", "mail.ru", "proton.me", "consultant.com"]
 )
-def test_a_free_provider_is_told(lists, domain):
+def test_a_free_provider_is_recognized(lists, domain):
     assert signals_of(lists, f"ann@{domain}").free_provider
 
 
@@ -307,12 +307,12 @@ def test_another_domain_is_no_free_provider(lists, domain):
     "domain",
     ["gmail.com", "outlook.com", "hotmail.fr", "live.nl", "yahoo.co.uk", "aol.com", "icloud.com"],
 )
-def test_who_blocks_probes_is_told(lists, domain):
+def test_a_provider_that_blocks_probes_is_recognized(lists, domain):
     assert signals_of(lists, f"ann@{domain}").smtp_blocked
 
 
 @pytest.mark.parametrize("domain", ["gmx.de", "yandex.ru", "proton.me", "example.org", "gmial.com"])
-def test_who_answers_probes_is_asked(lists, domain):
+def test_a_provider_that_answers_probes_is_not_marked(lists, domain):
     assert not signals_of(lists, f"ann@{domain}").smtp_blocked
 
 
@@ -360,7 +360,7 @@ def test_odd_domains_do_no_harm(lists, domain):
     assert signals_of(lists, f"ann@{domain}") == Signals()
 
 
-def test_what_is_remembered_has_a_bound(lists):
+def test_the_cache_is_bounded(lists):
     info = lists._both.cache_info()
     assert info.maxsize == DOMAINS_REMEMBERED_MAX
     assert signals_of(lists, "ann@example.org") is signals_of(lists, "bob@example.org")

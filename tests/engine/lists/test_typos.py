@@ -223,6 +223,6 @@ def test_an_ending_that_does_not_exist_is_mended_for_every_provider(lists):
     assert [d for d in com if lists.suggestion(f"{d[:-4]}.con") != d] == []
 
 
-def test_what_cannot_be_told_apart_is_not_guessed(lists):
+def test_an_ambiguous_typo_gets_no_suggestion(lists):
     assert lists.suggestion("posteo.xyzzy") is None
     assert lists.suggestion("acme.con") is None

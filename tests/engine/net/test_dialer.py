@@ -53,7 +53,7 @@ async def test_a_direct_connection_has_no_delay(host, monkeypatch):
             assert await stream.receive_some() == b"220 mx.test\r\n"
 
 
-async def test_a_refusal_is_told_in_words():
+async def test_a_refusal_is_reported_in_words():
     with pytest.raises(CannotConnect) as refused:
         await Dialer(allow_private=True)("127.0.0.1", closed_port())
     assert str(refused.value) == "connection refused"

@@ -144,7 +144,7 @@ def test_an_address_that_is_not_public(ip):
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES)
-def test_what_is_no_address_is_not_public(text):
+def test_an_invalid_address_is_not_public(text):
     assert not is_public(text)
 
 

@@ -160,7 +160,7 @@ async def test_a_cancelled_wait_leaves_the_line_as_it_was(lines):
     await theirs.aclose()
 
 
-async def test_what_comes_during_a_wait_is_taken_without_waking(lines):
+async def test_octets_that_arrive_during_a_wait_are_received_without_waking(lines):
     line, theirs = await connect(lines)
     received: list[bytes] = []
 
@@ -185,7 +185,7 @@ async def test_what_comes_during_a_wait_is_taken_without_waking(lines):
     await theirs.aclose()
 
 
-async def test_what_is_more_than_the_system_takes_at_once_is_sent_as_it_does(lines):
+async def test_octets_beyond_the_send_buffer_are_sent_as_it_drains(lines):
     line, theirs = await connect(lines)
     octets = b"x" * 16_000_000
     sent = line.send_now(octets)
@@ -199,7 +199,7 @@ async def test_what_is_more_than_the_system_takes_at_once_is_sent_as_it_does(lin
     await theirs.aclose()
 
 
-async def test_who_does_not_read_is_not_waited_for(lines):
+async def test_a_peer_that_does_not_read_is_not_waited_for(lines):
     line, theirs = await connect(lines)
     octets = b"x" * 16_000_000
     sent = line.send_now(octets)

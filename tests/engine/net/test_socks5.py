@@ -20,7 +20,7 @@ async def test_a_proxy_connects_and_what_the_target_says_comes_after(address, bo
     assert proxy.asked == [(address, 25)]
 
 
-async def test_a_proxy_is_told_who_we_are():
+async def test_credentials_are_sent_to_the_proxy():
     proxy = Socks(user="jörg@x".encode(), password=b"p:w d")
     userinfo = "j%C3%B6rg%40x:p%3Aw%20d@"
     async with open_socks(proxy, userinfo=userinfo) as urls, await Dialer(urls)(*TARGET):
@@ -43,7 +43,7 @@ async def test_a_wrong_password_is_the_proxys_failure():
         (6, "connection timed out"),
     ],
 )
-async def test_a_targets_refusal_is_the_targets_and_no_other_proxy_is_asked(reply, words):
+async def test_a_refusal_by_the_target_tries_no_other_proxy(reply, words):
     proxies = [Socks(says=reply), Socks(says=reply)]
     async with open_socks(*proxies) as urls:
         dial = Dialer(urls)

@@ -134,7 +134,7 @@ async def test_a_reply_of_many_records_is_heard_whole(open_both):
 
 
 @either
-async def test_what_comes_while_waiting_is_taken_as_in_plain_text(open_both):
+async def test_tls_octets_that_arrive_during_a_wait_are_received_without_waking(open_both):
     """A session's replies are taken where they arrive; within TLS, too, where the line can."""
     async with open_both() as (connection, server):
         await secure(connection, server)
@@ -355,7 +355,7 @@ class Prompt(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
-async def test_what_is_said_together_with_the_handshakes_end_is_no_answer_to_ehlo(autojump_clock):
+async def test_octets_sent_with_the_end_of_the_handshake_are_not_the_reply_to_ehlo(autojump_clock):
     """A second banner, as some servers have it."""
     connection = SmtpConnection(Prompt(b"220 hello again\r\n"), 1.0)
     conversation = connection.conversation

@@ -157,7 +157,7 @@ async def test_until_never_extends_the_read_clock(autojump_clock):
 
 
 @pytest.mark.parametrize("late_s", [0.5, 1.0, 5.0])
-async def test_what_had_come_in_time_is_heard_by_who_listens_late(autojump_clock, late_s):
+async def test_a_reply_that_came_in_time_is_read_by_a_late_reader(autojump_clock, late_s):
     """Our own slowness is not the server's: what lies there is taken, at any time."""
     connection, server = await make_at(Stage.MAIL)
     await connection.send(ANN)
@@ -167,7 +167,7 @@ async def test_what_had_come_in_time_is_heard_by_who_listens_late(autojump_clock
     assert connection.usable
 
 
-async def test_who_listens_late_to_a_silent_server_waits_no_second_more(autojump_clock):
+async def test_a_late_reader_of_a_silent_server_waits_no_further_second(autojump_clock):
     connection, _ = await make_at(Stage.MAIL)
     await connection.send(ANN)
     await trio.sleep(5)
@@ -263,7 +263,7 @@ async def test_last_words_are_not_waited_for(autojump_clock):
     assert trio.current_time() <= 0.05
 
 
-async def test_what_was_said_unasked_is_no_answer_to_the_next_command(autojump_clock):
+async def test_an_unsolicited_reply_does_not_answer_the_next_command(autojump_clock):
     connection, server = await make_at(Stage.READY)
     await connection.send(MAIL)
     await server.send_all(b"250 mail\r\n250 nobody asked\r\n")
@@ -400,7 +400,7 @@ async def test_listening_ends_at_a_reset(autojump_clock):
     assert not connection.usable
 
 
-async def test_who_stops_listening_may_go_on(autojump_clock):
+async def test_reading_can_resume_after_a_cancel(autojump_clock):
     connection, server = await make_at(Stage.READY)
     with trio.move_on_after(0.5):
         await listen(connection)

@@ -78,7 +78,7 @@ def check(verdicts: Sequence[Verdict]) -> None:
         assert verdict.status == TRUTHS[verdict.email.partition("@")[0].rstrip("0123456789")]
 
 
-async def test_nobody_connects_before_a_permit_is_granted(autojump_clock):
+async def test_no_connection_is_opened_before_a_permit_is_granted(autojump_clock):
     """Who waits is told at the end of the clock that nothing is known."""
     host, permits = MailHost(), Granted()
     async with open_fake_network() as network:
@@ -186,7 +186,7 @@ async def test_an_idle_connection_goes_home_at_once_where_the_grant_shrinks(auto
             assert host.record.connections_now == 0
 
 
-async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock):
+async def test_a_revoked_connection_is_closed_at_once_and_its_probes_wait(autojump_clock):
     """In the middle of a round that takes 0.9 s, before a late reply gives way: and the answer comes by another connection."""
     host = MailHost(faults={"known0": Late(0.9)})
     permits = Granted(1)
@@ -315,7 +315,7 @@ async def test_a_list_whose_permits_end_waits_for_others(autojump_clock):
             assert max(verdict.latency_ms for verdict in verdicts) < 10_000
 
 
-async def test_what_waits_for_a_permit_takes_nobodys_place(autojump_clock):
+async def test_a_probe_that_waits_for_a_permit_occupies_no_slot(autojump_clock):
     """Neither that of the list's addresses at other hosts, nor that of requests."""
     permits = Granted(4)
     async with open_fake_network() as network:

@@ -153,7 +153,7 @@ async def test_a_silent_exchange_with_many_addresses_leaves_time_for_the_next(
             assert verdict.latency_ms < 1400
 
 
-async def test_an_exchange_that_greets_in_time_is_asked_alone(autojump_clock):
+async def test_no_other_exchange_is_connected_to_if_the_first_greets_in_time(autojump_clock):
     async with open_fake_network() as network:
         first, second = MailHost(latency_s=0.1), MailHost()
         two_exchanges(network, first, second, "shop.test")

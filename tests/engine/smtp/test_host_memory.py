@@ -106,7 +106,9 @@ async def test_rotating_addresses_do_not_end_a_rest(autojump_clock):
         assert len(network.dialled) <= 12
 
 
-async def test_a_transaction_refused_on_a_reused_connection_is_asked_on_a_fresh_one(autojump_clock):
+async def test_a_transaction_refused_on_a_reused_connection_is_repeated_on_a_new_one(
+    autojump_clock,
+):
     """Whatever RSET was answered: only an accepted MAIL, or a reply to RCPT, is a first reply."""
     for profile in ("one transaction", "stale"):
         async with open_fake_network() as network:

@@ -108,7 +108,7 @@ async def in_turn(network: FakeNetwork, *rounds: list[str], **settings: Any) -> 
         ("starttls demanded at rcpt, in step", ["MAIL FROM:<>", "RCPT", "RSET"]),
     ],
 )
-async def test_the_connection_is_upgraded_and_the_same_recipient_asked_again(
+async def test_the_connection_is_upgraded_and_the_same_recipient_sent_again(
     autojump_clock, profile, commands
 ):
     async with open_fake_network() as network:
@@ -147,7 +147,9 @@ async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_cloc
 
 @pytest.mark.parametrize("profile", DEMANDING)
 @pytest.mark.parametrize("latency_s", [0.0, 0.05])
-async def test_a_batch_at_a_host_that_demands_tls_is_told_right(autojump_clock, profile, latency_s):
+async def test_a_batch_at_a_host_that_demands_tls_gets_right_verdicts(
+    autojump_clock, profile, latency_s
+):
     """However many were in the round, and on however many connections, when the demand came."""
     async with open_fake_network() as network:
         host = new_host(profile, latency_s=latency_s)
@@ -170,7 +172,7 @@ async def test_tls_is_not_started_where_nobody_demands_it(autojump_clock):
         assert "STARTTLS" not in commands_of(host) + commands_of(host, 1)
 
 
-async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
+async def test_extensions_offered_only_within_tls_are_used(autojump_clock):
     """The first offer is forgotten: here SMTPUTF8 and PIPELINING are gone within TLS."""
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL")
@@ -223,7 +225,7 @@ async def test_tls_that_fails_is_a_conversation_that_fails(autojump_clock, step,
 
 
 @pytest.mark.parametrize("faults", [faults for faults, _ in FAILURES])
-async def test_the_next_exchange_is_asked_where_tls_fails(autojump_clock, faults):
+async def test_the_next_exchange_is_tried_if_tls_fails(autojump_clock, faults):
     async with open_fake_network() as network:
         bad = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults=faults)
         network.add("shop.test", bad, mx="mx1.shop.test", preference=10)
@@ -245,7 +247,7 @@ async def test_the_upgrade_does_not_cost_the_second_conversation(autojump_clock)
 
 
 @pytest.mark.parametrize("pipelining", [True, False])
-async def test_a_host_that_demands_tls_and_hangs_up_is_asked_on_a_new_connection(
+async def test_a_host_that_demands_tls_and_hangs_up_gets_a_new_connection(
     autojump_clock, pipelining
 ):
     async with open_fake_network() as network:
@@ -263,7 +265,7 @@ async def test_a_host_that_demands_tls_and_hangs_up_is_asked_on_a_new_connection
         assert host.record.sessions_seen == 2
 
 
-async def test_a_host_that_goes_on_demanding_is_not_asked_for_ever(autojump_clock):
+async def test_a_host_that_repeats_its_demand_is_given_up(autojump_clock):
     demand = SendLine("530 5.7.0 Must issue a STARTTLS command first")
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"MAIL": demand})
@@ -284,7 +286,7 @@ async def test_the_upgrade_ends_with_the_overall_clock(autojump_clock):
         assert 3000 <= verdict.latency_ms <= 3050
 
 
-async def test_who_leaves_during_the_upgrade_is_not_asked_about_afterwards(autojump_clock):
+async def test_a_probe_abandoned_during_the_upgrade_is_not_sent_afterwards(autojump_clock):
     async with open_fake_network() as network:
         host = new_host("starttls demanded", latency_s=0.2)
         network.add("shop.test", host)
@@ -467,7 +469,7 @@ async def test_a_recipient_that_refuses_every_sender_keeps_the_others_from_nothi
 
 @pytest.mark.parametrize("name", PARTICULAR)
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelined", "in step"])
-async def test_a_batch_at_a_host_that_refuses_a_kind_of_sender_is_told_right(
+async def test_a_batch_at_a_host_that_refuses_a_kind_of_sender_gets_right_verdicts(
     autojump_clock, name, pipelining
 ):
     async with open_fake_network() as network:

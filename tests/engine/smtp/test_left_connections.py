@@ -46,7 +46,7 @@ async def test_a_tarpit_that_sleeps_on_counts_at_most_our_limit(autojump_clock, 
     assert {v.status for v in batch + listed if v.email.startswith("gone")} == {"unknown"}
 
 
-async def test_a_host_that_notices_is_asked_on_at_once(autojump_clock):
+async def test_a_host_that_notices_the_close_is_reconnected_at_once(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(slow_s={"slow": 5.0}, reply_s=0.02)
         network.add("shop.test", host)

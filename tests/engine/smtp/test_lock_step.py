@@ -100,7 +100,7 @@ FAULTS: dict[str, tuple[ReplyFault, set[str]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_what_is_odd_about_one_is_told_of_that_one_alone(sockets, fault):
+async def test_an_odd_reply_affects_its_own_recipient_alone(sockets, fault):
     answer, statuses = FAULTS[fault]
     texts = knowns(20)
     async with open_fake_network() as network:
@@ -129,7 +129,7 @@ async def test_refusals_and_acceptances_in_turn(sockets):
         assert max(session.refusals for session in host.record.sessions) <= 8
 
 
-async def test_what_is_no_plain_recipient_goes_the_long_way(sockets):
+async def test_an_unusual_recipient_takes_the_general_path(sockets):
     """Domains whose test is due, and a mailbox that the host can't be asked about, in between."""
     texts = [f"known{number}@{'ab'[number % 7 == 3]}.test" for number in range(40)]
     texts[20] = "känn@a.test"
@@ -174,7 +174,7 @@ async def test_a_declared_limit_of_recipients_is_kept(sockets):
 
 
 @pytest.mark.parametrize("let_in", ["as it is settled", "as room is made"])
-async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idles(sockets, let_in):
+async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(sockets, let_in):
     """The session proves while it idles, and takes nothing by itself."""
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)

@@ -92,7 +92,7 @@ def test_every_consumer_domain_of_microsoft_is_the_consumer_operators_under_mx_m
         assert site == OPERATORS.find("outlook-com.olc.protection.outlook.com")
 
 
-def test_what_operators_wish():
+def test_operators_have_limits_of_their_own():
     consumer, yahoo, google = (
         OPERATORS.find(host) for host in ("hotmail.com", "mta5.am0.yahoodns.net", "smtp.google.com")
     )
@@ -145,14 +145,14 @@ def test_every_site_that_a_reply_rule_names_is_known():
         ("", "other"),
     ],
 )
-def test_a_greeting_tells_how_many_refusals_a_host_bears(greeting, label):
+def test_a_greeting_selects_the_allowance_of_refusals(greeting, label):
     found, allowance = OPERATORS.refusals_of(greeting)
     assert found == label
     assert found in budget_labels()
     assert 1 <= allowance.session <= 8
 
 
-def test_an_unknown_host_bears_the_least():
+def test_an_unknown_host_has_the_smallest_allowance():
     _, strict = OPERATORS.refusals_of("")
     assert strict.hour is not None
     for row in (*TABLE, *SOFTWARE):

@@ -42,7 +42,7 @@ def is_wrong(email: str, status: str) -> bool:
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("deferred_start", [False, True])
-async def test_nobody_gets_the_reply_of_another(
+async def test_no_recipient_gets_the_reply_of_another(
     autojump_clock, offer, named, fault, deferred_start
 ):
     if fault == "swapped" and not named:

@@ -66,7 +66,7 @@ def test_a_quoted_local_part_may_contain_any_address():
     )
 
 
-def test_a_reply_to_mail_names_nobody_but_those_about_to_be_asked():
+def test_a_reply_to_mail_may_name_only_recipients_about_to_be_sent():
     pairing = recipients()
     reply = SmtpReply(250, ("<ann@shop.test> Ok",))
     pairing.check_names_none(reply, ["Ann@shop.test"])
@@ -76,7 +76,7 @@ def test_a_reply_to_mail_names_nobody_but_those_about_to_be_asked():
 
 @pytest.mark.parametrize("offer", [EHLO_LINES, NO_PIPELINING], ids=["pipelined", "in step"])
 @pytest.mark.parametrize("gap_s", [0.0, 0.001])
-async def test_who_resembles_another_does_not_get_its_reply(autojump_clock, offer, gap_s):
+async def test_a_similar_recipient_does_not_get_the_reply_of_another(autojump_clock, offer, gap_s):
     """A doubled refusal of joann is no word on ann."""
     async with open_fake_network() as network:
         host = MailHost(
@@ -186,7 +186,7 @@ async def test_a_host_that_renames_its_recipients_is_read_right(
                     assert verdict.status == TRUE[verdict.email.partition("@")[0]], verdict
 
 
-async def test_what_is_renamed_is_learned_by_domain(autojump_clock):
+async def test_renamings_are_learned_by_domain(autojump_clock):
     """One pair is asked again; then the host is trusted with batches of others."""
     async with open_fake_network() as network:
         replies = {"@alias.test": UNKNOWN_USER.format("<{local}@canonical.test>")}

@@ -111,7 +111,7 @@ async def test_silent_hosts_of_a_patient_pass_leave_places_to_others(autojump_cl
                 assert verdict.status == "deliverable"
 
 
-async def test_a_host_that_was_quick_is_asked_as_before(autojump_clock):
+async def test_a_host_that_was_quick_keeps_its_deadlines(autojump_clock):
     """Greylisting is no slowness."""
     host = MailHost(greylist_s=60.0, reply_s=0.02)
     async with open_fake_network() as network:

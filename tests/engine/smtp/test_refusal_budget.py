@@ -35,7 +35,7 @@ def test_a_host_without_limits_is_sent_any_number():
 
 
 @pytest.mark.parametrize("sent", range(25))
-def test_what_is_left_never_crosses_a_line_however_it_is_answered(sent):
+def test_the_remaining_budget_is_never_exceeded_whatever_the_replies(sent):
     """Against the definition: every further recipient may be refused."""
 
     def bears(refused: int, more: int) -> bool:
@@ -94,7 +94,7 @@ def refused_at(host: MailHost) -> list[int]:
 
 
 @pytest.mark.parametrize("deferred_start", [False, True], ids=["request", "list"])
-async def test_a_host_of_unknown_software_refuses_no_more_than_it_bears(
+async def test_a_host_of_unknown_software_refuses_no_more_than_its_allowance(
     autojump_clock, deferred_start
 ):
     async with open_fake_network() as network:

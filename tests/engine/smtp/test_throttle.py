@@ -184,6 +184,6 @@ def test_a_host_is_doubtful_while_it_rests():
     assert not HostBackoff().doubtful(0)
 
 
-def test_nobody_rests_at_first():
+def test_a_new_host_is_not_in_back_off():
     assert not HostBackoff().active(-1e9)
     assert not HostBackoff().active(0)

@@ -118,7 +118,7 @@ def test_a_refusal_leaves_the_stage_as_it_was(stage, verb, code):
 
 
 @pytest.mark.parametrize("stage", [Stage.HELLO, Stage.READY, Stage.MAIL])
-def test_421_closes_whatever_was_asked(stage):
+def test_421_closes_the_conversation_after_any_command(stage):
     conversation = at_stage(stage)
     conversation.send(*(COMMANDS[verb] for verb in list(TALK[stage])[:1]))
     conversation.receive(b"421 4.3.2 Shutting down\r\n")
@@ -219,7 +219,7 @@ PAIRS = {  # a command, and those that may stand behind it before it is answered
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(PAIRS, COMMANDS)))
-def test_what_may_stand_behind_what_in_a_group(before, after):
+def test_which_command_may_follow_which_in_a_group(before, after):
     """RFC 2920: EHLO, NOOP and QUIT are always the last of their group."""
     conversation = pipelining() if before != "RCPT" else pipelining((MAIL, b"250 Ok\r\n"))
     conversation.send(COMMANDS[before])
@@ -295,7 +295,7 @@ def test_a_control_character_is_never_written(make, mailbox):
 
 
 @given(st.text(max_size=600))
-def test_whatever_is_asked_about_at_most_one_line_is_written(mailbox):
+def test_any_recipient_is_written_as_at_most_one_line(mailbox):
     conversation = at_stage(Stage.MAIL)
     try:
         octets = conversation.send(wire.rcpt(mailbox))
@@ -377,7 +377,7 @@ def test_any_octets_leave_a_conversation_sound(pieces):
         (("STARTTLS REQUIRED",), Offer(starttls=True)),
     ],
 )
-def test_what_an_ehlo_answer_offers(lines, offer):
+def test_the_extensions_of_an_ehlo_reply_are_read(lines, offer):
     assert read_offer(SmtpReply(250, ("mx.shop.test", *lines))) == offer
 
 
@@ -401,7 +401,7 @@ def test_any_ehlo_answer_can_be_read(lines):
 # -- out of turn -----------------------------------------------------------------------------
 
 
-def test_a_reply_nobody_asked_for_is_their_mistake():
+def test_an_unsolicited_reply_is_a_remote_protocol_error():
     conversation = at_stage(Stage.READY)
     conversation.receive(b"250 Ok\r\n")
     with pytest.raises(RemoteProtocolError):

@@ -150,7 +150,7 @@ def test_a_reply_as_it_comes(octets, reply):
         b"250-One\r\n\r\n",
     ],
 )
-def test_what_is_no_reply_is_their_mistake(octets):
+def test_an_invalid_reply_is_a_remote_protocol_error(octets):
     with pytest.raises(RemoteProtocolError):
         read_all(octets)
 

@@ -138,7 +138,7 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
         assert seen == {None: 500}
 
 
-async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
+async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_clock):
     """Admitting one costs about as much as admitting ten, so one alone is admitted only when needed."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", reply_s=0.01))
@@ -189,7 +189,7 @@ async def test_a_dead_host_does_not_hold_up_the_end_of_a_list(
         assert sum(seen[unknown] for unknown in (FAILED, TIMED_OUT)) == 400
 
 
-async def test_a_host_that_comes_back_while_others_are_asked_is_waited_for(
+async def test_a_host_that_recovers_while_others_are_probed_is_waited_for(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_fake_network() as network:

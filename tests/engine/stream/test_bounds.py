@@ -51,7 +51,7 @@ async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, deferred
             assert_whole(engine)
 
 
-async def test_what_nobody_reads_is_not_made(autojump_clock):
+async def test_answers_are_not_made_beyond_what_is_read(autojump_clock):
     """Answers that need no network wait for their reader; the texts wait with them."""
     texts = endless("not an address {}")
     async with (
@@ -155,7 +155,7 @@ class Unreadable(Exception):
     """An error of the caller's own iterator."""
 
 
-async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
+async def test_an_exception_of_the_texts_is_raised_unchanged(autojump_clock):
     """In no exception group, so that the caller can catch its class; the engine is whole."""
 
     def texts() -> Iterator[str]:

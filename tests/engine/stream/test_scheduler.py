@@ -28,7 +28,7 @@ async def test_answers_come_as_they_are_found(autojump_clock):
         assert [answer.position for answer in answers] == [2, 1, 0]
 
 
-async def test_what_needs_no_network_comes_first(autojump_clock):
+async def test_answers_that_need_no_network_come_first(autojump_clock):
     """It is ready before any time has passed."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
@@ -77,7 +77,7 @@ async def test_the_stream_stays_ended(autojump_clock):
             assert [answer async for answer in answers] == []
 
 
-async def test_duplicates_are_asked_once_and_answered_each(autojump_clock):
+async def test_duplicates_are_probed_once_and_answered_each(autojump_clock):
     """Case matters in the local part, not in the domain."""
     async with open_fake_network() as network:
         host = MailHost(mailboxes=frozenset({"ann"}))

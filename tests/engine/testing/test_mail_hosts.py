@@ -361,7 +361,7 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
         assert codes([await client.reply(), await client.reply(100)]) == "250 silent"
 
 
-async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(autojump_clock):
+async def test_replies_are_doubled_dropped_and_swapped_as_scripted(autojump_clock):
     async def pipelined(**faults: Any) -> str:
         host = MailHost(faults={key.replace("_", " "): t for key, t in faults.items()})
         async with open_fake_network() as network:
@@ -459,7 +459,7 @@ async def test_smtputf8_is_wanted_for_international_names(autojump_clock):
     assert codes(await talk(new_host("no smtputf8"), HELLO, MAIL + " SMTPUTF8")) == "220 250 555"
 
 
-async def test_an_idle_client_is_told_and_hung_up_on(autojump_clock):
+async def test_an_idle_client_gets_421_and_is_disconnected(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(idle_s=30)
         client = await meet(network, host)
@@ -479,7 +479,7 @@ async def test_an_idle_client_is_told_and_hung_up_on(autojump_clock):
         ("MAIL FROM:<>", "within a transaction"),
     ],
 )
-async def test_what_a_dispatcher_must_never_do_is_kept(autojump_clock, line, mistake):
+async def test_violations_by_a_dispatcher_are_logged(autojump_clock, line, mistake):
     host = MailHost()
     await talk(host, HELLO, MAIL, line)
     assert mistake in host.record.mistakes[0]

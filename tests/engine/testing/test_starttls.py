@@ -62,7 +62,9 @@ async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
         ("starttls offered", "STARTTLS where it is not demanded"),
     ],
 )
-async def test_starttls_unasked_is_the_clients_mistake(autojump_clock, profile, mistake):
+async def test_starttls_that_is_not_offered_is_an_error_of_the_client(
+    autojump_clock, profile, mistake
+):
     async with open_fake_network() as network:
         host = new_host(profile)
         client = await meet(network, host)

@@ -108,7 +108,7 @@ def test_a_mood_can_be_for_one_type_alone(zone):
     assert resolve(zone, "mx1.shop.test", "AAAA").rcode() == dns.rcode.SERVFAIL
 
 
-def test_an_answer_to_another_question_can_be_told_apart(zone):
+def test_an_answer_to_another_question_is_recognized(zone):
     zone.mode("shop.test", ZoneMode.WRONG_QUESTION)
     question = dns.message.make_query("shop.test", "MX", id=0)
     answer = zone.answer(question.to_wire())
@@ -119,7 +119,7 @@ def test_an_answer_to_another_question_can_be_told_apart(zone):
 @pytest.mark.parametrize(
     "mode", [ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE]
 )
-def test_what_no_message_can_say_is_a_behaviour(zone, mode):
+def test_faults_that_no_message_can_express_are_behaviours(zone, mode):
     zone.mode("shop.test", mode)
     assert zone.answer(dns.message.make_query("shop.test", "MX").to_wire()) is mode
 

@@ -107,7 +107,7 @@ async def fill(path: Path, clock: Clock) -> None:
             account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None
         )
         for seconds in (0, 30, 45):
-            clock.pass_(seconds)
+            clock.advance(seconds)
             await use(store, caller, clock(), 11, latency_ms=seconds)
             await use(store, other, clock(), 3, billable=False, status=None)
         await store.revoke_key(account_id, revoked.key.id)
@@ -179,10 +179,10 @@ async def results_of_writes(store: Store, clock: Clock) -> list[Any]:
         await store.begin_idempotent(account_id, "done", "body", keep_s=60, lease_s=60),
         type(await refusal_of(store, account_id)),
     ]
-    clock.pass_(1)
+    clock.advance(1)
     claims = [*await claimed(store, limit=20), *await claimed(store, "deliver", limit=20)]
     results += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
-    clock.pass_(3600)
+    clock.advance(3600)
     results += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
     for kind in MESSAGES_KEPT_MAX:
         messages = await store.claim_messages(kind, limit=9, lease_s=60)

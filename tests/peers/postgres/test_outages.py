@@ -134,7 +134,7 @@ async def test_stopped_and_started_under_load_nothing_is_lost_or_counted_twice(
     for index, caller in enumerate(callers):
         ledger = await store.ledger(caller)
         assert ledger.month_billable == settled[index]
-    clock.pass_(60)
+    clock.advance(60)
     for index, caller in enumerate(callers):
         ledger = await store.ledger(caller)
         assert (ledger.month_units, ledger.reserved) == (settled[index], 0)

@@ -89,7 +89,7 @@ async def test_killed_at_any_moment_nothing_acknowledged_is_lost_or_counted_twic
     ledger = await store.ledger(caller)
     assert ledger.month_billable == ledger.month_units - ledger.reserved
     assert ledger.month_billable == 3 * query(url, "SELECT count(*) / 3 FROM usage")[0][0]
-    clock.pass_(60)
+    clock.advance(60)
     assert (await store.ledger(caller)).reserved == 0
 
 

@@ -15,7 +15,7 @@ async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
 ):
     caller = await make_caller(store)
     await use(store, caller, NOON, 3)
-    clock.pass_(days=91)
+    clock.advance(days=91)
     await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
     tables = query(url, f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA}'")
     assert ("usage_20250314",) not in tables
@@ -40,7 +40,7 @@ async def test_a_long_window_is_read_as_far_as_the_check_looks(store: Store, clo
         await store.reserve(caller, 2, granted, lease_s=60)
     instants = []
     for _ in range(250):
-        clock.pass_(0.1)
+        clock.advance(0.1)
         await store.reserve(caller, 1, granted, lease_s=60)
         instants.append(clock())
     windows: list[Any] = []
@@ -51,7 +51,7 @@ async def test_a_long_window_is_read_as_far_as_the_check_looks(store: Store, clo
 
     assert await store.reserve(caller, 1, observe, lease_s=60) == "no"
     assert windows == [(256, [(NOON, 6), *((at, 1) for at in instants)])]
-    clock.pass_(47)
+    clock.advance(47)
     assert await store.reserve(caller, 1, observe, lease_s=60) == "no"
     later = [(at, 1) for at in instants if at > clock() - timedelta(seconds=60)]
     assert windows[1] == (len(later), later)

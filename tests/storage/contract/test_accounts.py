@@ -62,7 +62,7 @@ async def test_an_ended_session_is_remembered_until_its_cookie_ends(store: Store
     await store.apply_retention(RETENTION)
     assert await store.has_session_ended("s")
     assert not await store.has_session_ended("other")
-    clock.pass_(12 * 3600)
+    clock.advance(12 * 3600)
     await store.apply_retention(RETENTION)
     assert not await store.has_session_ended("s")
 
@@ -262,7 +262,7 @@ async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Cl
         await store.revoke_key(account_id, key.id)
 
     await make()
-    clock.pass_(10)
+    clock.advance(10)
     await make()  # with the first of all, which make_caller() made, it is the third
     for _ in range(2):
         with pytest.raises(KeyCreationTooFast) as early:
@@ -270,10 +270,10 @@ async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Cl
         assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
     await make("provisioning")
     await make(keys_per_minute_max=None)
-    clock.pass_(49.999_999)
+    clock.advance(49.999_999)
     with pytest.raises(KeyCreationTooFast):
         await make()
-    clock.pass_(20)
+    clock.advance(20)
     await make()
 
 
@@ -292,7 +292,7 @@ async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
         return "no"
 
     await use(store, one, clock(), 3)
-    clock.pass_(10)
+    clock.advance(10)
     await store.revoke_key(account_id, one.key.id)
     two = await another_key(store, account_id, "second")
     await store.create_key(account_id, "provisioning", None, sha256="p", prefix="", keys_max=None)
@@ -304,10 +304,10 @@ async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
     assert seen.pop() == (2, 2, 5, ((NOON, 3), (later, 2)))
     shown = await store.ledger(two)
     assert (shown.keys, tuple(shown.account_window)) == (2, ((NOON, 3), (later, 2)))
-    clock.pass_(50)
+    clock.advance(50)
     await store.reserve(two, 1, observe, lease_s=60)
     assert seen.pop() == (2, 2, 2, ((later, 2),))
-    clock.pass_(10)
+    clock.advance(10)
     await store.reserve(two, 1, observe, lease_s=60)
     assert seen.pop() == (1, 0, 0, ())
 
@@ -341,11 +341,11 @@ async def test_revoked_keys_go_when_they_are_past_retention(store: Store, clock:
     for one in (unused, with_job):
         await store.revoke_key(account_id, one.key.id)
     await another_key(store, account_id, "last")
-    clock.pass_(6 * 86_400)
+    clock.advance(6 * 86_400)
     await store.apply_retention(RETENTION)
     with pytest.raises(ValueError, match="kept already"):
         await another_key(store, account_id, "unused")
-    clock.pass_(10 * 86_400)
+    clock.advance(10 * 86_400)
     await store.apply_retention(RETENTION)
     assert await store.caller("hash")
     again = await another_key(store, account_id, "unused")

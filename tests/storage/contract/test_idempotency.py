@@ -74,10 +74,10 @@ async def test_idempotency_keys_are_an_accounts_own(store: Store):
 async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Store, clock: Clock):
     caller = await make_caller(store)
     await begin(store, caller.account.id)
-    clock.pass_(59.999_999)
+    clock.advance(59.999_999)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id, body="another")
@@ -86,10 +86,10 @@ async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Sto
 async def test_an_answer_is_forgotten_after_a_day(store: Store, clock: Clock):
     caller = await make_caller(store)
     await store.finish_idempotent(await begin(store, caller.account.id), ANSWER)
-    clock.pass_(86_399.999_999)
+    clock.advance(86_399.999_999)
     await store.apply_retention(RETENTION)
     assert await begin(store, caller.account.id) == ANSWER
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
 
 
@@ -190,7 +190,7 @@ async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
     """Its lease has ended, and the repeat has begun: only one of the two may count."""
     caller = await make_caller(store)
     late = await begin(store, caller.account.id)
-    clock.pass_(61)
+    clock.advance(61)
     idempotency = await begin(store, caller.account.id)
     before = await done_by(store, caller)
     with pytest.raises(IdempotencyInProgress):
@@ -227,7 +227,7 @@ async def test_one_who_comes_late_takes_nothing_from_others(store: Store, clock:
     """They are written together, in one transaction of the store."""
     caller = await make_caller(store)
     late = await begin(store, caller.account.id)
-    clock.pass_(61)
+    clock.advance(61)
     await begin(store, caller.account.id)
     refused = 0
 

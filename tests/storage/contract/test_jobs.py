@@ -129,7 +129,7 @@ async def test_a_pending_job_is_reserved_for_however_long(store: Store, clock: C
     caller = await make_caller(store)
     await promise(store, caller, order())
     await claimed(store)
-    clock.pass_(days=3_650)
+    clock.advance(days=3_650)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)  # gives ended ones back
     await store.settle(reservation, [])
     await store.apply_retention(RETENTION)
@@ -167,7 +167,7 @@ async def test_a_claims_account_is_as_it_is_now_and_its_key_may_be_revoked(
 ):
     caller = await make_caller(store)
     await promise(store, caller, order())
-    clock.pass_(1)
+    clock.advance(1)
     await store.revoke_key(None, caller.key.id)
     account = await store.change_account(caller.account.id, tier="scale", hard_cap_micros=5)
     [claim] = await claimed(store)
@@ -193,7 +193,7 @@ async def test_an_ended_job_is_nobodys(store: Store, clock: Clock):
     await store.job_attempted(two, attempt(), state="failed", due_at=None)
     [three] = await claimed(store)
     await abandon(store, three)
-    clock.pass_(days=3)
+    clock.advance(days=3)
     assert await claimed(store, "verify") == await claimed(store, "deliver") == []
 
 
@@ -218,9 +218,9 @@ async def test_those_due_longest_are_claimed_first_and_of_one_instant_the_first_
     for claim in await claimed(store, "deliver"):
         due_at = NOON + timedelta(seconds=due_s[claim.job.id])
         await store.job_attempted(claim, attempt(), state="delivering", due_at=due_at)
-    clock.pass_(20)
+    clock.advance(20)
     assert ids(await claimed(store, "deliver", limit=2)) == ["e", "a"]
-    clock.pass_(10)
+    clock.advance(10)
     assert ids(await claimed(store, "deliver")) == ["d", "c", "b"]
 
 
@@ -228,11 +228,11 @@ async def test_a_job_whose_claim_has_ended_stands_where_it_stood(store: Store, c
     caller = await make_caller(store)
     await promise(store, caller, order("1"))
     await claimed(store)
-    clock.pass_(1)
+    clock.advance(1)
     other = await make_caller(store, sha256="other")
     await promise(store, other, order("2"))
     await promise(store, caller, order("3"))
-    clock.pass_(LEASE_S - 1)
+    clock.advance(LEASE_S - 1)
     assert ids(await claimed(store)) == ["1", "2", "3"]
 
 
@@ -278,7 +278,7 @@ async def test_accounts_come_in_turn_however_long_one_waits(store: Store, clock:
     many = await make_caller(store)
     for number in range(12):
         await delivering(store, many, order(f"many {number}", host=f"{number % 6}.test"))
-    clock.pass_(5)
+    clock.advance(5)
     for number in range(2):
         other = await make_caller(store, sha256=f"other {number}")
         await delivering(store, other, order(f"few {number}"))
@@ -300,7 +300,7 @@ async def test_a_receiver_whose_last_ten_tries_failed_gets_one_at_a_time(
         await store.job_attempted(claim, attempt(), state="delivering", due_at=clock())
         if number == FAILING_AFTER - 2:
             assert len(await claimed(store, "deliver", each_max=4)) == 5
-            clock.pass_(LEASE_S)
+            clock.advance(LEASE_S)
     claims = {claim.job.host: claim for claim in await claimed(store, "deliver", each_max=4)}
     assert len(claims) == len(await claimed(store, "deliver", each_max=5)) + 2 == 2
     good = claims["hooks.test"]
@@ -315,10 +315,10 @@ async def test_a_receiver_is_forgotten_a_day_after_its_last_try(store: Store, cl
     for _ in range(FAILING_AFTER):
         (claim, *_) = await claimed(store, "deliver", limit=1, each_max=4)
         await store.job_attempted(claim, attempt(), state="delivering", due_at=clock())
-    clock.pass_(RECEIVERS_KEPT.total_seconds() - 0.000_001)
+    clock.advance(RECEIVERS_KEPT.total_seconds() - 0.000_001)
     await store.apply_retention(RETENTION)
     assert len(await claimed(store, "deliver", each_max=4)) == 1
-    clock.pass_(LEASE_S)
+    clock.advance(LEASE_S)
     await store.apply_retention(RETENTION)
     assert len(await claimed(store, "deliver", each_max=4)) == 4
 
@@ -363,10 +363,10 @@ async def test_who_is_over_it_keeps_nobody_else_waiting(store: Store, clock: Clo
     slow = [order(f"slow {number}", host="slow.test") for number in range(20)]
     caller = await make_caller(store)
     await delivering(store, caller, *slow)
-    clock.pass_(1)
+    clock.advance(1)
     await delivering(store, caller, order("quick", host="quick.test"))
     assert ids(await claimed(store, "deliver", each_max=2)) == ["slow 0", "slow 1", "quick"]
-    clock.pass_(1)
+    clock.advance(1)
     await delivering(store, caller, order("next", host="next.test"))
     assert ids(await claimed(store, "deliver", each_max=2)) == ["next"]
 
@@ -376,7 +376,7 @@ async def test_who_is_not_over_it_is_claimed_in_turn_with_the_others(store: Stor
     for number in range(6):
         host = "even.test" if number % 2 == 0 else "odd.test"
         await delivering(store, caller, order(f"{number}", host=host))
-        clock.pass_(1)
+        clock.advance(1)
     assert ids(await claimed(store, "deliver", limit=3, each_max=3)) == ["0", "1", "2"]
     assert ids(await claimed(store, "deliver", limit=9, each_max=2)) == ["3"]
 
@@ -389,9 +389,9 @@ async def test_an_outcome_and_the_end_of_a_lease_make_room(store: Store, clock: 
     [claim] = await claimed(store, each_max=1)
     await abandon(store, claim)
     assert ids(await claimed(store, each_max=1)) == ["2"]
-    clock.pass_(LEASE_S - 0.000_001)
+    clock.advance(LEASE_S - 0.000_001)
     assert await claimed(store, each_max=1) == []
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert ids(await claimed(store, each_max=1)) == ["2"]
     assert await claimed(store, each_max=1) == []
 
@@ -406,9 +406,9 @@ async def test_a_killed_claimants_job_is_claimed_again_when_its_lease_ends(
     for _ in range(3):
         [claim] = await store.claim_jobs("verify", limit=5, each_max=5, lease_s=lease_s)
         fences.append(claim.fence)
-        clock.pass_(lease_s - 0.000_001)
+        clock.advance(lease_s - 0.000_001)
         assert await claimed(store) == []
-        clock.pass_(0.000_001)
+        clock.advance(0.000_001)
     assert fences == [1, 2, 3]
 
 
@@ -452,10 +452,10 @@ async def test_a_claim_is_extended_from_now_while_it_lasts(store: Store, clock: 
     caller = await make_caller(store)
     await promise(store, caller, order())
     [claim] = await claimed(store)
-    clock.pass_(20)
+    clock.advance(20)
     assert await extend(store, claim)
-    clock.pass_(LEASE_S - 0.000_001)
+    clock.advance(LEASE_S - 0.000_001)
     assert await claimed(store) == []
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert not await extend(store, claim)
     assert ids(await claimed(store)) == ["1"]

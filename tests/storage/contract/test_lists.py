@@ -139,9 +139,9 @@ async def test_lists_are_sent_at_a_rate_even_if_none_is_kept(store: Store, clock
         with pytest.raises(ListRateExceeded) as early:
             await store.create_list(caller, order("4"), at_rate)
         assert early.value.reset_at == clock() + timedelta(seconds=20)
-    clock.pass_(20)
+    clock.advance(20)
     await store.create_list(caller, order("4"), at_rate)
-    clock.pass_(-1000)  # a clock that was ahead is forgotten
+    clock.advance(-1000)  # a clock that was ahead is forgotten
     await store.create_list(caller, order("5"), at_rate)
 
 
@@ -234,7 +234,7 @@ async def test_chunks_are_claimed_in_order_by_one_worker_each(store: Store, cloc
     assert first.list == await store.stored_list("list-1")
     assert places(await claimed(store)) == [1, 2]
     assert await claimed(store) == []
-    clock.pass_(LEASE_S + 1)
+    clock.advance(LEASE_S + 1)
     again = await claimed(store)
     assert places(again) == [0, 1, 2]
     assert [claim.fence for claim in again] == [2, 2, 2]
@@ -284,7 +284,7 @@ async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
     done = await store.change_list("list-1", "done", before=["running"])
     assert done is not None
     assert done.ended_at == clock()
-    clock.pass_(LEASE_S + 1)
+    clock.advance(LEASE_S + 1)
     assert await claimed(store) == []
 
 
@@ -302,7 +302,7 @@ async def test_a_later_claim_takes_the_chunk_and_nothing_counts_twice(
     await running(store, caller, 2)
     [slow] = await claimed(store)
     await answer(store, slow, "deliverable", ends=False)
-    clock.pass_(LEASE_S + 1)
+    clock.advance(LEASE_S + 1)
     assert not await store.extend_chunk(slow, lease_s=LEASE_S)
     [next_one] = await claimed(store)
     assert next_one.chunk.results == '["deliverable"]\n'
@@ -339,7 +339,7 @@ async def test_a_claim_whose_lease_has_ended_counts_if_no_other_followed(
     caller = await make_caller(store)
     await running(store, caller, 1)
     [claim] = await claimed(store)
-    clock.pass_(LEASE_S + 1)
+    clock.advance(LEASE_S + 1)
     await answer(store, claim, "deliverable")
     assert (await store.ledger(caller)).month_units == 1
     assert places(await claimed(store)) == [LAST_PLACE]
@@ -366,9 +366,9 @@ async def test_a_released_chunk_is_due_later(store: Store, clock: Clock) -> None
     assert await store.extend_chunk(claim, lease_s=2 * LEASE_S)
     assert await store.release_chunk(claim, clock() + timedelta(seconds=40))
     assert not await store.extend_chunk(claim, lease_s=LEASE_S)
-    clock.pass_(39)
+    clock.advance(39)
     assert await claimed(store) == []
-    clock.pass_(1)
+    clock.advance(1)
     assert places(await claimed(store)) == [0]
 
 
@@ -386,7 +386,7 @@ async def test_a_paused_list_is_not_claimed_and_goes_on(store: Store, clock: Clo
     assert resumed is not None
     assert (resumed.cause, resumed.answered) == (None, 1)
     assert places(await claimed(store)) == [1]
-    clock.pass_(LEASE_S + 1)
+    clock.advance(LEASE_S + 1)
     assert places(await claimed(store)) == [0, 1]
 
 
@@ -411,7 +411,7 @@ async def test_an_ended_list_is_kept_as_long_as_usage_is(
     await running(store, caller, *[1] * 30)
     await running(store, caller, 1, id="goes on")
     await store.change_list("list-1", "cancelled", before=["running"])
-    clock.pass_(age_days * 86_400)
+    clock.advance(age_days * 86_400)
     await store.apply_retention(RETENTION)
     assert (await store.stored_list("list-1") is not None) == there
     assert await store.stored_list("goes on") is not None
@@ -421,10 +421,10 @@ async def test_an_upload_that_died_is_deleted(store: Store, clock: Clock) -> Non
     caller = await make_caller(store)
     await store.create_list(caller, order(), replace(BOUNDS, active_max=1))
     await store.add_chunks("list-1", chunks(*[1] * 30), octets_max=OCTETS_MAX)
-    clock.pass_(LOADING_MAX.total_seconds() - 1)
+    clock.advance(LOADING_MAX.total_seconds() - 1)
     await store.apply_retention(RETENTION)
     assert await store.stored_list("list-1") is not None
-    clock.pass_(2)
+    clock.advance(2)
     await store.apply_retention(RETENTION)
     assert await store.stored_list("list-1") is None
     assert await store.create_list(caller, order("2"), replace(BOUNDS, active_max=1))
@@ -432,12 +432,12 @@ async def test_an_upload_that_died_is_deleted(store: Store, clock: Clock) -> Non
 
 async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
-    clock.pass_(400 * 86_400)
+    clock.advance(400 * 86_400)
     await running(store, caller, 1, 1)
     await claimed(store, limit=1)
-    clock.pass_(-400 * 86_400)
+    clock.advance(-400 * 86_400)
     await store.apply_retention(RETENTION)
-    clock.pass_(31 * 3_600)
+    clock.advance(31 * 3_600)
     assert places(await claimed(store)) == [0, 1]
 
 
@@ -464,7 +464,7 @@ async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) 
     assert found is not None
     assert (found.rechecks, found.recheck_at) == (1, due_at)
     assert await claimed(store) == []
-    clock.pass_(301)
+    clock.advance(301)
     [again] = await claimed(store)
     assert again.chunk.place == 0
     better = ChunkPart(

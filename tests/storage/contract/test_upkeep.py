@@ -38,22 +38,22 @@ async def test_what_a_clock_granted_that_was_ahead_counts_as_granted_now(
 ):
     """It locked a key out for as long as it was ahead."""
     caller = await make_caller(store)
-    clock.pass_(3600)
+    clock.advance(3600)
     await use(store, caller, clock(), 3)
-    clock.pass_(1)
+    clock.advance(1)
     await use(store, caller, clock(), 1)
-    clock.pass_(-3591)
+    clock.advance(-3591)
     assert tuple((await store.ledger(caller)).window) == ((clock(), 4),)
     assert await store.reserve(caller, 7, at_most(10, 7), lease_s=60) == "too many"
     back = clock()
-    clock.pass_(30)
+    clock.advance(30)
     assert tuple((await store.ledger(caller)).window) == ((back, 4),)
     assert isinstance(await store.reserve(caller, 5, at_most(10, 5), lease_s=60), Reservation)
-    clock.pass_(29.999_999)
+    clock.advance(29.999_999)
     assert (await store.ledger(caller)).window_units == 9
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     assert (await store.ledger(caller)).window_units == 5
-    clock.pass_(60)
+    clock.advance(60)
     assert (await store.ledger(caller)).window_units == 0
 
 
@@ -62,25 +62,25 @@ async def test_leases_and_waits_of_a_clock_that_was_ahead_are_brought_back(
 ):
     """They held quota and jobs for as long as it was ahead."""
     caller = await make_caller(store)
-    clock.pass_(days=3)
+    clock.advance(days=3)
     await store.reserve(caller, 5, granted, lease_s=20)
     await promise(store, caller, order("1"), order("2"))
     (claim, _) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
     await store.job_verified(claim, row(NOON), b"{}")
     await store.lease_connections("gone", {"192.0.2.1": LeaseRequest(0, 1)}, limit=1, lease_s=12)
     await store.enqueue_message("alert", caller.account.id, "a", b"", due_at=clock())
-    clock.pass_(days=-3)
+    clock.advance(days=-3)
     assert (await store.ledger(caller)).reserved == 6
     await store.apply_retention(RETENTION)
     (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
     assert claim.job.id == "1"
-    clock.pass_(LEASES_MAX.total_seconds())
+    clock.advance(LEASES_MAX.total_seconds())
     assert (await store.ledger(caller)).reserved == 1  # the job's
     (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
     assert claim.job.id == "2"
     asked = {"192.0.2.1": LeaseRequest(0, 1)}
     assert await store.lease_connections("new", asked, limit=1, lease_s=12) == {"192.0.2.1": 1}
-    clock.pass_(WAITS_MAX.total_seconds())
+    clock.advance(WAITS_MAX.total_seconds())
     assert len(await store.claim_messages("alert", limit=1, lease_s=60)) == 1
 
 
@@ -90,17 +90,17 @@ async def test_keys_that_a_clock_used_and_revoked_that_was_ahead_are_forgotten_a
     """They weighed on all keys of their account for as long as it was ahead."""
     caller = await make_caller(store)
     other = await another_key(store, caller.account.id, "other")
-    clock.pass_(days=365)
+    clock.advance(days=365)
     await use(store, caller, clock(), 4)
-    clock.pass_(1)
+    clock.advance(1)
     await use(store, caller, clock(), 1)
     assert await store.revoke_key(None, caller.key.id)
-    clock.pass_(days=-365)
+    clock.advance(days=-365)
     await use(store, other, clock(), 2)
     await store.apply_retention(RETENTION)
     ledger = await store.ledger(other)
     assert (ledger.keys, tuple(ledger.account_window)) == (2, ((clock(), 7),))
-    clock.pass_(WINDOW.total_seconds())
+    clock.advance(WINDOW.total_seconds())
     ledger = await store.ledger(other)
     assert (ledger.keys, tuple(ledger.account_window)) == (1, ())
 
@@ -110,10 +110,10 @@ async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency
 ):
     """A repeat met 409 for as long as the clock was ahead."""
     account_id = (await make_caller(store)).account.id
-    clock.pass_(3600)
+    clock.advance(3600)
     died, kept = await begin(store, account_id, "died"), await begin(store, account_id, "kept")
     await store.finish_idempotent(kept, ANSWER)
-    clock.pass_(-3600)
+    clock.advance(-3600)
     again = await begin(store, account_id, "died")
     assert isinstance(again, IdempotencyRecord)
     await store.finish_idempotent(died, ANSWER)  # too late: the other one runs
@@ -121,7 +121,7 @@ async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency
         await begin(store, account_id, "died")
     await store.apply_retention(RETENTION)
     assert await begin(store, account_id, "kept") == ANSWER
-    clock.pass_(days=1)
+    clock.advance(days=1)
     assert isinstance(await begin(store, account_id, "kept"), IdempotencyRecord)
 
 
@@ -138,7 +138,7 @@ async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
     assert (await store.ledger(caller)).reserved == 5
     (job,) = await store.jobs(limit=9)
     assert job.due_at == tomorrow
-    clock.pass_(180)
+    clock.advance(180)
     assert (await store.ledger(caller)).reserved == 0
 
 
@@ -159,7 +159,7 @@ async def test_tidying_drops_rows_by_tier_and_never_a_count(
     await store.apply_retention(RETENTION)
     assert len(await store.usage(caller.account.id, limit=10)) == 4
     ledger = await store.ledger(caller)
-    clock.pass_(1)
+    clock.advance(1)
     await store.apply_retention(RETENTION)
     assert await store.usage(caller.account.id, limit=10) == []
     after = await store.ledger(caller)
@@ -174,7 +174,7 @@ async def test_tidying_keeps_what_is_under_way(store: Store, clock: Clock):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 3, granted, lease_s=60)
     await begin(store, caller.account.id)
-    clock.pass_(30)
+    clock.advance(30)
     before = await store.ledger(caller)
     await store.apply_retention(RETENTION)
     assert await store.ledger(caller) == before
@@ -188,7 +188,7 @@ async def test_tidying_takes_all_however_much_there_is(store: Store, clock: Cloc
     caller = await make_caller(store)
     for _ in range(5):
         await use(store, caller, NOON, 500)
-    clock.pass_(days=100)
+    clock.advance(days=100)
     await store.apply_retention(RETENTION)
     assert await store.usage(caller.account.id, limit=10) == []
     assert (await store.days(caller.account.id, date.min, date.max))[0].calls == 2500

@@ -109,7 +109,7 @@ async def test_settling_twice_counts_once(store: Store, clock: Clock):
     reservation = await store.reserve(caller, 2, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)] * 2)
     await store.settle(reservation, [row(NOON)] * 2)
-    clock.pass_(days=1)
+    clock.advance(days=1)
     await store.apply_retention(RETENTION)
     await store.settle(reservation, [row(NOON)] * 2)
     ledger = await store.ledger(caller)
@@ -184,9 +184,9 @@ async def test_parallel_spendings_never_pass_the_edge(store: Store):
 async def test_a_lease_that_ends_gives_quota_back_and_not_the_rate(store: Store, clock: Clock):
     caller = await make_caller(store)
     await store.reserve(caller, 5, granted, lease_s=30)
-    clock.pass_(29.999_999)
+    clock.advance(29.999_999)
     assert (await store.ledger(caller)).reserved == 5
-    clock.pass_(0.000_001)
+    clock.advance(0.000_001)
     ledger = await store.ledger(caller)
     assert (ledger.month_units, ledger.reserved, ledger.window_units) == (0, 0, 5)
 
@@ -196,7 +196,7 @@ async def test_what_was_used_after_the_lease_had_ended_still_counts_once(
 ):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
-    clock.pass_(31)
+    clock.advance(31)
     await store.reserve(caller, 1, granted, lease_s=30)  # gives the ended lease back
     await store.apply_retention(RETENTION)
     for _ in range(2):
@@ -208,11 +208,11 @@ async def test_what_was_used_after_the_lease_had_ended_still_counts_once(
 async def test_a_lease_is_extended_while_it_lasts_and_not_after(store: Store, clock: Clock):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
-    clock.pass_(20)
+    clock.advance(20)
     await store.extend(reservation, lease_s=30)
-    clock.pass_(29)
+    clock.advance(29)
     assert (await store.ledger(caller)).reserved == 5
-    clock.pass_(1)
+    clock.advance(1)
     await store.extend(reservation, lease_s=30)
     assert (await store.ledger(caller)).reserved == 0
 
@@ -242,7 +242,7 @@ async def test_each_part_counts_once_in_whatever_order_they_come(store: Store, c
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
     for part in (2, 0, 2, 1, 0, 1):
         await store.settle(reservation, [row(NOON)], part=part, ends=part == 2)
-    clock.pass_(60)
+    clock.advance(60)
     await store.settle(reservation, [row(NOON)] * 2, part=3, ends=False)
     ledger = await store.ledger(caller)
     assert (ledger.reserved, ledger.month_units, ledger.month_billable) == (0, 5, 5)
@@ -253,7 +253,7 @@ async def test_a_reservation_in_parts_ends_with_its_lease(store: Store, clock: C
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
     await store.settle(reservation, [row(NOON)], ends=False)
-    clock.pass_(30)
+    clock.advance(30)
     await store.apply_retention({})
     assert (await store.ledger(caller)).month_units == 1
 
@@ -277,7 +277,7 @@ async def test_a_unit_weighs_for_sixty_seconds(
 ):
     caller = await make_caller(store)
     await use(store, caller, NOON, 3)
-    clock.pass_(seconds)
+    clock.advance(seconds)
     ledger = await store.ledger(caller)
     assert ledger.window_units == weighs
     assert tuple(ledger.window) == (((NOON, 3),) if weighs else ())
@@ -287,7 +287,7 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
     caller = await make_caller(store)
     for _ in range(4):
         await store.reserve(caller, 2, granted, lease_s=1)
-        clock.pass_(20)
+        clock.advance(20)
     expected = ((NOON + timedelta(seconds=40), 2), (NOON + timedelta(seconds=60), 2))
     assert tuple((await store.ledger(caller)).window) == expected
     await store.apply_retention(RETENTION)
@@ -297,7 +297,7 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
 async def test_a_clock_set_back_keeps_the_windows_sum_and_its_order(store: Store, clock: Clock):
     caller = await make_caller(store)
     for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (50, 32)]:
-        clock.pass_(seconds)
+        clock.advance(seconds)
         await store.reserve(caller, units, granted, lease_s=600)
         ledger = await store.ledger(caller)
         assert ledger.window_units == sum(units for _, units in ledger.window)
@@ -311,7 +311,7 @@ async def test_as_much_of_a_window_is_read_while_weighing_as_is_looked_at(
     caller = await make_caller(store)
     for _ in range(5):
         await store.reserve(caller, 3, granted, lease_s=60)
-        clock.pass_(1)
+        clock.advance(1)
     seen: list[Any] = []
 
     def weigh(ledger: Ledger) -> str:

@@ -158,7 +158,7 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         assert_all_is_there(db, said)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         await assert_all_is_counted(store, caller, path)
-        clock.pass_(KILLS * LEASE_S)
+        clock.advance(KILLS * LEASE_S)
         await work_off(store)
         await assert_all_is_counted(store, caller, path)
         assert (await store.ledger(caller)).reserved == 0

@@ -60,7 +60,7 @@ async def test_the_clock_is_read_after_the_lock_is_held(store: Store, path: Path
 
         async def release() -> None:
             await trio.testing.wait_all_tasks_blocked()
-            clock.pass_(5)
+            clock.advance(5)
             report(process)
 
         async with trio.open_nursery() as nursery:
@@ -100,7 +100,7 @@ async def test_killed_at_any_moment_nothing_acknowledged_is_lost_or_counted_twic
         assert ledger.month_billable == ledger.period_billable == 3 * len(rows)
         assert ledger.month_units - ledger.reserved == 3 * len(rows)
         assert ledger.reserved <= KILLS * 12 * 5
-        clock.pass_(60)
+        clock.advance(60)
         assert (await store.ledger(caller)).reserved == 0
 
 
@@ -440,14 +440,14 @@ async def test_settlements_of_a_clock_that_was_ahead_keep_no_later_ones(
     """Tidying ended at the first thousand of them, for as long as the clock had been ahead."""
     monkeypatch.setattr(retention, "TIDIED_MAX", 2)
     caller = await make_caller(store)
-    clock.pass_(days=365)
+    clock.advance(days=365)
     for _ in range(3):
         await use(store, caller, clock())
-    clock.pass_(days=-365)
+    clock.advance(days=-365)
     for _ in range(3):
         await use(store, caller, clock())
     await store.apply_retention(RETENTION)
-    clock.pass_(SETTLED_KEPT.total_seconds())
+    clock.advance(SETTLED_KEPT.total_seconds())
     await store.apply_retention(RETENTION)
     db = sqlite3.connect(path)
     assert db.execute("SELECT count(*) FROM settlements").fetchone() == (0,)

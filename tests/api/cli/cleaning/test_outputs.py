@@ -90,7 +90,7 @@ def test_an_output_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, m
     assert stat.S_IMODE(output.stat().st_mode) == mode
 
 
-def test_nobody_else_reads_an_output_while_it_is_written(tmp_path: Path) -> None:
+def test_an_unfinished_output_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     with replacing(tmp_path / "o") as file:
         (part,) = tmp_path.iterdir()
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
@@ -106,7 +106,7 @@ def leftover_of(output: Path) -> Path:
     return (output.parent / "copy").rename(part)
 
 
-def test_what_a_killed_run_left_behind_goes_with_the_next_run(tmp_path: Path) -> None:
+def test_files_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
     for name in ("o.csv", "é" * 120 + ".csv"):
         leftover = leftover_of(tmp_path / name)
         assert leftover.name.startswith(f".{name[:80]}")
@@ -115,7 +115,7 @@ def test_what_a_killed_run_left_behind_goes_with_the_next_run(tmp_path: Path) ->
         (tmp_path / name).unlink()
 
 
-def test_what_another_run_writes_or_somebody_else_owns_stays(tmp_path: Path) -> None:
+def test_files_of_other_runs_and_users_stay(tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     leftover = leftover_of(output)
     others = [

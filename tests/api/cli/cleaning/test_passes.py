@@ -103,7 +103,7 @@ def passes_over(journal: Journal, addresses: Sequence[str], recheck: Recheck) ->
 # The second pass
 
 
-async def test_what_time_may_cure_is_asked_again_after_the_time(
+async def test_a_passing_result_is_verified_again_after_the_wait(
     autojump_clock: trio.abc.Clock, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = ScriptedSource({"grey@a.test": [GREYLISTED, FOUND]})
@@ -169,7 +169,7 @@ async def test_a_pass_that_was_interrupted_is_ended_before_the_next_wait(
 @pytest.mark.parametrize(
     "answer", [BLOCKED, (Outcome.MAILBOX_FULL, VerdictCause("full", "address"))]
 )
-async def test_what_time_does_not_cure_is_asked_once(
+async def test_a_final_result_is_verified_once(
     autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
     source = ScriptedSource(otherwise=answer)

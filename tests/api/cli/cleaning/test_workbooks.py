@@ -253,11 +253,11 @@ def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path) -> None:
         (workbook({"s": sheet()}), "nothing but blank rows"),
     ],
 )  # fmt: skip
-def test_a_workbook_that_cannot_be_read_is_told(tmp_path: Path, octets: bytes, words: str) -> None:
+def test_an_unreadable_workbook_is_reported(tmp_path: Path, octets: bytes, words: str) -> None:
     assert words in complaint(tmp_path, octets)
 
 
-def test_damage_within_a_part_is_told(tmp_path: Path) -> None:
+def test_damage_within_a_part_is_reported(tmp_path: Path) -> None:
     octets = bytearray(workbook({"s": SIMPLE}))
     with zipfile.ZipFile(io.BytesIO(octets)) as package:
         info = package.getinfo("xl/worksheets/s1.xml")

@@ -293,7 +293,7 @@ async def test_another_programs_answers_are_told_from_results(autojump_clock: An
     assert "is not a result of a mailprobe service" in fault
 
 
-async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
+async def test_leaving_the_source_ends_its_requests(autojump_clock: Any) -> None:
     service = Service()
     headers = {"authorization": "Bearer sk_test_x"}
     transport = httpx.MockTransport(service.handle)
@@ -306,7 +306,7 @@ async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
     assert len(service.asked) < 500
 
 
-def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
+def test_received_answers_are_kept_and_not_requested_again(tmp_path: Path) -> None:
     """Test the journal and this source together, with a refusal and --resume."""
     path = tmp_path / "list.txt"
     texts = addresses(120, 12)

@@ -17,7 +17,7 @@ from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
 from tests.api.lists.test_lists import LISTS, working_lists
-from tests.api.service_fixture import Shop, open_shop
+from tests.api.service_fixture import RunningService, open_shop
 
 BASE = "https://api.test"
 
@@ -25,7 +25,7 @@ BASE = "https://api.test"
 class Transport(httpx.AsyncBaseTransport):
     """Passes requests to the application; `broken` says which to fail."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: RunningService) -> None:
         self.shop = shop
         self.requests: Counter[str] = Counter()
         self.is_away = False
@@ -54,7 +54,7 @@ class Transport(httpx.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def open_source(shop: Shop) -> AsyncIterator[tuple[RemoteLists, Transport]]:
+async def open_source(shop: RunningService) -> AsyncIterator[tuple[RemoteLists, Transport]]:
     transport = Transport(shop)
     headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(transport=transport, headers=headers) as client:

@@ -126,7 +126,7 @@ def test_a_list_is_no_mail_whatever_its_header_says(tmp_path: Path) -> None:
     assert counted(tmp_path / "list.csv")[0] == {"ann@shop.test": "no_mailbox"}
 
 
-def test_what_is_no_file_of_bounces_is_one_line(tmp_path: Path) -> None:
+def test_a_file_without_bounces_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.eml").write_bytes(b"")
     for name in ("missing", "missing.eml", "empty"):

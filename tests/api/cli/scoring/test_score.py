@@ -190,7 +190,7 @@ def row_of(address: str, status: str = "deliverable", light: str = "GREEN_LIGHT"
     return CleanedRow(address, status, "accepted", "google", light)
 
 
-def test_what_was_said_is_compared_with_what_happened() -> None:
+def test_verdicts_are_compared_with_outcomes() -> None:
     rows = [
         *(row_of(f"a{number}@liar.test") for number in range(10)),
         *(row_of(f"b{number}@shop.test", "catch_all", "YELLOW_LIGHT") for number in range(10)),
@@ -277,7 +277,7 @@ def test_the_command_compares_a_cleaned_list_with_bounces(tmp_path: Path, kind: 
     assert "1 bounced addresses are not in the list" in done.stdout
 
 
-def test_what_could_not_be_read_is_unknown_and_other_mail_is_not_counted(tmp_path: Path) -> None:
+def test_unreadable_reports_are_unknown_and_other_mail_is_not_counted(tmp_path: Path) -> None:
     output = cleaned(tmp_path, STATUSES, "csv")
     folder = tmp_path / "bounces"
     folder.mkdir()
@@ -297,7 +297,7 @@ def test_what_could_not_be_read_is_unknown_and_other_mail_is_not_counted(tmp_pat
     assert "1 messages are no bounces" in done.stdout
 
 
-def test_what_cannot_be_compared_is_rejected(tmp_path: Path) -> None:
+def test_files_that_cannot_be_compared_are_rejected(tmp_path: Path) -> None:
     output = cleaned(tmp_path, STATUSES, "csv")
     bounces = tmp_path / "bounces.csv"
     bounces.write_text("email\nstranger@x.test\n")

@@ -66,7 +66,7 @@ def limits_of(engine: Any) -> RecipientLimits:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("reply", LIMIT_REPLIES)
-async def test_a_batch_is_told_right_whatever_the_limit_and_its_words(autojump_clock, limit, reply):
+async def test_a_batch_gets_right_verdicts_at_any_limit_and_wording(autojump_clock, limit, reply):
     turn = LIMIT_REPLIES.index(reply) + list(LIMITS).index(limit)
     async with open_fake_network() as network:
         host = limited_host(
@@ -84,7 +84,7 @@ async def test_a_batch_is_told_right_whatever_the_limit_and_its_words(autojump_c
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelined", "in step"])
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("reply", [LIMIT_REPLIES[0], ONE_ONLY, "421 4.7.0 Too many", ""])
-async def test_a_list_is_told_right(autojump_clock, reply, limit, pipelining):
+async def test_a_list_gets_right_verdicts(autojump_clock, reply, limit, pipelining):
     async with open_fake_network() as network:
         host = limited_host(
             reply,
@@ -102,7 +102,7 @@ async def test_a_list_is_told_right(autojump_clock, reply, limit, pipelining):
 @pytest.mark.parametrize("explain", [False, True])
 @pytest.mark.parametrize("limit", ["1 a transaction", "1 a connection"])
 @pytest.mark.parametrize("reply", LIMIT_REPLIES)
-async def test_a_random_address_that_a_limit_refused_is_asked_again(
+async def test_a_random_address_that_a_limit_refused_is_sent_again(
     autojump_clock, reply, limit, explain
 ):
     """Its refusal says nothing about the domain, which is then not left untested."""
@@ -244,7 +244,7 @@ async def test_a_host_that_restarts_has_no_limit_for_long(autojump_clock):
 
 
 @pytest.mark.parametrize(("code", "fields"), [("421 4.7.0 Not you", FAILED), (POLICY, UNKNOWN)])
-async def test_who_is_refused_wherever_it_comes_is_asked_a_bounded_number_of_times(
+async def test_a_recipient_refused_at_every_position_is_sent_a_bounded_number_of_times(
     autojump_clock, code, fields
 ):
     async with open_fake_network() as network:
@@ -257,7 +257,7 @@ async def test_who_is_refused_wherever_it_comes_is_asked_a_bounded_number_of_tim
         assert host.record.recipients["picky@shop.test"] <= 1 + OBJECTIONS_MAX
 
 
-async def test_a_refusal_stands_if_time_runs_out_before_it_is_asked_again(autojump_clock):
+async def test_a_refusal_stands_if_time_runs_out_before_the_recipient_is_sent_again(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(replies={"picky": POLICY}, faults={"RSET": Late(5.0)})
         network.add("shop.test", host)

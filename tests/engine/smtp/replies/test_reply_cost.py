@@ -106,7 +106,7 @@ def test_a_pattern_repeats_nothing_without_a_bound_but_letters_of_a_word(rule: R
         assert not re.search(r"(?<!\\)[.)\]\w]\*|[.)\]]\+|\{\d+,\}", bare), bare
 
 
-def test_what_calls_for_too_many_tries_is_not_understood(monkeypatch):
+def test_a_reply_that_needs_too_many_tries_has_no_meaning(monkeypatch):
     reply = SmtpReply(550, ("5.1.1 user unknown",))
     assert RULES.forgetful().read(Step.RCPT, reply) != NOT_UNDERSTOOD
     monkeypatch.setattr(replies_rules, "TRIES_MAX", 0)

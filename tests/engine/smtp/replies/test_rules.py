@@ -154,7 +154,7 @@ def test_lines_that_resemble_those_condemn_where_they_should():
         ". Closing connection",
     ],
 )
-def test_what_hosts_and_relays_append_changes_little(behind: str):
+def test_text_appended_by_hosts_and_relays_changes_little(behind: str):
     """At most 3 % of the lines that condemn become unknown by it, and none that does not does."""
     lost, condemned = [], 0
     for row in ALL_ROWS:
@@ -429,7 +429,7 @@ def test_a_mailbox_that_is_absent_in_any_tongue(noun: str):
 @pytest.mark.parametrize(
     "owner", [*words_of_entries("sender", "client", "database", "policy"), "IP", "PTR"]
 )
-def test_what_is_not_the_mailbox_may_be_absent_in_any_tongue(owner: str):
+def test_an_absent_thing_other_than_the_mailbox_condemns_in_no_language(owner: str):
     for verb in [*ABSENT, *words_of_entries("unavailable", "disabled", "rejected", "blocked")]:
         for text in (f"{owner} {verb}", f"{words_of_entries('address')[0]} {owner} {verb}"):
             assert at_rcpt(f"550 {text}").meaning not in CONDEMNS, text
@@ -472,7 +472,7 @@ def test_readings_are_kept_within_bounds():
     assert len(rules._kept) <= READINGS_MAX
 
 
-def test_what_hosts_say_most_is_read_fast():
+def test_the_most_frequent_replies_are_read_fast():
     """Addresses vary, the words do not; the figures show with -s."""
     common = {
         "250": [SmtpReply(250, ("2.1.5 Ok",))] * 5000,
@@ -500,7 +500,7 @@ def test_the_rules_are_loaded_without_compiling_a_pattern():
     assert sum(1 for _ in rules.compile_remaining()) == len(patterns)
 
 
-def test_what_is_compiled_is_not_compiled_again():
+def test_a_pattern_is_compiled_once():
     rules = load_rules()
     every = len(list(load_rules().compile_remaining()))
     rules.read(Step.RCPT, SmtpReply(550, ("mailbox unavailable",)))

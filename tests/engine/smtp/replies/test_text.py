@@ -72,7 +72,7 @@ def test_words(text: str, words: str):
         ("HTML email not accepted", "html ‡ not accepted"),
     ],
 )
-def test_who_is_spoken_of(text: str, subjects: str):
+def test_the_subject_of_a_reply_is_marked(text: str, subjects: str):
     assert subjects_of(text) == subjects
 
 
@@ -93,7 +93,7 @@ def test_no_word_stands_in_two_places_of_the_lexicon():
             seen[other] = english
 
 
-def test_what_the_lexicon_gives_is_english():
+def test_the_lexicon_translates_into_english():
     """A word that it gives is not one that it would translate further."""
     for english in TABLE._data["lexicon"]:
         for word in english.split():
