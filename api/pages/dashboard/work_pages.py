@@ -31,7 +31,7 @@ from mailprobe.api.results.chunk_lines import results_of, rows_of
 from mailprobe.api.results.lights import WORDS, light_of
 from mailprobe.api.schema import VerifyRequest
 from mailprobe.engine import Verdict
-from mailprobe.storage.lists.records import LAST_PLACE
+from mailprobe.storage.list_records import LAST_PLACE
 
 JOBS_SHOWN = 100
 PREVIEW_ROWS = 10
