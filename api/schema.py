@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
-from mailprobe.storage.lists.records import ListState
+from mailprobe.storage.list_records import ListState
 from mailprobe.storage.records import JobState, Tier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024

@@ -7,24 +7,9 @@ without one, nothing is reported and no extra clock is read.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
-from mailprobe.engine.smtp.controls import CHANGED_RULE
-from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
-from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 from mailprobe.engine.verdict import Outcome
 
 Recalled = Literal["mx", "addresses"]
-
-# The rules that are not rows of replies.toml.
-OWN_RULES: tuple[str, ...] = (
-    *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked"),
-    *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
-    *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
-    *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
-    *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
-    *(CHANGED_RULE, BUDGET_RULE),
-    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
-)
 
 
 class Observer(Protocol):

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
 
 from mailprobe.storage.lease_allocation import LeaseRequest
-from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     Account,
     Attempt,

@@ -35,7 +35,7 @@ from mailprobe.storage.encrypted_columns import (
     job_context,
     unpacked,
 )
-from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     Account,
     Answered,

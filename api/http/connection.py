@@ -44,8 +44,9 @@ class HttpConnection:
         self._server = server
         self._limits = server.limits
         self._wire = wire
-        self._fast = FastReader(self._limits.head_octets_max)
-        self._strict = StrictReader(self._limits.head_octets_max)
+        octets_max = self._limits.head_octets_max, self._limits.body_octets_max
+        self._fast = FastReader(*octets_max)
+        self._strict = StrictReader(*octets_max)
         self._output = Output(wire, self._limits.send_s, self.abort)
         self.flush = self._output.flush  # not a method: no second call for each send
         self._deadline = ReadDeadline(trio.current_time() + self._limits.head_s)
@@ -275,6 +276,10 @@ class HttpConnection:
 
     async def _begin(self, head: RequestHead, began_s: float) -> None:
         server = self._server
+        if head.is_websocket and head.path in server.upgrades and not server.draining:
+            server.forget(self)
+            await self._hand_over(head)
+            return
         turn = server.new_turn(head)
         if head.body is not None:
             turn.octets = len(head.body)
@@ -282,9 +287,6 @@ class HttpConnection:
                 await self._reject_unread(head, began_s)
                 return
         server.forget(self)
-        if head.is_websocket and head.path in server.upgrades and not server.draining:
-            await self._hand_over(head)
-            return
         self._start_exchange(head, turn)
         if head.body is not None:
             self._deadline.set(inf)

@@ -116,6 +116,7 @@ class Exchange:
 
     async def receive(self) -> Message:
         """ASGI receive."""
+        await self._stop_if_refused()
         while not self._messages:
             self.needed.set()
             if self._delivered or self.disconnected:
@@ -127,6 +128,7 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """ASGI send: each message leaves at once; a head with content-length waits for its body."""
+        await self._stop_if_refused()
         if message["type"] == "http.response.start":
             await self._send_start(message)
             return
@@ -138,6 +140,11 @@ class Exchange:
         if self.ended:
             self._delivered = True
             self._has_message.set()
+
+    async def _stop_if_refused(self) -> None:
+        """An application whose body is all there may reach no other checkpoint before its answer."""
+        if self._refusal is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _send_start(self, message: Message) -> None:
         if self._start is not None:

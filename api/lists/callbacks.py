@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from mailprobe.api.schema import ListCallback
-from mailprobe.storage.lists.records import StoredList
+from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.records import JobOrder
 
 _encode = msgspec.json.Encoder().encode

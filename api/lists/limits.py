@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mailprobe.storage.lists.records import ListBounds
+from mailprobe.storage.list_records import ListBounds
 from mailprobe.storage.records import Tier
 
 UPLOAD_OCTETS_MAX = 256 * 1024 * 1024

@@ -29,7 +29,7 @@ from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.results.lights import Light, light_of
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.results.stored_row import StoredRow
-from mailprobe.storage.lists.records import ListChunk, StoredList
+from mailprobe.storage.list_records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
 CHUNKS_READ = 5  # at a time, a MiB each at most

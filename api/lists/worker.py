@@ -31,7 +31,7 @@ from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.storage.lease_holders import new_holder
-from mailprobe.storage.lists.records import ListChunk, ListClaim
+from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")

@@ -41,7 +41,7 @@ from mailprobe.api.rest.verification import result_of
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import EvidenceBudget
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lists.records import ENDED
+from mailprobe.storage.list_records import ENDED
 from mailprobe.storage.records import Caller
 
 CREDIT = 400  # addresses without a result

@@ -28,7 +28,7 @@ from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
 from mailprobe.engine.verdict import Status
-from mailprobe.storage.lists.records import ChunkPart, ListClaim
+from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
 
 GATHER_S = 0.25  # answers of so long are stored together

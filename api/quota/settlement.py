@@ -15,7 +15,7 @@ from mailprobe.api.quota.pricing import is_billable
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, Answers, Verdict
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
 
 log = logging.getLogger("mailprobe.quota")

@@ -14,7 +14,12 @@ from typing import Any
 import msgspec
 
 from mailprobe.api.error_table import body_of, headers_of, row_of
-from mailprobe.api.observability.request_context import RequestContext, present, request_scope
+from mailprobe.api.observability.request_context import (
+    UNROUTED,
+    RequestContext,
+    present,
+    request_scope,
+)
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.refusals import (
@@ -29,7 +34,14 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
+from mailprobe.api.rest.messages import (
+    Act,
+    Call,
+    Inbound,
+    Operation,
+    OperationReply,
+    StreamedLines,
+)
 from mailprobe.api.schema import BatchRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
@@ -112,20 +124,47 @@ async def _answer(
         )
         inbound.admission.identified(call.authenticated.key.id)
     octets = await _read(operation, inbound)
-    if not operation.spends_units:
-        inbound.admission.admitted()  # it reserves no units, so it leaves the admission queue now
 
     async def act() -> OperationReply:
         return await _dispatch(service, operation, inbound, call, octets)
 
-    sent = inbound.headers.get("idempotency-key") if operation.takes_idempotency_key else None
+    return await _admit(service, operation, call, octets, act)
+
+
+async def perform(
+    service: Service, operation: Operation, call: Call, request_id: str
+) -> OperationReply:
+    """Perform an operation whose caller is known without a key, and whose body is decoded.
+
+    The request's log line names the first operation that it performs. Raises Refusal.
+    """
+    with request_scope(service.request_log, request_id) as request_context:
+        if request_context.operation == UNROUTED:
+            request_context.operation = operation.name
+        request_context.caller = call.authenticated
+        request_context.addresses += _addresses_in(call.body)
+        if not operation.is_on(service):
+            raise NoSuchRoute
+        octets = b"" if call.body is None else _encode(call.body)
+        return await _admit(
+            service, operation, call, octets, lambda: operation.handler(service, call)
+        )
+
+
+async def _admit(
+    service: Service, operation: Operation, call: Call, octets: bytes, act: Act
+) -> OperationReply:
+    """Run `act`, at most once if the request has an idempotency key. Raises Refusal."""
+    if not operation.spends_units:
+        call.admission.admitted()  # it reserves no units, so it leaves the admission queue now
+    sent = call.sent.get("idempotency-key") if operation.takes_idempotency_key else None
     key = check_key(sent, operation.section, repeatable=operation.repeatable)
     if key is None or call.authenticated is None:
         return await act()
     name = operation.name
     if call.authenticated.key.is_test:  # a live request never gets the answer of a test
         key, name = f"{TEST_KEYS}{key}", f"{TEST_KEYS}{name}"
-    query = str(sorted(inbound.query.items()))
+    query = str(sorted(call.query.items()))
     if operation.uploads:
         make_repeatable(service, call, key, name, query)
         return await act()

@@ -39,7 +39,7 @@ from mailprobe.api.schema import (
 )
 from mailprobe.api.service import Service
 from mailprobe.storage import contract
-from mailprobe.storage.lists.records import ListOrder, ListState, StoredList
+from mailprobe.storage.list_records import ListOrder, ListState, StoredList
 
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 

@@ -120,13 +120,14 @@ class StreamedParts:
 
 @dataclass(frozen=True, slots=True)
 class OperationReply:
-    """A reply; `body` is empty, whole, or streamed."""
+    """A reply; `body` is empty, whole, or streamed. `result` is what a whole one encodes."""
 
     status: int
     body: bytes | StreamedLines | StreamedParts = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = JSON
     closes: bool = False  # the connection must not be used again
+    result: msgspec.Struct | None = None  # None also if the body is an earlier answer, repeated
 
 
 ECHOED_CHARACTERS_MAX = 320  # of an address in a stored answer; longer texts are not addresses
@@ -147,7 +148,7 @@ _encode = msgspec.json.Encoder().encode
 
 def reply(status: int, body: msgspec.Struct) -> OperationReply:
     """A whole reply in JSON."""
-    return OperationReply(status, _encode(body))
+    return OperationReply(status, _encode(body), result=body)
 
 
 Act = Callable[[], Awaitable[OperationReply]]

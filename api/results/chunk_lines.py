@@ -15,7 +15,7 @@ from mailprobe.api.results.row_result import RowResult, row_result
 from mailprobe.api.results.stored_row import StoredRow
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
-from mailprobe.storage.lists.records import ListChunk
+from mailprobe.storage.list_records import ListChunk
 
 
 class StoredResult(msgspec.Struct, frozen=True, array_like=True):

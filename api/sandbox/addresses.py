@@ -24,8 +24,8 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.engine.dns.messages import MailExchange, Route
 from mailprobe.engine.lists.lists import Lists
-from mailprobe.engine.pipeline import Verification, read_route, read_text
 from mailprobe.engine.smtp.probe import ProbeNotes
+from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals
 
 DOMAIN = "sandbox.test"

@@ -155,7 +155,7 @@ def tune(
     """
     from mailprobe.bench.harness.figures import results_folder
     from mailprobe.bench.harness.show import Bench, telling
-    from mailprobe.bench.harness.trials import try_all
+    from mailprobe.bench.load.trials import try_all
 
     folder = results or results_folder()
     drawn = None if plot is None else Path(plot) if plot else folder

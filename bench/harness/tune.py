@@ -1,4 +1,4 @@
-"""Recommends settings for this machine from the trials of mailprobe.bench.harness.trials. Pure.
+"""Recommends settings for this machine from the trials of mailprobe.bench.load.trials. Pure.
 
 Three things are tried, each against mail hosts of several latencies:
 

@@ -11,7 +11,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
@@ -21,13 +20,11 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.rest.management import KEYS_A_MINUTE
 from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.load.store_load import StoreLoad
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached, StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import EPOCH, Ledger
 from mailprobe.storage.sqlite.file import connect
-
-if TYPE_CHECKING:
-    from mailprobe.bench.suites.store import StoreLoad
 
 REVOKED = 300_000
 OWNERS = 4  # requests of the owner's at once
@@ -65,7 +62,7 @@ def _owner_row() -> dict[str, int]:
     return {"count": REVOKED, "at": (at - EPOCH) // timedelta(microseconds=1)}
 
 
-async def measure_revoked(name: str, before: "StoreLoad", after: "StoreLoad") -> list[Figure]:
+async def measure_revoked(name: str, before: StoreLoad, after: StoreLoad) -> list[Figure]:
     """Compare the neighbour's median; `after` is like `before`, with the revoked keys."""
     medians: dict[str, list[float]] = {"before": [], "after": []}
     for _ in range(1 + ROUNDS):
@@ -83,7 +80,7 @@ async def measure_revoked(name: str, before: "StoreLoad", after: "StoreLoad") ->
     ]  # fmt: skip
 
 
-async def _neighbours_median_ms(customers: "StoreLoad") -> float:
+async def _neighbours_median_ms(customers: StoreLoad) -> float:
     took: list[float] = []
     async with trio.open_nursery() as nursery:
         for act in (_make_key, _make_key, _list_keys, _verify)[:OWNERS]:
@@ -97,7 +94,7 @@ async def _neighbours_median_ms(customers: "StoreLoad") -> float:
 
 
 async def _without_a_pause(
-    act: Callable[["StoreLoad"], Awaitable[None]], customers: "StoreLoad"
+    act: Callable[[StoreLoad], Awaitable[None]], customers: StoreLoad
 ) -> None:
     while True:
         await _retry(lambda: act(customers))
@@ -113,7 +110,7 @@ async def _retry(act: Callable[[], Awaitable[object]]) -> None:
         return
 
 
-async def _make_key(customers: "StoreLoad") -> None:
+async def _make_key(customers: StoreLoad) -> None:
     """Create and revoke a key; do nothing once the store refuses more keys."""
     account = customers.caller(0).account.id
     try:
@@ -126,11 +123,11 @@ async def _make_key(customers: "StoreLoad") -> None:
     await customers.store.revoke_key(account, key.id)
 
 
-async def _list_keys(customers: "StoreLoad") -> None:
+async def _list_keys(customers: StoreLoad) -> None:
     await customers.store.keys(customers.caller(0).account.id)
 
 
-async def _verify(customers: "StoreLoad") -> None:
+async def _verify(customers: StoreLoad) -> None:
     def judge(ledger: Ledger) -> object:
         return check_limits(PLAN, ledger, 1)
 

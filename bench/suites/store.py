@@ -14,8 +14,8 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -35,10 +35,21 @@ from mailprobe.bench.load.private_postgres import (
     private_postgres,
 )
 from mailprobe.bench.load.revoked_keys import fill_postgres, fill_sqlite, measure_revoked
+from mailprobe.bench.load.store_load import (
+    KEYS,
+    LEASE_S,
+    SECRET,
+    Operation,
+    StoreLoad,
+    no_limit,
+    open_customers,
+    retry,
+    row,
+    welcome,
+)
 from mailprobe.storage import open_store
 from mailprobe.storage.commands import Reserve, Settle
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation, UsageRow
+from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation
 from mailprobe.storage.sqlite import usage
 from mailprobe.storage.sqlite.file import connect, prepare
 from mailprobe.storage.store import Store
@@ -46,20 +57,15 @@ from mailprobe.storage.store import Store
 ROWS = 10_000_000  # of usage in the full database
 OCTETS_EACH = 250  # of disk for each row while the database is built, generously
 CALLERS = (1, 16, 512)  # at once
-KEYS = 64  # each of its own account
 OPERATIONS = {1: 200, 16: 2_000, 512: 4_000}
 ROUNDS = 5
 PARTS = (1, 10, 50)  # rows a part
 PART_ROWS = 4_000
 WINDOWS = (10, 600, 1_000, 10_000)  # units a minute, each granted at a different time
 DECISIONS = 400
-LEASE_S = 20.0
-SECRET = bytes(32)
 SINCE = datetime(2025, 1, 1, tzinfo=UTC)  # of the full database's rows: 80 days of them
 DAY_MICROS = 86_400 * 1_000_000
 DAYS = 80
-
-Operation = Callable[[int], Awaitable[object]]
 
 
 class MissingServer(Exception):
@@ -115,85 +121,13 @@ async def cost_of(operation: Operation, count: int, callers: int) -> StoreCost:
 
     async def go() -> None:
         for number in left:
-            await _retry(operation, number)
+            await retry(operation, number)
 
     cpu_s, began = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         for _ in range(callers):
             nursery.start_soon(go)
     return StoreCost(count, time.perf_counter() - began, time.process_time() - cpu_s)
-
-
-async def _retry(operation: Operation, number: int) -> None:
-    """Repeat while the store is unavailable: a busy disk costs time, but must not end the run."""
-    while True:
-        try:
-            await operation(number)
-        except StoreUnavailable:
-            continue
-        return
-
-
-def row() -> UsageRow:
-    return UsageRow(datetime.now(UTC), "verify", "deliverable", None, 1, True, 12)
-
-
-def no_limit(ledger: Ledger) -> None:
-    """Allow every reservation; read the window's sum, as any plan does."""
-    assert ledger.window_units >= 0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLoad:
-    """A store with keys in it, and the operations of their callers."""
-
-    store: Store
-    callers: Sequence[Caller]
-
-    def caller(self, number: int) -> Caller:
-        return self.callers[number % len(self.callers)]
-
-    async def look_up(self, number: int) -> None:
-        assert await self.store.caller(f"hash {number % len(self.callers)}")
-
-    async def reserve(self, number: int, units: int = 1) -> Reservation:
-        made = await self.store.reserve(self.caller(number), units, no_limit, lease_s=LEASE_S)
-        assert made
-        return made
-
-    async def settle(self, reservation: Reservation) -> None:
-        await self.store.settle(reservation, [row()], emit_meter_event=True)
-
-    async def use(self, number: int) -> None:
-        await self.settle(await self.reserve(number))
-
-    async def spend(self, number: int) -> None:
-        await self.store.spend(self.caller(number), [row()], no_limit, emit_meter_event=True)
-
-
-async def welcome(store: Store, keys: int = KEYS) -> StoreLoad:
-    callers = []
-
-    async def make(number: int) -> None:
-        sha256 = f"hash {number}"
-        if not await store.caller(sha256):  # else a try without an answer was committed
-            account = await store.create_account(f"{number}@customer.test", "scale")
-            await store.create_key(
-                account.id, "standard", None, sha256=sha256, prefix="sk_live_benc", keys_max=None
-            )
-        caller = await store.caller(sha256)
-        assert caller
-        callers.append(caller)
-
-    for number in range(keys):
-        await _retry(make, number)
-    return StoreLoad(store, callers)
-
-
-@asynccontextmanager
-async def open_customers(url: str) -> AsyncIterator[StoreLoad]:
-    async with open_store(url, secret_key=SECRET) as store:
-        yield await welcome(store)
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------

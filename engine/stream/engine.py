@@ -14,12 +14,13 @@ from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.dns.routes import Routes, open_routes
 from mailprobe.engine.lists.lists import Lists, load_lists
 from mailprobe.engine.net.dialer import Dial, Dialer
-from mailprobe.engine.observer import NO_OBSERVER, OWN_RULES, Observer
+from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher, open_dispatcher
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
+from mailprobe.engine.stream.own_rules import OWN_RULES
 from mailprobe.engine.stream.submission_turns import SubmissionTurns
 
 COMPILE_AFTER_S = 0.05  # by then the first query has been sent; it goes before the rules

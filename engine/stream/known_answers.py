@@ -10,10 +10,10 @@ import trio
 
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.observer import Observer
-from mailprobe.engine.pipeline import Verification, read_route, read_text
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.stream.engine import Engine
+from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
 
 
 class KnownAnswers(msgspec.Struct, frozen=True):

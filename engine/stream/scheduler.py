@@ -17,12 +17,12 @@ import trio
 from mailprobe.engine.background import sole_exception
 from mailprobe.engine.dns.messages import MailExchange, Route, RouteAnswer
 from mailprobe.engine.observer import NO_OBSERVER
-from mailprobe.engine.pipeline import Verification, read_route, read_text
 from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
 from mailprobe.engine.stream.engine import Engine
+from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
 from mailprobe.engine.stream.submission_turns import SubmissionTurn
 
 OPEN_MAX = 20_000  # addresses submitted and not answered; enough to find work for every host

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import EncryptedFirst, StoreCommand
-from mailprobe.storage.lists.records import (
+from mailprobe.storage.list_records import (
     ChunkPart,
     ListBounds,
     ListChunk,

@@ -10,11 +10,7 @@ from mailprobe.storage.commands import EncryptedFirst, Executor
 from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX, StoreBroken
 from mailprobe.storage.encrypted_columns import encrypted_first, list_context
-from mailprobe.storage.lists import commands
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
-from mailprobe.storage.lists.records import (
+from mailprobe.storage.list_records import (
     ChunkPart,
     ListBounds,
     ListChunk,
@@ -22,6 +18,10 @@ from mailprobe.storage.lists.records import (
     ListOrder,
     ListState,
     StoredList,
+)
+from mailprobe.storage.lists import commands
+from mailprobe.storage.lists.commands import (
+    LoadedList,
 )
 from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
 

@@ -3,12 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from psycopg import errors
-
 from mailprobe.storage.columns import micros
-from mailprobe.storage.commands import (
-    EnqueueMessage,
-)
+from mailprobe.storage.commands import EnqueueMessage
 from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 
@@ -67,8 +63,3 @@ def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> Non
     if billable:
         slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
         writes.add(METERS, micros(now), list(billable), list(billable.values()), slot)
-
-
-def is_overtaken(error: Exception) -> bool:
-    """Return whether a meter's message was claimed between our read and our write."""
-    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "outbox"

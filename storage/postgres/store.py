@@ -34,8 +34,8 @@ from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock
-from mailprobe.storage.postgres.driver.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.postgres.session import PostgresDatabase, run
+from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.sql import retention as shared_retention
 from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.store import Store

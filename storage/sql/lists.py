@@ -17,6 +17,16 @@ from mailprobe.storage.contract import (
     ListRoomExceeded,
 )
 from mailprobe.storage.lease_holders import is_gone
+from mailprobe.storage.list_records import (
+    ENDED,
+    KEY_REVOKED,
+    LAST_PLACE,
+    ChunkPart,
+    ListBounds,
+    ListChunk,
+    ListClaim,
+    StoredList,
+)
 from mailprobe.storage.lists.commands import (
     AddChunks,
     BeginPass,
@@ -33,16 +43,6 @@ from mailprobe.storage.lists.commands import (
     ReadResults,
     RecordPart,
     ReleaseChunk,
-)
-from mailprobe.storage.lists.records import (
-    ENDED,
-    KEY_REVOKED,
-    LAST_PLACE,
-    ChunkPart,
-    ListBounds,
-    ListChunk,
-    ListClaim,
-    StoredList,
 )
 from mailprobe.storage.sql.database import Database, Row, Values
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from quart import Blueprint, Response, g, request
@@ -12,14 +12,27 @@ from quart import Blueprint, Response, g, request
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
-from mailprobe.api.pages.dashboard.frame import HOME, SIGN_IN, Frame, away, caller, form_fields
+from mailprobe.api.pages.dashboard.frame import (
+    HOME,
+    SIGN_IN,
+    Frame,
+    at_most_once,
+    away,
+    caller,
+    form_fields,
+)
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.refusals import InvalidRequest, Refusal
-from mailprobe.api.rest import management
-from mailprobe.api.schema import CreateKeyRequest
+from mailprobe.api.schema import (
+    CreateKeyRequest,
+    ManagementCreateKeyResponse,
+    ManagementKeysListResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+)
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
 from mailprobe.storage.records import Tier
@@ -133,16 +146,16 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
 
     async def values() -> dict[str, Any]:
         account = caller().account
-        usage = await frame.result_of(management.get_usage_summary)
-        days = (await frame.result_of(management.get_usage))["days"]
+        usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+        days = (await frame.result_of(ManagementUsageResponse, "get_usage")).days
         plan = frame.service.plan(caller())
-        start, end = (datetime.fromisoformat(usage["period"][name]) for name in ("start", "end"))
+        start, end, used = usage.period.start, usage.period.end, usage.calls_used
         passed_s = max(1.0, (frame.service.now() - start).total_seconds())
-        projected = round(usage["calls_used"] * max(1.0, (end - start).total_seconds() / passed_s))
+        projected = round(used * max(1.0, (end - start).total_seconds() / passed_s))
         return {
             "account": account,
             "usage": usage,
-            "share": min(100, round(100 * usage["calls_used"] / max(1, usage["calls_included"]))),
+            "share": min(100, round(100 * used / max(1, usage.calls_included))),
             "projected": projected,
             "projected_eur": eur_up(overage_micros(plan, projected)),
             "days": days,
@@ -170,21 +183,23 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             body = msgspec.convert(fields, CreateKeyRequest)
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"The label cannot be used: {error}.", "management") from None
-        return await shown(made=await frame.result_of(management.create_api_key, body))
+        made = await frame.result_of(
+            ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
+        )
+        return await shown(made=made)
 
     @pages.post(f"{HOME}/keys/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
-        await frame.perform(management.revoke_api_key, id=id)
+        await frame.perform("revoke_api_key", id=id)
         return away(f"{HOME}/keys")
 
     async def shown(made: Any = None) -> Response:
-        listed = await frame.result_of(management.list_api_keys)
-        known = {key.id: key for key in await frame.service.store.keys(caller().account.id)}
-        for each in listed["keys"]:
-            each["is_test"] = known[each["id"]].is_test
+        listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
+        known = await frame.service.store.keys(caller().account.id)
         return await frame.page(
             "keys.html", "Keys", made=made, listed=listed,
+            test_keys={UUID(key.id) for key in known if key.is_test},
             takes_test_keys=frame.service.takes_test_keys,
         )  # fmt: skip
 

@@ -1,22 +1,26 @@
 """What every page of the dashboard shares: the session, the headers, forms and errors.
 
 A browser may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
-An operation of the API does the work of each page; what it refuses is shown in its words.
+An operation of the API does the work of each page, by the API's own dispatcher; what it
+refuses is shown in its words.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import orjson
+import msgspec
 import trio
 from quart import Response, g, render_template, request
 
 from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.http.exchange import admission_of
+from mailprobe.api.http.exchange import admission_of, request_id_of
+from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.sessions import (
@@ -30,7 +34,9 @@ from mailprobe.api.pages.dashboard.sessions import (
     is_same_site,
 )
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
+from mailprobe.api.rest.dispatch import perform
 from mailprobe.api.rest.messages import Call, OperationReply
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
@@ -63,7 +69,8 @@ SECTIONS = (
 )
 
 View = Callable[..., Awaitable[Response]]
-Handler = Callable[[Service, Call], Awaitable[OperationReply]]
+S = TypeVar("S", bound=msgspec.Struct)
+_BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +92,17 @@ class Frame:
 
     # sessions
 
-    def signed_in(self, view: View) -> View:
-        """A view for a signed-in browser; others are sent to sign in. A form needs its token."""
+    def signed_in(self, view: View, *, spends_units: bool = False) -> View:
+        """A view for a signed-in browser; others are sent to sign in. A form needs its token.
+
+        One that spends units leaves the admission queue when they are reserved, not before.
+        """
 
         @wraps(view)
         async def guarded(**path: str) -> Response:
             admission = admission_of(request.scope)
-            admission.admitted()
+            if not spends_units:
+                admission.admitted()
             session = await self.sessions.session_of(request.cookies.get(COOKIE))
             if session is None:
                 if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
@@ -149,7 +160,7 @@ class Frame:
         html = await render_template(
             f"dashboard/{template}",
             title=title, session=session, sections=sections, assets=assets(), path=request.path,
-            links=self.service.links, **values,
+            links=self.service.links, once=token_hex(), **values,
         )  # fmt: skip
         return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
 
@@ -158,8 +169,10 @@ class Frame:
         return await self.page("error.html", "Error", status, message=message, action=action)
 
     async def refused(self, refusal: Refusal) -> Response:
-        body = body_of(refusal, self.service.links)
-        return await self.error(row_of(refusal).status, body.message, body.action)
+        body, row = body_of(refusal, self.service.links), row_of(refusal)
+        if (request_context := present()) is not None:
+            request_context.code = row.code
+        return await self.error(row.status, body.message, body.action)
 
     async def failed(self, error: Exception) -> Response:
         """The page for what a view raised."""
@@ -175,31 +188,30 @@ class Frame:
 
     async def perform(
         self,
-        handler: Handler,
-        body: Any = None,
+        name: str,
+        body: msgspec.Struct | None = None,
         *,
         query: Mapping[str, Sequence[str]] | None = None,
+        sent: Mapping[str, str] | None = None,
+        receive: Callable[[], Awaitable[bytes]] | None = None,
         **path: str,
     ) -> OperationReply:
-        """Run an operation of the API for the session's account. Raises Refusal."""
-        return await handler(self.service, Call(caller(), query or {}, path, body))
+        """Perform the operation of this name for the session's account. Raises Refusal."""
+        call = Call(
+            caller(), query or {}, path, body, sent or {}, receive, admission_of(request.scope)
+        )
+        return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 
     async def result_of(
-        self,
-        handler: Handler,
-        body: Any = None,
-        *,
-        query: Mapping[str, Sequence[str]] | None = None,
-        **path: str,
-    ) -> Any:
-        """The body of an operation's answer, as built-in types. Raises Refusal."""
-        return fields_of(await self.perform(handler, body, query=query, **path))
-
-
-def fields_of(reply: OperationReply) -> Any:
-    """The body of a whole reply, as built-in types."""
-    assert isinstance(reply.body, bytes)
-    return orjson.loads(reply.body)
+        self, gives: type[S], name: str, body: msgspec.Struct | None = None, **more: Any
+    ) -> S:
+        """What the operation gives, which is of the type `gives`. Raises Refusal."""
+        reply = await self.perform(name, body, **more)
+        if reply.result is None:  # an earlier answer
+            assert isinstance(reply.body, bytes)
+            return msgspec.json.decode(reply.body, type=gives)
+        assert isinstance(reply.result, gives)
+        return reply.result
 
 
 async def form_fields() -> Mapping[str, str]:
@@ -211,6 +223,15 @@ async def form_fields() -> Mapping[str, str]:
         g.form = await _read_form()
     fields: Mapping[str, str] = g.form
     return fields
+
+
+def at_most_once(form: Mapping[str, str], body: msgspec.Struct) -> dict[str, str]:
+    """The idempotency key of a form that is sent again unchanged, by a reload or a second click.
+
+    Another body is another request: the back button shows the same form again.
+    """
+    octets = form.get("once", "").encode() + msgspec.json.encode(body)
+    return {"idempotency-key": sha256(octets).hexdigest()} if form.get("once") else {}
 
 
 def has_file() -> bool:

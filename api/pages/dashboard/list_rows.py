@@ -8,7 +8,7 @@ import trio
 from mailprobe.api.lists.results import csv_line, pieces, rows_of_chunks
 from mailprobe.api.results.chunk_lines import results_in
 from mailprobe.api.results.row_result import domain_of
-from mailprobe.storage.lists.records import StoredList
+from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.store import Store
 
 CHUNKS_AT_ONCE = 10

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import psycopg
+from psycopg import errors
 
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.postgres.driver.partitions import (
@@ -28,7 +29,6 @@ from mailprobe.storage.postgres.driver.server import (
     is_lost,
     is_server_failure,
 )
-from mailprobe.storage.postgres.outbox import is_overtaken
 
 Q = TypeVar("Q")
 Q_contra = TypeVar("Q_contra", contravariant=True)
@@ -152,5 +152,10 @@ class BatchExecutor(Generic[Q]):
 
 def _can_be_repaired(error: Exception) -> bool:
     return (
-        isinstance(error, PartitionsMissing) or is_missing_partition(error) or is_overtaken(error)
+        isinstance(error, PartitionsMissing) or is_missing_partition(error) or _is_overtaken(error)
     )
+
+
+def _is_overtaken(error: Exception) -> bool:
+    """Was a meter's message claimed between our read and our write (`METERS` of the outbox)?"""
+    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "outbox"

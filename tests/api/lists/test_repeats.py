@@ -12,7 +12,7 @@ from mailprobe.api.lists.upload import ListReader
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
 from mailprobe.api.serve import create_app
-from mailprobe.storage.lists.records import ListChunk
+from mailprobe.storage.list_records import ListChunk
 from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, send
 from tests.api.service_fixture import RunningService
 

@@ -21,7 +21,7 @@ from mailprobe.api.lists.results import (
 )
 from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.engine.verdict import FIELDS
-from mailprobe.storage.lists.records import ListChunk, StoredList
+from mailprobe.storage.list_records import ListChunk, StoredList
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
 from tests.api.pages.test_dashboard import signed_in
 

@@ -12,6 +12,7 @@ import trio
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.live.server import LiveServer
+from mailprobe.api.observability import request_context
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
@@ -375,3 +376,39 @@ async def test_the_column_of_a_list_that_was_started_stays(autojump_clock):
         got = await visitor.post(f"/lists/{list_id}/column", {"column": "name"})
         assert got.status == 400
         assert await shop.store.stored_list(list_id) is not None
+
+
+async def test_a_page_performs_its_operations_by_the_dispatcher(autojump_clock, monkeypatch):
+    """Its access line names the first operation, the account and the refusal."""
+    seen: list[request_context.RequestContext] = []
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        monkeypatch.setattr(request_context, "_log", lambda ended, seconds: seen.append(ended))
+        for path in ("", "/keys", "/lists/nothing"):
+            await visitor.get(path)
+        assert [(each.operation, each.code, each.status) for each in seen] == [
+            ("get_usage_summary", None, 200),
+            ("list_api_keys", None, 200),
+            ("get_list", "list_not_found", 404),
+        ]
+        assert {each.caller and each.caller.account.id for each in seen} == {shop.account.id}
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["reloaded", "from the form as shown again"])
+async def test_a_reloaded_form_does_its_work_once(again, autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        account = (await shop.caller()).account.id
+        before = len(await shop.store.keys(account))
+        made = []
+        for once in ("a", "a" if again else "b"):
+            got = await visitor.post("/keys", {"label": "checkout", "once": once})
+            made += re.findall(rb'id="made">(sk_live_\w+)', got.octets)
+            got = await visitor.post("/try", {"email": "ann@mailinator.com", "once": once})
+            assert b"Throwaway list" in got.octets, got.octets
+        made_keys = 1 if again else 2
+        assert len(await shop.store.keys(account)) == before + made_keys
+        assert (len(made), len(set(made))) == (2, made_keys)
+        assert (await shop.store.ledger(await shop.caller())).month_units == made_keys
+        got = await visitor.post("/keys", {"label": "another", "once": "a"})
+        assert len(await shop.store.keys(account)) == before + made_keys + 1

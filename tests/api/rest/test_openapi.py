@@ -13,7 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from mailprobe.api.error_table import TABLE
 from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.rest.operations import OPERATIONS, description
-from mailprobe.storage.lists.records import ListOrder
+from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder
 from tests.api.service_fixture import PLACES, RunningService
 

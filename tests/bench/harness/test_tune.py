@@ -10,11 +10,10 @@ from pathlib import Path
 import click.testing
 import pytest
 
-import mailprobe.bench.harness.trials
+import mailprobe.bench.load.trials
 from mailprobe.api.cli import main
 from mailprobe.api.settings import Settings
 from mailprobe.bench.harness.figures import read_run
-from mailprobe.bench.harness.trials import settings_for, values_to
 from mailprobe.bench.harness.tune import (
     HOST_LIMIT,
     Findings,
@@ -25,6 +24,7 @@ from mailprobe.bench.harness.tune import (
     words_on,
 )
 from mailprobe.bench.load.smtp_sink import start_sink
+from mailprobe.bench.load.trials import settings_for, values_to
 
 ROOT = Path(__file__).parents[3]
 
@@ -200,4 +200,4 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "TRIAL_S_MIN": 0.5,
         "PROBE_TRIAL_S_MIN": 0.8,
     }.items():
-        monkeypatch.setattr(mailprobe.bench.harness.trials, name, value)
+        monkeypatch.setattr(mailprobe.bench.load.trials, name, value)

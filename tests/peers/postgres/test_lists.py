@@ -7,7 +7,7 @@ import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lists.records import ListClaim
+from mailprobe.storage.list_records import ListClaim
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
 from tests.storage.contract.test_lists import answer, claimed, running

@@ -13,10 +13,7 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
-from mailprobe.storage.lists.records import (
+from mailprobe.storage.list_records import (
     KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
@@ -25,6 +22,9 @@ from mailprobe.storage.lists.records import (
     ListClaim,
     ListOrder,
     StoredList,
+)
+from mailprobe.storage.lists.commands import (
+    LoadedList,
 )
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
 from mailprobe.storage.sql.lists import LOADING_MAX

@@ -17,7 +17,7 @@ from mailprobe.storage.commands import (
     Spend,
 )
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
-from mailprobe.storage.lists.records import ChunkPart
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
