@@ -235,7 +235,7 @@ def _prepare_store(settings: "Settings") -> None:
 def first_commands(url: str) -> tuple[str, str]:
     """Return the commands that come after the first start."""
     return (
-        "mailprobe account create --email you@example.org",
+        "mailprobe account create --email you@example.org --own",
         f"curl {url}/v1/email/verify -H 'Authorization: Bearer KEY'"
         """ -H 'Content-Type: application/json' -d '{"email": "you@example.org"}'""",
     )
