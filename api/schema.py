@@ -42,12 +42,14 @@ class VerifyRequest(Struct, frozen=True):
     ) = None
     runs_async: bool = field(default=False, name="async")
     recheck: bool = False
+    smtp: bool = True
 
 
 class BatchRequest(Struct, frozen=True):
     """One to fifty addresses, duplicates allowed: one result each."""
 
     emails: Annotated[list[str], Meta(min_length=1, max_length=EMAILS_MAX)]
+    smtp: bool = True
 
 
 class CreateKeyRequest(Struct, frozen=True):
