@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mailprobe.api.cli.runner import run
-from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -119,8 +120,14 @@ def read_settings() -> "Settings":
     return Settings.read(os.environ)
 
 
-def with_store(settings: "Settings", query: "Callable[[Store], Awaitable[T]]") -> T:
-    """Open the operator's store and return what `query` returns. Raises CommandError."""
+def with_store(
+    settings: "Settings", query: "Callable[[Store], Awaitable[T]]", *, may_be_new: bool = False
+) -> T:
+    """Open the operator's store and return what `query` returns. Raises CommandError.
+
+    A database that this makes is mentioned, unless it `may_be_new`: more often than not the
+    command runs in another directory than the service.
+    """
     from mailprobe.storage import open_store
     from mailprobe.storage.contract import StoreUnavailable
 
@@ -130,9 +137,21 @@ def with_store(settings: "Settings", query: "Callable[[Store], Awaitable[T]]") -
 
     try:
         check_database(settings)
-        return run(open_and_query)
+        is_new = not may_be_new and _is_missing(settings.database)
+        found = run(open_and_query)
     except (StoreUnavailable, OSError) as error:
         raise CommandError(str(error)) from error
+    if is_new and not _is_missing(settings.database):
+        print_error(
+            f"{Path(settings.database).absolute()} did not exist and is a new, empty database; "
+            "if the service has another one, run the command in its directory, or set "
+            "MAILPROBE_DATABASE"
+        )
+    return found
+
+
+def _is_missing(database: str) -> bool:
+    return "://" not in database and not Path(database).exists()
 
 
 def check_database(settings: "Settings") -> None:

@@ -228,7 +228,7 @@ def _prepare_store(settings: "Settings") -> None:
             return None
         return f"{links_of(settings).dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
 
-    if url := with_store(settings, welcome_url):
+    if url := with_store(settings, welcome_url, may_be_new=True):
         print_error("there is no account yet; make one in the browser, by this link:")
         click.echo(f"  {url}", err=True)
         print_error("or create one with the first of these, and try the second:")
