@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
 from mailprobe.storage.list_records import ListState
-from mailprobe.storage.records import JobState, Tier
+from mailprobe.storage.records import JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
 EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
@@ -42,12 +42,14 @@ class VerifyRequest(Struct, frozen=True):
     ) = None
     runs_async: bool = field(default=False, name="async")
     recheck: bool = False
+    smtp: bool = True
 
 
 class BatchRequest(Struct, frozen=True):
     """One to fifty addresses, duplicates allowed: one result each."""
 
     emails: Annotated[list[str], Meta(min_length=1, max_length=EMAILS_MAX)]
+    smtp: bool = True
 
 
 class CreateKeyRequest(Struct, frozen=True):
@@ -172,7 +174,7 @@ class ManagementAccountResponse(Struct, frozen=True):
     """The account, its subscription at the billing provider, and its limits."""
 
     account_id: UUID
-    tier: Tier
+    tier: SoldTier
     limits: AccountLimits
     usage_this_month: int
     subscription_status: str | None = None
@@ -248,7 +250,7 @@ class ManagementUsageSummaryResponse(Struct, frozen=True):
     calls_remaining: int
     overage_calls: int
     estimated_cost_eur: float
-    tier: Tier
+    tier: SoldTier
 
 
 class ManagementBillingPortalResponse(Struct, frozen=True):

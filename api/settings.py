@@ -49,6 +49,8 @@ WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 SHOWN_MAX = 200  # characters of a wrong value in its error: enough for a path
 SECRET = "***"  # shown in place of a wrong secret
 URL_TAKES = "an http:// or https:// address"
+ALL_LAYERS = "1-5"
+LAYERS = (ALL_LAYERS, "1-3,5")  # layer 4 is the only one that may be left out
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -115,6 +117,9 @@ TABLE: tuple[Setting, ...] = (
         lambda: 2000,
         read_whole(1, PROBES_MAX),
         f"a whole number, 1 to {PROBES_MAX}",
+    ),
+    Setting(
+        "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
     ),
     Setting("OPERATOR", tuple, read_accounts, "ids or e-mail addresses of accounts, with commas"),
     Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
@@ -218,6 +223,7 @@ class Settings:
                 proxies=value["SMTP_PROXIES"],
                 host_connections=value["HOST_CONNECTIONS"],
                 probes_max=value["MAX_PROBES"],
+                asks_hosts=value["LAYERS"] == ALL_LAYERS,
                 allow_private=value["ALLOW_PRIVATE"],
             ),
             database=value["DATABASE"],

@@ -21,6 +21,7 @@ class EngineSettings:
     proxies: tuple[str, ...] = ()  # socks5://[user:pass@]host:port, used in turn
     host_connections: int = 4  # to one exchange at a time
     probes_max: int = 2000  # addresses in layer 4 at a time
+    asks_hosts: bool = True  # False: no layer 4; what needs it is `not_asked`
     allow_private: bool = False  # whether probes may reach loopback and private addresses
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply

@@ -36,6 +36,7 @@ Reason = Literal[
     "timeout",
     "no_connection_free",
     "resolver",
+    "not_asked",
     "unclear",
 ]
 
@@ -72,6 +73,7 @@ class Outcome(Enum):
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
     HOST_BUDGET = "host_budget"  # not asked: it bears no more refusals from us at the moment
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
+    NOT_ASKED = "not_asked"  # layer 4 was left out, by a setting or by the request
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
@@ -108,6 +110,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
     Outcome.HOST_BUDGET: Rung("unknown", False, 0.50, None),
     Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
+    Outcome.NOT_ASKED: Rung("unknown", False, 0.50, None),
 }
 
 

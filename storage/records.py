@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, overload
 
-Tier = Literal["free", "builder", "scale"]
+SoldTier = Literal["free", "builder", "scale"]  # those that answers name
+# `own` is an operator's own account, without limits and prices; answers call it `scale`.
+Tier = Literal["free", "builder", "scale", "own"]
 KeyKind = Literal["standard", "test", "provisioning"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job

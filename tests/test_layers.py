@@ -177,11 +177,11 @@ def test_units_are_reserved_and_settled_at_one_place_each():
     assert found == SPENDING
 
 
-def test_the_rule_that_the_free_tier_is_not_reported_stands_once():
+def test_the_rule_of_the_tiers_that_are_not_reported_stands_once():
     places = {
         name
         for name, path in modules().items()
         if name.startswith(("mailprobe.storage.", "mailprobe.api.quota.", "mailprobe.api.jobs."))
-        and '!= "free"' in path.read_text("utf-8")
+        and 'tier not in ("free", "own")' in path.read_text("utf-8")
     }
     assert places == {"mailprobe.api.quota.pricing"}

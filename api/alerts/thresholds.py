@@ -93,6 +93,8 @@ def crossed(plan: PricingPlan, ledger: Ledger, account: Account, *, capped: bool
     ledger counts both together. That is a share of neither, so only a hard-cap alert
     is possible then.
     """
+    if plan.tier == "own":
+        return []  # it has no limit and no price, so no threshold
     figures = _figures(plan, ledger, account)
     alerts: list[Alert] = []
     if figures.at < figures.period_end:

@@ -11,7 +11,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -38,6 +38,7 @@ from mailprobe.api.billing.rules import (
     slot_of,
 )
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from mailprobe.api.quota.pricing import is_reported
 from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
 from mailprobe.storage.records import Account, OutboxMessage
 from mailprobe.storage.store import Store
@@ -129,7 +130,7 @@ class StripePayments:
         self._portals: Counter[str] = Counter()  # being opened, by account
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
-        if account.tier == "free" and not account.customer_id:
+        if not is_reported(account.tier) and not account.customer_id:
             return None
         if self._portals[account.id] >= PORTALS_AT_ONCE:
             raise ProviderUnavailable
@@ -179,7 +180,8 @@ class StripePayments:
         """Set the account to the free tier and unlink its customer."""
         account = await self._store.account_of_customer(customer_id)
         if account:
-            await self._customers.forget(account.id, customer_id, **NO_SUBSCRIPTION)
+            fields = _following(account, NO_SUBSCRIPTION)
+            await self._customers.forget(account.id, customer_id, **fields)
 
     async def _follow(self, event: BillingEvent, customer_id: str) -> None:
         """Update the account from its current subscriptions.
@@ -211,12 +213,14 @@ class StripePayments:
         """Write the fields; return False if nothing changed."""
         async with self._customers.locks.of(account_id):
             account = await self._store.account(account_id)
+            if account is not None:
+                fields = _following(account, fields)
             if all(getattr(account, name) == value for name, value in fields.items()):
                 return False
             await self._store.change_account(account_id, **fields)
         log.info(
             "subscription changed: account=%s tier=%s status=%s",
-            account_id, fields["tier"], fields["subscription_status"],
+            account_id, fields.get("tier", "own"), fields["subscription_status"],
         )  # fmt: skip
         return True
 
@@ -419,3 +423,8 @@ async def open_stripe_payments(
             yield payments
     finally:
         await stripe.close()
+
+
+def _following(account: Account, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that an account takes from Stripe. An own account keeps its tier: it is not sold."""
+    return {k: v for k, v in fields.items() if k != "tier" or account.tier != "own"}

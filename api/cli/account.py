@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mailprobe.api.cli.runner import run
-from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIERS = ("free", "builder", "scale")
+OWN_HELP = "Your own account, which pays nothing: no limit a minute, no quota, no price, no caps."
 
 
 @click.group()
@@ -31,17 +33,18 @@ def account() -> None:
 @click.option(
     "--tier",
     type=click.Choice(TIERS),
-    default="free",
-    show_default=True,
+    show_default="free",
     help="The plan: its limits and its price.",
 )
-def create(email: str, tier: "Tier") -> None:
+@click.option("--own", is_flag=True, help=OWN_HELP)
+def create(email: str, tier: str | None, own: bool) -> None:
     """Create an account with two keys. Save them now; they are never shown again.
 
     `key` verifies addresses, `provisioning_key` manages the account over the API.
     An email address has one account.
     """
     _check_email(email)
+    chosen = _tier_of(tier, own) or "free"
 
     async def make(store: "Store") -> dict[str, Any]:
         for known in await store.accounts():
@@ -51,7 +54,7 @@ def create(email: str, tier: "Tier") -> None:
                     f" 'mailprobe key create {known.id}' makes a key for it,"
                     f" 'mailprobe account set {known.id}' changes its settings"
                 )
-        return await new_account(store, email, tier)
+        return await new_account(store, email, chosen)
 
     print_json(with_store(read_settings(), make))
 
@@ -77,20 +80,22 @@ def show(account_id: str) -> None:
 @account.command("set")
 @click.argument("account_id", metavar="ID")
 @click.option("--tier", type=click.Choice(TIERS), help="The plan: its limits and its price.")
+@click.option("--own", is_flag=True, help=OWN_HELP)
 @click.option("--soft-cap", metavar="EUR|none", help="Overage that triggers a notification.")
 @click.option("--hard-cap", metavar="EUR|none", help="Overage at which requests get 402.")
 @click.option("--alerts", type=click.Choice(("on", "off")), help="Send mail about quota and spend.")
 def set_(
     account_id: str,
     tier: str | None,
+    own: bool,
     soft_cap: str | None,
     hard_cap: str | None,
     alerts: str | None,
 ) -> None:
     """Change an account's settings. They apply from its next request."""
     changes: dict[str, Any] = {}
-    if tier:
-        changes["tier"] = tier
+    if chosen := _tier_of(tier, own):
+        changes["tier"] = chosen
     if soft_cap is not None:
         changes["soft_cap_micros"] = read_cap(soft_cap, "--soft-cap")
     if hard_cap is not None:
@@ -98,7 +103,7 @@ def set_(
     if alerts:
         changes["alerts"] = alerts == "on"
     if not changes:
-        raise Misuse("nothing to change; give --tier, --soft-cap, --hard-cap or --alerts")
+        raise Misuse("nothing to change; give --tier, --own, --soft-cap, --hard-cap or --alerts")
 
     async def change(store: "Store") -> "Account":
         return await store.change_account(account_id, **changes) or no_account(account_id)
@@ -115,8 +120,14 @@ def read_settings() -> "Settings":
     return Settings.read(os.environ)
 
 
-def with_store(settings: "Settings", query: "Callable[[Store], Awaitable[T]]") -> T:
-    """Open the operator's store and return what `query` returns. Raises CommandError."""
+def with_store(
+    settings: "Settings", query: "Callable[[Store], Awaitable[T]]", *, may_be_new: bool = False
+) -> T:
+    """Open the operator's store and return what `query` returns. Raises CommandError.
+
+    A database that this makes is mentioned, unless it `may_be_new`: more often than not the
+    command runs in another directory than the service.
+    """
     from mailprobe.storage import open_store
     from mailprobe.storage.contract import StoreUnavailable
 
@@ -126,9 +137,21 @@ def with_store(settings: "Settings", query: "Callable[[Store], Awaitable[T]]") -
 
     try:
         check_database(settings)
-        return run(open_and_query)
+        is_new = not may_be_new and _is_missing(settings.database)
+        found = run(open_and_query)
     except (StoreUnavailable, OSError) as error:
         raise CommandError(str(error)) from error
+    if is_new and not _is_missing(settings.database):
+        print_error(
+            f"{Path(settings.database).absolute()} did not exist and is a new, empty database; "
+            "if the service has another one, run the command in its directory, or set "
+            "MAILPROBE_DATABASE"
+        )
+    return found
+
+
+def _is_missing(database: str) -> bool:
+    return "://" not in database and not Path(database).exists()
 
 
 def check_database(settings: "Settings") -> None:
@@ -144,10 +167,12 @@ def check_database(settings: "Settings") -> None:
 
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
+    from mailprobe.api.quota.plans import sold_tier
+
     made = await store.create_account(email, tier)
     return {
         "account_id": made.id,
-        "tier": made.tier,
+        "tier": sold_tier(made.tier),
         "key": (await new_key(store, made.id, "sk_live_", None, keys_max=None))["key"],
         "provisioning_key": (await new_key(store, made.id, "sk_mgmt_", None, keys_max=None))["key"],
     }
@@ -213,11 +238,21 @@ def _check_email(email: str) -> None:
         raise Misuse(f"--email is {email!r}: it takes an email address") from None
 
 
+def _tier_of(tier: Any, own: bool) -> "Tier | None":
+    """The tier of the options; None without one. Raises Misuse for both."""
+    if own and tier:
+        raise Misuse("--own and --tier exclude each other: an own account has no plan")
+    return "own" if own else tier
+
+
 def _shown(account: "Account") -> dict[str, Any]:
+    from mailprobe.api.quota.plans import sold_tier
+
     return {
         "account_id": account.id,
         "email": account.email,
-        "tier": account.tier,
+        "tier": sold_tier(account.tier),
+        "own": account.tier == "own",
         "created_at": account.created_at,
         "soft_cap_eur": _eur(account.soft_cap_micros),
         "hard_cap_eur": _eur(account.hard_cap_micros),

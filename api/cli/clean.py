@@ -4,7 +4,9 @@ import os
 import re
 import shlex
 import sys
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +102,7 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     is_flag=True,
     help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
 )
+@click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
 @click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
 @click.option(
     "--split",
@@ -123,6 +126,7 @@ def clean(
     recheck: int | None,
     recheck_after: str,
     strict_clocks: bool,
+    no_smtp: bool,
     only: str | None,
     split: bool,
     dedupe: bool,
@@ -149,7 +153,7 @@ def clean(
         from mailprobe.api.listfile.selection import Selection
         from mailprobe.api.results.lights import lights_of
 
-        open_source, is_local = _source(server, key, live=live)
+        open_source, is_local = _source(server, key, live=live, asks_hosts=not no_smtp)
     if reading["encoding"]:
         reading["encoding"] = known_encoding(reading["encoding"])
     source = None if input_ == "-" else Path(input_)
@@ -209,12 +213,14 @@ def _seconds(time: str) -> float:
 
 
 def _source(
-    server: str | None, key: str | None, *, live: bool = False
+    server: str | None, key: str | None, *, live: bool = False, asks_hosts: bool = True
 ) -> "tuple[OpenSource, bool]":
     """The source that the options or the settings name, and whether it is an engine here.
 
     Raises Misuse and WrongSetting. A key in the settings is no reason to use a service.
     """
+    if live and not asks_hosts:
+        raise Misuse("--live and --no-smtp exclude each other")
     if server is None or key is None:
         from mailprobe.api.settings import Settings
 
@@ -223,7 +229,8 @@ def _source(
         if server is None and live:
             raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
         if server is None and key is None:
-            return (lambda: _open_own_engine(settings.engine)), True
+            engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
+            return (lambda: _open_own_engine(engine)), True
         key = settings.key if key is None else key
     if server is None:
         raise Misuse(
@@ -239,17 +246,20 @@ def _source(
         from mailprobe.api.cli.remote.live_source import open_live_source
 
         return (lambda: open_live_source(server, key)), False
-    return (lambda: open_http_source(server, key)), False
+    return (lambda: open_http_source(server, key, asks_hosts=asks_hosts)), False
 
 
-def _open_own_engine(settings: "EngineSettings") -> "AbstractAsyncContextManager[AnswerSource]":
+@asynccontextmanager
+async def _open_own_engine(settings: "EngineSettings") -> "AsyncIterator[AnswerSource]":
     """An engine of this command, once the list has been read and something is to be asked."""
+    from mailprobe.api.cli.closed_port import saying_closed_port
     from mailprobe.api.cli.sender.named_sender import missing_sender
     from mailprobe.api.cli.source import open_own_engine
 
     if (notice := missing_sender(settings)) is not None:
         print_error(notice)
-    return open_own_engine(settings)
+    async with saying_closed_port(settings, print_error), open_own_engine(settings) as source:
+        yield source
 
 
 def resume_command() -> str:

@@ -9,7 +9,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -98,12 +99,19 @@ async def examine(
     settings: EngineSettings, database: str, secret_key: bytes | None = None
 ) -> list[Check]:
     """Run all checks, through the same resolver and dialer as the engine."""
+    async with open_network(settings) as network:
+        return await examine_with(network, settings, database, secret_key)
+
+
+@asynccontextmanager
+async def open_network(settings: EngineSettings) -> AsyncIterator[Network]:
+    """Open the network access of the checks."""
     dial = Dialer(settings.proxies, allow_private=settings.allow_private)
     async with (
         open_transport(settings.doh_ca_file) as transport,
         open_routes(settings, transport=transport, rng=Random()) as routes,
     ):
-        return await examine_with(Network(transport, routes, dial), settings, database, secret_key)
+        yield Network(transport, routes, dial)
 
 
 async def examine_with(
@@ -295,6 +303,8 @@ def check_port(
 ) -> Check:
     """One welcome is enough: the port is open, and not every host refuses us."""
     name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
+    if not settings.asks_hosts:
+        return Check(name, "skipped", "not needed: MAILPROBE_LAYERS is 1-3,5")
     words = _causes(greetings)
     came = {greeting.received: greeting for greeting in reversed(greetings)}
     if "welcome" in came:
@@ -322,7 +332,8 @@ PORT_REFUSED = (
 PROXIES_FAIL = "Check the proxies in MAILPROBE_SMTP_PROXIES, and that they may use this port."
 PORT_CLOSED = (
     "Ask the provider of this machine to open the port, "
-    "or give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES."
+    "or give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES, "
+    "or work without it: MAILPROBE_LAYERS=1-3,5 asks no mail host."
 )
 
 

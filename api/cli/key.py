@@ -1,6 +1,8 @@
 """`mailprobe key`: API keys, for the operator. Prints JSON, one object per line."""
 
 import re
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,13 +61,20 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
 @key.command("list")
 @click.argument("account_id", required=False)
 def list_(account_id: str | None) -> None:
-    """List the active keys of one account or of all, one JSON object per line."""
+    """List the active keys of one account or of all.
+
+    A table on a terminal; elsewhere one JSON object per line.
+    """
 
     async def every(store: "Store") -> "list[Key]":
         accounts = [await find(store, account_id)] if account_id else await store.accounts()
         return [key for account in accounts for key in await store.keys(account.id)]
 
-    for one in with_store(read_settings(), every):
+    keys = with_store(read_settings(), every)
+    if sys.stdout.isatty():
+        _print_table(keys)
+        return
+    for one in keys:
         print_json(
             {
                 "id": one.id,
@@ -76,6 +85,25 @@ def list_(account_id: str | None) -> None:
                 "created_at": one.created_at,
             }
         )
+
+
+def _print_table(keys: "Sequence[Key]") -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from mailprobe.api.cli.output.report import console_on
+    from mailprobe.api.terminal import plain
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("id", "account"):
+        table.add_column(name, overflow="fold")  # copied whole, on any screen
+    for name in ("kind", "prefix", "label", "made"):
+        table.add_column(name)
+    for one in keys:
+        cells = (one.id, one.account_id, one.kind, one.prefix, one.label or "")
+        table.add_row(*(Text(plain(cell)) for cell in (*cells, f"{one.created_at:%Y-%m-%d}")))
+    console_on(sys.stdout).print(table)
 
 
 @key.command()

@@ -5,9 +5,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -88,13 +89,16 @@ def _serve(
 
     share = replace(settings, engine=_share(settings, workers))
     announce = partial(_announce, settings, listeners, workers)
+    notices = partial(_say_closed_port, settings, mmap(-1, 1))
     if workers == 1:
-        serve_until_signal(share, plans, listeners, announce, counters)
+        serve_until_signal(share, plans, listeners, announce, counters, notices=notices)
         return
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_signal(share, plans, listeners, ready, counters, beat=ready)
+            serve_until_signal(
+                share, plans, listeners, ready, counters, beat=ready, notices=notices
+            )
         except CommandError as error:
             error.show()
             sys.exit(error.exit_code)
@@ -224,7 +228,7 @@ def _prepare_store(settings: "Settings") -> None:
             return None
         return f"{links_of(settings).dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
 
-    if url := with_store(settings, welcome_url):
+    if url := with_store(settings, welcome_url, may_be_new=True):
         print_error("there is no account yet; make one in the browser, by this link:")
         click.echo(f"  {url}", err=True)
         print_error("or create one with the first of these, and try the second:")
@@ -235,7 +239,7 @@ def _prepare_store(settings: "Settings") -> None:
 def first_commands(url: str) -> tuple[str, str]:
     """Return the commands that come after the first start."""
     return (
-        "mailprobe account create --email you@example.org",
+        "mailprobe account create --email you@example.org --own",
         f"curl {url}/v1/email/verify -H 'Authorization: Bearer KEY'"
         """ -H 'Content-Type: application/json' -d '{"email": "you@example.org"}'""",
     )
@@ -259,6 +263,16 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     log.info("started", extra={"version": version(), "workers": workers})
 
 
+def _say_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":
+    """Say it once: the workers, and those that follow them, share the byte."""
+    from mailprobe.api.cli.closed_port import saying_closed_port
+
+    if said[0]:
+        return nullcontext()
+    said[0] = 1
+    return saying_closed_port(settings.engine, log.warning)
+
+
 def _load_before_the_fork() -> None:
     """Load rules and lists once; the workers share the memory."""
     from mailprobe.engine import load_rules_and_lists
@@ -274,8 +288,11 @@ def serve_until_signal(
     counters: "SharedCounters | None" = None,
     *,
     beat: Callable[[], None] = lambda: None,
+    notices: "Callable[[], AbstractAsyncContextManager[None]]" = nullcontext,
 ) -> None:
     """Run one process's service until SIGTERM or SIGINT. Raises CommandError without a store.
+
+    `notices`: says what the operator should know of this machine, beside the service.
 
     Once it serves it calls `beat` every second. If its event loop hangs, or its end takes too
     long, the process ends with exit code 70. So the caller does nothing else afterwards.
@@ -286,10 +303,15 @@ def serve_until_signal(
     from mailprobe.api.watchdog import Watchdog
     from mailprobe.storage.contract import StoreUnavailable
 
-    serve = partial(serve_until_drained, watchdog=Watchdog(), beat=beat)
+    async def serve() -> None:
+        async with notices():
+            await serve_until_drained(
+                settings, plans, listeners, ready, counters, watchdog=Watchdog(), beat=beat
+            )
+
     failure: BaseException | None = None
     try:
-        trio.run(serve, settings, plans, listeners, ready, counters)
+        trio.run(serve)
     except* StoreUnavailable as group:
         failure = group
     if failure is not None:

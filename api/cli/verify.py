@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,9 @@ SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 @click.option(
     "--explain", is_flag=True, help="Add the SMTP conversation and what came from caches."
 )
+@click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
 @collector_paused()
-def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
+def verify(addresses: tuple[str, ...], as_json: bool, explain: bool, no_smtp: bool) -> None:
     """Verify each ADDRESS and print its status and the reason.
 
     An ADDRESS of - reads addresses from standard input, one per line. Of
@@ -47,7 +49,8 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     raise_open_files()
     texts = list(_texts(addresses))
     show = print_json if as_json else print_table
-    show(texts, lambda: open_own_engine(settings.engine), explain=explain)
+    engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
+    show(texts, lambda: open_own_engine(engine), explain=explain)
 
 
 def _texts(addresses: Iterable[str]) -> Iterable[str]:

@@ -6,7 +6,12 @@ from mailprobe.storage.list_records import ListBounds
 from mailprobe.storage.records import Tier
 
 UPLOAD_OCTETS_MAX = 256 * 1024 * 1024
-ROWS_MAX: Mapping[Tier, int] = {"free": 1_000, "builder": 100_000, "scale": 1_000_000}
+ROWS_MAX: Mapping[Tier, int] = {
+    "free": 1_000,
+    "builder": 100_000,
+    "scale": 1_000_000,
+    "own": 1_000_000,  # a list is read and stored whole, whoever sends it
+}
 # Of an account. The pages show a hundred; each list in work is asked for at every claim; a list
 # costs its reading, and no unit if it has no address.
 BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=20)

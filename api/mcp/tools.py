@@ -153,7 +153,8 @@ def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str,
     if operation.takes is not None:
         taken = _resolved(schemas[operation.takes.__name__], schemas)
         properties, required = dict(taken["properties"]), taken["required"]
-        for name in ("async", "recheck"):  # there is no tool that would fetch the result
+        # No tool would fetch the result of the first two; the arguments are the specification's.
+        for name in ("async", "recheck", "smtp"):
             properties.pop(name, None)
     else:
         required = list(arguments_of(operation).__struct_fields__)

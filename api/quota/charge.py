@@ -63,6 +63,7 @@ class Verifications:
     """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines.
 
     `waits`: the caller waits for the limit of the minute, so its refusal is not logged.
+    Without `asks_hosts` layer 4 is left out.
     """
 
     operation: UsageName
@@ -70,6 +71,7 @@ class Verifications:
     explain: bool = False
     in_parts: bool = False
     waits: bool = False
+    asks_hosts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +249,13 @@ class ChargedAnswers(Charge):
 
     async def reserve(self) -> None:
         """Reserve the units; spend them if the answers are known and leave in parts."""
-        texts, explain = self._spending.texts, self._spending.explain
-        self._known = known_answers(self._quota.engine, texts, explain=explain)
+        spending = self._spending
+        self._known = known_answers(
+            self._quota.engine,
+            spending.texts,
+            explain=spending.explain,
+            asks_hosts=spending.asks_hosts,
+        )
         if self._known is None:
             self._reservation = await self._reserved()
             return
@@ -361,7 +368,11 @@ class ChargedAnswers(Charge):
         try:
             with self._quota.holding(reservation):
                 async with open_answers(
-                    self._quota.engine, spending.texts, account=account, explain=spending.explain
+                    self._quota.engine,
+                    spending.texts,
+                    account=account,
+                    explain=spending.explain,
+                    asks_hosts=spending.asks_hosts,
                 ) as answers:
                     try:
                         yield answers
@@ -390,9 +401,12 @@ class SandboxAnswers(ChargedAnswers):
 
     @asynccontextmanager
     async def _open(self, reservation: Reservation) -> AsyncIterator[Answers]:
-        texts, explain = self._spending.texts, self._spending.explain
+        spending = self._spending
         async with open_sandbox_answers(
-            self._quota.engine.lists, texts, explain=explain
+            self._quota.engine.lists,
+            spending.texts,
+            explain=spending.explain,
+            asks_hosts=spending.asks_hosts,
         ) as answers:
             yield answers
         await self._keep_first(reservation)

@@ -1,4 +1,9 @@
-"""The tiers, as a table; an operator's plans file may replace single cells of it."""
+"""The tiers, as a table; an operator's plans file may replace single cells of it.
+
+An operator's own account has the tier `own`: no limit, no price. Clients of the
+specification know three tiers, so answers call it `scale`, with the largest limits that a
+32-bit client can read.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,14 +13,20 @@ from typing import Any, get_args
 
 from mailprobe.api.settings import WrongSetting, wrong_file
 from mailprobe.api.settings_files import Unreadable, read_toml
-from mailprobe.storage.records import Tier
+from mailprobe.storage.records import SoldTier, Tier
 
+UNLIMITED = 2**31 - 1  # of an own account: the largest integer of 32 bits
 COUNT_MAX = 1_000_000_000  # far above any plan, far below a database's largest integer
 DAYS_MAX = 3650
 LISTS_MIB_MAX = 1 << 20  # a TiB: more than a database of lists should hold
 PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
 
 MICROS_PER_EUR = 1_000_000
+
+
+def sold_tier(tier: Tier) -> SoldTier:
+    """The tier as answers name it."""
+    return "scale" if tier == "own" else tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,22 @@ class PricingPlan:
         """The most units in a month; None where more are sold."""
         return self.monthly_calls if self.tier == "free" else None
 
+    @property
+    def has_price(self) -> bool:
+        """Whether a verification may cost something; else no money is shown."""
+        return self.monthly_quota is None and self.price_micros_per_call > 0
+
+    def for_own_accounts(self) -> "PricingPlan":
+        """Return this plan without limits and price; retention and room for lists stay."""
+        return replace(
+            self,
+            tier="own",
+            rate_limit_per_min=UNLIMITED,
+            monthly_calls=UNLIMITED,
+            max_keys=UNLIMITED,
+            price_micros_per_call=0,
+        )
+
     def for_test_keys(self) -> "PricingPlan":
         """Return what a test key has of this plan: its own limit per minute, and no other."""
         return replace(self, tier="scale", price_micros_per_call=0, max_keys=COUNT_MAX)
@@ -42,13 +69,20 @@ class PricingPlan:
 
 Plans = Mapping[Tier, PricingPlan]
 
-PLANS: Plans = {
+SOLD: Plans = {
     # The longest list of a tier, at some 300 octets a row and 200 a result, fits ten times.
     #                        per minute  a month   keys   price  days  MiB of lists
     "free": PricingPlan("free", 10, 500, 2, 0, 7, 64),
     "builder": PricingPlan("builder", 100, 5_000, 10, 4_000, 90, 1024),
     "scale": PricingPlan("scale", 1_000, 100_000, 50, 2_000, 90, 8192),
 }
+
+
+def _with_own(sold: Plans) -> Plans:
+    return {**sold, "own": sold["scale"].for_own_accounts()}
+
+
+PLANS: Plans = _with_own(SOLD)
 
 
 def _whole(low: int, high: int) -> tuple[Callable[[Any], int], str]:
@@ -98,13 +132,14 @@ def read_plans(path: Path | None) -> Plans:
         tables = read_toml(path)
     except Unreadable as error:
         raise wrong_file("PLANS_FILE", path, error) from None
-    plans = dict(PLANS)
-    for tier in get_args(Tier):
+    plans = dict(SOLD)
+    tier: SoldTier
+    for tier in get_args(SoldTier):
         plans[tier] = _changed(plans[tier], tables.pop(tier, {}), path)
     if tables:
         tiers = ", ".join(f"[{tier}]" for tier in plans)
         raise WrongSetting(f"{path} has {next(iter(tables))!r}; it takes the tables {tiers}")
-    return plans
+    return _with_own(plans)
 
 
 def _changed(plan: PricingPlan, table: Any, path: Path) -> PricingPlan:

@@ -42,7 +42,7 @@ def eur_up(micros: int) -> float:
 
 def is_reported(tier: Tier) -> bool:
     """Whether billable units of this tier go to the billing provider's meter."""
-    return tier != "free"
+    return tier not in ("free", "own")
 
 
 def micros_of(text: str) -> int:

@@ -37,6 +37,11 @@ async def submit_job(
             "The query parameter evidence cannot be 1 together with webhook or async.",
             "Leave evidence out, or leave the others out and get the evidence in the answer.",
         )
+    if not body.smtp:
+        raise _malformed(
+            "The field smtp cannot be false together with webhook or async.",
+            "Leave the others out: without mail hosts the result is in the answer, at once.",
+        )
     order = _order(call.caller.account.id, body)
     if service.jobs is None:
         raise _malformed(

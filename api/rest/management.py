@@ -9,6 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from mailprobe.api.keys import key_hash, kind_of, mint, shown
+from mailprobe.api.quota.plans import sold_tier
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
 from mailprobe.api.refusals import (
@@ -55,7 +56,7 @@ async def get_account(service: Service, call: Call) -> OperationReply:
         200,
         ManagementAccountResponse(
             account_id=UUID(account.id),
-            tier=account.tier,
+            tier=sold_tier(plan.tier),
             limits=AccountLimits(plan.monthly_calls, plan.rate_limit_per_min, plan.max_keys),
             usage_this_month=_used(service, call.caller, ledger),
             subscription_status=account.subscription_status,
@@ -157,7 +158,7 @@ async def get_usage_summary(service: Service, call: Call) -> OperationReply:
             calls_remaining=max(0, plan.monthly_calls - used),
             overage_calls=overage_calls(plan, used),
             estimated_cost_eur=eur_up(overage_micros(plan, used)),
-            tier=plan.tier,
+            tier=sold_tier(plan.tier),
         ),
     )
 

@@ -130,6 +130,13 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
         "description": "With webhook or async: what time may cure (greylisting, a time-out) is verified again"
         " 5 and 15 minutes later before the result is final. It counts once. Without them it has no effect."
     },
+    ("VerifyRequest", "smtp"): {
+        "description": "false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."
+        " Not together with webhook or async."
+    },
+    ("BatchRequest", "smtp"): {
+        "description": "false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."
+    },
     ("ListResponse", "status"): {
         "description": "`loading`: its rows are being read. `running`. `paused`: by you, or by a limit that"
         " `cause` names. `done`. `failed`: see `cause`. `cancelled`."

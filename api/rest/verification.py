@@ -9,7 +9,6 @@ import msgspec
 import trio
 
 from mailprobe.api.quota.charge import Verifications, charge
-from mailprobe.api.quota.reserving import UsageName
 from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.jobs import submit_job
 from mailprobe.api.rest.messages import (
@@ -42,7 +41,8 @@ async def verify_email(service: Service, call: Call) -> OperationReply:
     def make(answers: Sequence[Answer]) -> OperationReply:
         return reply(200, result_of(answers[0], EvidenceBudget()))
 
-    return await _answer_whole(service, call, [body.email], "verify", make, explain)
+    spending = Verifications("verify", [body.email], explain, asks_hosts=body.smtp)
+    return await _answer_whole(service, call, spending, make)
 
 
 async def verify_batch(service: Service, call: Call) -> OperationReply:
@@ -57,14 +57,15 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
         results = [result_of(answer, budget) for answer in answers]
         return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
 
-    return await _answer_whole(service, call, body.emails, "batch", make, explain)
+    spending = Verifications("batch", body.emails, explain, asks_hosts=body.smtp)
+    return await _answer_whole(service, call, spending, make)
 
 
 async def verify_stream(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
     explain = evidence_requested(call, "streaming")
-    spending = Verifications("stream", body.emails, explain, in_parts=True)
+    spending = Verifications("stream", body.emails, explain, in_parts=True, asks_hosts=body.smtp)
     charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     await charged.reserve()  # refused before the head of the answer is sent
     lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines())
@@ -80,13 +81,10 @@ async def verify_live(service: Service, call: Call) -> OperationReply:
 async def _answer_whole(
     service: Service,
     call: Call,
-    texts: Sequence[str],
-    operation: UsageName,
+    spending: Verifications,
     make: Callable[[Sequence[Answer]], OperationReply],
-    explain: bool,
 ) -> OperationReply:
-    """Verify all texts and return the reply of `make`; it is stored with their settlement."""
-    spending = Verifications(operation, texts, explain)
+    """Verify all its texts and return the reply of `make`; it is stored with their settlement."""
     charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     async with charged:
         reply = make(await charged.in_order())

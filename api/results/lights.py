@@ -58,6 +58,7 @@ WORDS: dict[str, str] = {
     "timeout": "no answer in time",
     "no_connection_free": "no connection of ours was free",
     "resolver": "DNS look-up failed",
+    "not_asked": "mail host not asked",
     "unclear": "no clear answer",
 }
 

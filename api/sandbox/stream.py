@@ -13,7 +13,7 @@ from mailprobe.engine.lists.lists import Lists
 
 @asynccontextmanager
 async def open_sandbox_answers(
-    lists: Lists, texts: Sequence[str], *, explain: bool = False
+    lists: Lists, texts: Sequence[str], *, explain: bool = False, asks_hosts: bool = True
 ) -> AsyncIterator[Answers]:
     """Open a stream with one Answer for each text, in completion order.
 
@@ -42,7 +42,9 @@ async def open_sandbox_answers(
     try:
         async with trio.open_nursery() as nursery:
             for position, text in enumerate(texts):
-                decided = verify(text, position, lists, began=began, explain=explain)
+                decided = verify(
+                    text, position, lists, began=began, explain=explain, asks_hosts=asks_hosts
+                )
                 if decided.wait_s:
                     nursery.start_soon(put_later, decided)
                 else:

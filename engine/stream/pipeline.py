@@ -95,8 +95,8 @@ def read_text(verification: Verification, lists: Lists) -> None:
         verification.decide(Outcome.DISPOSABLE, "disposable")
 
 
-def read_route(verification: Verification, answer: RouteAnswer) -> None:
-    """Layer 3: decide, or set the route, whose exchanges are to be probed."""
+def read_route(verification: Verification, answer: RouteAnswer, *, asks_hosts: bool = True) -> None:
+    """Layer 3: decide, or set the route, whose exchanges are to be probed if `asks_hosts`."""
     match answer:
         case Route(mx_host=None):
             # MX records exist but name no host; mx_found would need an mx_host.
@@ -105,6 +105,8 @@ def read_route(verification: Verification, answer: RouteAnswer) -> None:
             verification.route = answer
             if verification.signals.smtp_blocked:
                 verification.decide(Outcome.SMTP_BLOCKED, "smtp_blocked")
+            elif not asks_hosts:
+                verification.decide(Outcome.NOT_ASKED, "not_asked")
         case NoMail(reason):
             verification.decide(Outcome.NO_MX, "no_mx", reason)
         case LookupFailed(reason):

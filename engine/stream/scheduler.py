@@ -10,6 +10,7 @@ block cancels what is unfinished.
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sized
 from contextlib import asynccontextmanager
+from typing import TypeGuard
 
 import msgspec
 import trio
@@ -62,6 +63,7 @@ class _Scheduler:
         deferred_start: bool,
         explain: bool,
         patient: bool,
+        asks_hosts: bool,
     ) -> None:
         self.answers = Answers(self._check_capacity)
         self._engine = engine
@@ -72,6 +74,7 @@ class _Scheduler:
         self._deferred = deferred_start
         self._explain = explain
         self._patient = patient
+        self._asks_hosts = asks_hosts and engine.settings.asks_hosts
         self._now = trio.lowlevel.current_clock().current_time
         self._open: dict[str, Verification] = {}  # by mailbox, which is probed once
         self._by_domain: dict[str, list[Verification]] = {}  # those that wait for a route
@@ -250,7 +253,7 @@ class _Scheduler:
         return snapshot
 
     def _snapshot(self, answer: RouteAnswer) -> _DomainSnapshot:
-        exchanges = self._order(answer) if isinstance(answer, Route) else []
+        exchanges = self._order(answer) if self._leads_to_hosts(answer) else []
         firsts = exchanges[: FIRST_EXCHANGES if self._deferred else 1]
         find = self._engine.dispatcher.pool_of
         pools = [find(exchange, patient=self._patient) for exchange in firsts]
@@ -258,7 +261,7 @@ class _Scheduler:
 
     def _has_exchanges(self, answer: RouteAnswer) -> bool:
         """Are the addresses cached that layer 4 needs first? Only a list waits for them."""
-        if not self._deferred or not isinstance(answer, Route):
+        if not self._deferred or not self._leads_to_hosts(answer):
             return True
         routes = self._engine.routes
         return all(
@@ -266,13 +269,16 @@ class _Scheduler:
             for exchange in self._first(answer)
         )
 
+    def _leads_to_hosts(self, answer: RouteAnswer) -> TypeGuard[Route]:
+        return self._asks_hosts and isinstance(answer, Route)
+
     def _first(self, route: Route) -> list[MailExchange]:
         return self._order(route)[:FIRST_EXCHANGES]
 
     async def _lookup(self, domain: str) -> None:
         routes = self._engine.routes
         answer = await routes.find(domain, self._account, deferred_start=self._deferred)
-        if self._deferred and isinstance(answer, Route):
+        if self._deferred and self._leads_to_hosts(answer):
             for exchange in self._first(answer):
                 await routes.addresses(exchange.name, self._account, deferred_start=True)
         if self._closed:
@@ -286,7 +292,7 @@ class _Scheduler:
         self._check_capacity()
 
     def _routed(self, verification: Verification, snapshot: _DomainSnapshot, now: float) -> None:
-        read_route(verification, snapshot.answer)
+        read_route(verification, snapshot.answer, asks_hosts=self._asks_hosts)
         if self._observed:
             self._observer.route_read(verification.began)
         if verification.outcome is not None:
@@ -478,6 +484,7 @@ async def open_answers(
     deferred_start: bool = False,
     explain: bool = False,
     patient: bool = False,
+    asks_hosts: bool = True,
 ) -> AsyncIterator[Answers]:
     """Verify each text; the block's value is a stream with one Answer for each.
 
@@ -485,7 +492,8 @@ async def open_answers(
     capacity allows; what it raises is raised here. With `deferred_start`, the 3000 ms
     of an address begin when its host has capacity for it, not when the text is read.
     `explain` adds evidence. `patient` is for a later pass: a host that is not known to be
-    quick has 10 s for each reply and 60 s in all, on few connections. Leaving the block cancels what is unfinished.
+    quick has 10 s for each reply and 60 s in all, on few connections.
+    Without `asks_hosts` no mail host is asked. Leaving the block cancels what is unfinished.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -496,6 +504,7 @@ async def open_answers(
                 deferred_start=deferred_start,
                 explain=explain,
                 patient=patient,
+                asks_hosts=asks_hosts,
             )
             nursery.start_soon(scheduler.submit_all, texts)
             try:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mailprobe.api.error_table import TABLE as ERRORS
-from mailprobe.api.quota.plans import MICROS_PER_EUR, PLANS
+from mailprobe.api.quota.plans import MICROS_PER_EUR, SOLD
 from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.results.lights import LIGHTS, light_of
@@ -93,7 +93,7 @@ def test_the_tiers_are_the_codes() -> None:
             plan.price_micros_per_call / MICROS_PER_EUR,
             plan.retention_days,
         ]
-        for tier, plan in PLANS.items()
+        for tier, plan in SOLD.items()
     }
 
 

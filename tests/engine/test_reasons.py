@@ -60,7 +60,7 @@ def test_every_outcome_has_a_cause_by_every_rule(outcome: Outcome) -> None:
     assert {cause.reason for cause in found} <= set(get_args(Reason))
     assert {cause.blame for cause in found} <= {*get_args(Blame), None}
     no_blame = {cause for cause in found if cause.blame is None}
-    assert all(cause.reason == "accepted" for cause in no_blame)
+    assert all(cause.reason in ("accepted", "not_asked") for cause in no_blame)
 
 
 def test_only_an_address_that_was_rejected_is_to_blame() -> None:
@@ -91,6 +91,7 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         Outcome.NEEDS_SMTPUTF8,
         Outcome.HOST_CHANGED,
         Outcome.HOST_BUDGET,
+        Outcome.NOT_ASKED,
     )
     if outcome in BY_OUTCOME and outcome not in untold:
         assert cause == BY_OUTCOME[outcome]

@@ -20,7 +20,7 @@ from mailprobe.storage.store import Store
 SECRET = bytes(range(32))
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
 INSTANT = timedelta(microseconds=1)
-RETENTION: Any = {"free": 7, "builder": 90, "scale": 90}
+RETENTION: Any = {"free": 7, "builder": 90, "scale": 90, "own": 90}
 LEASE_S = 25
 
 

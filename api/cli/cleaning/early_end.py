@@ -15,7 +15,9 @@ from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.verdict import Reason
 
 # Reasons that say nothing of whether this machine reaches mail hosts.
-NEUTRAL: frozenset[Reason] = frozenset({"syntax", "disposable", "smtp_blocked", "no_mx"})
+NEUTRAL: frozenset[Reason] = frozenset(
+    {"syntax", "disposable", "smtp_blocked", "no_mx", "not_asked"}
+)
 
 
 def is_failure(result: RowResult, *, reached: bool) -> bool:

@@ -19,7 +19,7 @@ continues, and that address gets `unknown` at the end.
 
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -108,9 +108,10 @@ class ResultLine(Verdict, frozen=True):
 class HttpSource:
     """A AnswerSource; `open_http_source()` opens one."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, url: str, *, asks_hosts: bool = True) -> None:
         self._client = client
         self._url = url
+        self._fields = {} if asks_hosts else {"smtp": False}
         self._record: SentRecord | None = None
 
     def keep_record(self, record: SentRecord) -> None:
@@ -123,7 +124,8 @@ class HttpSource:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        async with running(_Run(self._client, self._url, texts, send, self._record)), receive:
+        run = _Run(self._client, self._url, self._fields, texts, send, self._record)
+        async with running(run), receive:
             yield receive
 
 
@@ -168,6 +170,7 @@ class _Run:
         self,
         client: httpx.AsyncClient,
         url: str,
+        fields: Mapping[str, object],
         texts: Sequence[str],
         send: trio.MemorySendChannel[Answer],
         record: SentRecord | None,
@@ -175,6 +178,7 @@ class _Run:
         self.error: CommandError | None = None
         self._client = client
         self._url = url if record is None else url.replace(PATH, BATCH_PATH)
+        self._fields = fields  # of each request, beside the addresses
         self._record = record
         self._repeats: deque[OpenRequest] = deque()  # with the key that they had
         self._under_way: set[trio.CancelScope] = set()
@@ -264,7 +268,7 @@ class _Run:
 
     async def _request(self, request: OpenRequest) -> None:
         """Send one request, pass its answers on, and requeue the unanswered addresses."""
-        body = msgspec.json.encode({"emails": request.emails})
+        body = msgspec.json.encode({"emails": request.emails, **self._fields})
         headers = {} if request.key is None else {"Idempotency-Key": request.key}
         under_way = count = len(request.emails)  # counted in the allowance
         broke = False  # probably on an address of this request

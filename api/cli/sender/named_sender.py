@@ -15,7 +15,7 @@ WITHOUT_A_SENDER = (
 
 
 def missing_sender(settings: EngineSettings) -> str | None:
-    """Return the notice, one line; None if a sender is named, or the mail hosts are a lab's."""
-    if settings.mail_from or settings.allow_private:
+    """Return the notice, one line; None if a sender is named, no host is asked, or they are a lab's."""
+    if settings.mail_from or settings.allow_private or not settings.asks_hosts:
         return None
     return WITHOUT_A_SENDER

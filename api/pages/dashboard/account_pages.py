@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
-from mailprobe.api.quota.plans import MICROS_PER_EUR
+from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
 from mailprobe.api.refusals import InvalidRequest, Refusal
 from mailprobe.api.schema import (
@@ -35,7 +35,7 @@ from mailprobe.api.schema import (
 )
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
-from mailprobe.storage.records import Tier
+from mailprobe.storage.records import SoldTier, Tier
 from mailprobe.storage.store import Store
 
 
@@ -81,12 +81,17 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
         return response
 
+    # Where plans are sold, only the operator's command makes an account that pays nothing.
+    takes_own = frame.service.payments is None
+
     @pages.get(f"{HOME}/welcome")
     async def welcome() -> Response:
         token = request.args.get("token", "")
         if not await frame.sessions.is_welcome(token):
             return await _not_welcome()
-        return await frame.page("welcome.html", "Welcome", token=token)
+        return await frame.page(
+            "welcome.html", "Welcome", token=token, takes_own=takes_own, own=True
+        )
 
     @pages.post(f"{HOME}/welcome")
     async def begin() -> Response:
@@ -95,17 +100,18 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
             return await _not_welcome()
+        own = takes_own and form.get("own") == "on"
         tier: Any = form.get("tier", "free")
-        if tier not in frame.service.plans:
+        if tier not in get_args(SoldTier):
             return await frame.error(400, "There is no such plan.", "Choose one of the form.")
         try:
             parse(email)
         except NotAnAddress:
             return await frame.page(
                 "welcome.html", "Welcome", 400, token=token, email=email, tier=tier,
-                error="That is no e-mail address.",
+                takes_own=takes_own, own=own, error="That is no e-mail address.",
             )  # fmt: skip
-        made = await _first_account(frame.service.store, email, tier)
+        made = await _first_account(frame.service.store, email, "own" if own else tier)
         if made is None:
             return await _not_welcome()
         known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
@@ -154,6 +160,7 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
         projected = round(used * max(1.0, (end - start).total_seconds() / passed_s))
         return {
             "account": account,
+            "plan": plan,
             "usage": usage,
             "share": min(100, round(100 * used / max(1, usage.calls_included))),
             "projected": projected,
@@ -258,5 +265,6 @@ async def _first_account(store: Store, email: str, tier: Tier) -> dict[str, Any]
     if made is None:
         return None
     return {
-        "account_id": made.id, "tier": made.tier, "key": key, "provisioning_key": provisioning_key,
+        "account_id": made.id, "tier": sold_tier(made.tier),
+        "key": key, "provisioning_key": provisioning_key,
     }  # fmt: skip

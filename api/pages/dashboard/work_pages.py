@@ -278,6 +278,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         cost = overage_micros(plan, used + more) - overage_micros(plan, used)
         minutes = more / max(1, plan.rate_limit_per_min * 0.9)
         return {
+            "plan": plan,
             "cost_eur": eur_up(cost),
             "left": usage.calls_remaining,
             "minutes": max(1, round(minutes)),

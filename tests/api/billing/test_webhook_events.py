@@ -85,6 +85,16 @@ async def test_an_account_forgets_a_customer_that_was_deleted(billing: BillingSe
     assert len(billing.fake.asked) == asked
 
 
+async def test_an_own_account_stays_one_whatever_its_customer_does():
+    async with open_billing("own") as billing:
+        await become(billing)
+        billing.fake.put(subscription("cus_1", "builder"))
+        account = await send_event(billing)
+        assert (account.tier, account.subscription_status) == ("own", "active")
+        account = await send_event(billing, "customer.deleted", object="customer", id="cus_1")
+        assert (account.tier, account.customer_id) == ("own", None)
+
+
 async def test_a_checkout_makes_the_customer_the_accounts():
     async with open_billing("free") as billing:
         billing.fake.put(subscription("cus_7"))

@@ -58,6 +58,18 @@ def test_the_tier_is_free_unless_said(run_cli: RunCli) -> None:
     )
 
 
+def test_an_own_account_is_told_as_scale(run_cli: RunCli) -> None:
+    create = ("account", "create", "--email", "ann@example.org", "--own")
+    made = printed_object(run_cli(*create))
+    assert made["tier"] == "scale"
+    shown = printed_object(run_cli("account", "show", made["account_id"]))
+    assert (shown["tier"], shown["own"]) == ("scale", True)
+    for tier, own in (("--tier=free", False), ("--own", True)):
+        changed = printed_object(run_cli("account", "set", made["account_id"], tier))
+        assert changed["own"] is own
+    assert "exclude each other" in refused(run_cli(*create, "--tier", "scale"), 2)
+
+
 def test_accounts_are_listed_and_shown(run_cli: RunCli) -> None:
     assert run_cli("account", "list").stdout == ""
     ids = [

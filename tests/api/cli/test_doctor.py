@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from mailprobe.api.cli import doctor
+from mailprobe.api.cli.closed_port import closed_port, saying_closed_port
 from mailprobe.api.cli.doctor import (
     EndpointCheck,
     Network,
@@ -143,6 +145,48 @@ async def examined(internet: Internet, database: object, **settings: Any) -> dic
         checks = await examine_with(network, chosen, str(database))
     assert all((check.advice is not None) == (check.status == "failed") for check in checks)
     return {check.check.split(",")[0].split()[0]: check for check in checks} | {"all": checks}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        ({}, None),
+        ({"banner": b"554 go away\r\n"}, None),  # the port is open
+        ({"failing": {FIRST: "no", SECOND: "no"}}, None),  # nothing is known of the port
+        ({"refused": "timed out"}, "--no-smtp or MAILPROBE_LAYERS=1-3,5"),
+    ],
+)
+async def test_a_closed_port_is_said_at_the_start_and_nothing_else(autojump_clock, trouble, says):
+    settings = EngineSettings(doh_urls=(FIRST, SECOND))
+    async with open_network(Internet(**trouble), settings) as network:
+        line = await closed_port(network, settings)
+    assert (line is None) is (says is None)
+    assert line is None or (says in line and "gmail.com" in line and "\n" not in line)
+
+
+async def test_looking_for_the_port_delays_nothing_and_ends_with_the_block(
+    autojump_clock, monkeypatch
+):
+    settings = EngineSettings(doh_urls=(FIRST, SECOND))
+    internet, said = Internet(refused="timed out"), list[str]()
+    monkeypatch.setattr(
+        "mailprobe.api.cli.closed_port.open_network", partial(open_network, internet)
+    )
+    async with saying_closed_port(settings, said.append):
+        assert said == []
+        await trio.sleep(20)
+    assert len(said) == 1
+    async with saying_closed_port(replace(settings, asks_hosts=False), said.append):
+        await trio.sleep(20)
+    with pytest.raises(CannotConnect):
+        async with saying_closed_port(settings, said.append):
+            raise CannotConnect("of the block")
+    assert len(said) == 1
+
+
+async def test_without_layer_4_the_port_is_not_needed(autojump_clock, tmp_path):
+    checks = await examined(Internet(refused="timed out"), tmp_path / "db", asks_hosts=False)
+    assert checks["port"].status == "skipped"
 
 
 async def test_where_nothing_is_missing_all_is_ok(autojump_clock, tmp_path):

@@ -1,11 +1,13 @@
 """`mailprobe key`: creates keys, lists them without their secrets, and revokes them for good."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mailprobe.api.cli import main
 from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 
 __all__ = ["run_cli"]  # the fixture
@@ -46,6 +48,38 @@ def test_keys_are_listed_of_one_account_or_of_all(run_cli: RunCli, account: str)
     assert [one["account_id"] for one in listed(run_cli)] == [account] * 2 + [other] * 2
     assert {one["account_id"] for one in listed(run_cli, other)} == {other}
     assert "there is no account" in refused(run_cli("key", "list", "nobody"), 1)
+
+
+def test_on_a_terminal_the_keys_are_a_table(
+    run_cli: RunCli,
+    account: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A label shows no control characters, and an id is never cut."""
+    ids = [one["id"] for one in listed(run_cli)]
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit) as end:
+        main(["key", "list", account])
+    assert end.value.code == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "account", "kind", "prefix", "label", "made"]
+    assert [row.split()[:3] for row in rows] == [
+        [ids[0], account, "standard"],
+        [ids[1], account, "provisioning"],
+    ]
+
+
+def test_a_command_that_makes_a_new_database_says_so_once(run_cli: RunCli) -> None:
+    first = run_cli("key", "list")
+    assert (first.exit_code, first.stdout) == (0, "")
+    [line] = first.stderr.splitlines()
+    assert str(Path("data/mailprobe.db").absolute()) in line
+    assert "MAILPROBE_DATABASE" in line
+    assert run_cli("key", "list").stderr == ""
 
 
 def test_a_revoked_key_is_listed_no_more_and_cannot_be_revoked_again(

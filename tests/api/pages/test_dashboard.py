@@ -284,6 +284,48 @@ async def test_a_mistyped_first_form_comes_back_as_it_was_filled_in(autojump_clo
         assert await store.accounts() == []
 
 
+@pytest.mark.parametrize(
+    ("form", "tier"),
+    [
+        ({"own": "on", "tier": "builder"}, "own"),
+        ({"tier": "builder"}, "builder"),
+        ({}, "free"),
+        ({"tier": "own"}, None),
+    ],
+)
+async def test_the_box_of_the_first_form_makes_an_own_account(autojump_clock, form, tier):
+    async with open_empty_shop() as (shop, store, token):
+        page = await PageClient(shop).get(f"/welcome?token={token}")
+        assert b'name="own" aria-describedby="own-help" checked' in page.octets
+        form = {"token": token, "email": "eve@example.org", **form}
+        await PageClient(shop).post("/welcome", form)
+        assert [account.tier for account in await store.accounts()] == ([tier] if tier else [])
+
+
+async def test_where_plans_are_sold_the_first_form_has_no_box(autojump_clock):
+    async with open_empty_shop() as (shop, store, token):
+        sold: Any = object()
+        shop.app = create_app(replace(shop.service, store=store, payments=sold))
+        page = await PageClient(shop).get(f"/welcome?token={token}")
+        assert b'name="own"' not in page.octets
+        form = {"token": token, "email": "eve@example.org", "own": "on"}
+        await PageClient(shop).post("/welcome", form)
+        assert [account.tier for account in await store.accounts()] == ["free"]
+
+
+async def test_money_is_shown_only_where_prices_exist(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        for tier, shown in {"builder": True, "free": False, "own": False}.items():
+            await shop.change(tier=tier)
+            for path in ("", "/caps"):
+                got = await visitor.get(path)
+                assert got.status == 200
+                money = b" EUR" if path == "/caps" else b"Cost beyond the plan"
+                assert (money in got.octets) is shown, (tier, path)
+                assert (b"2,147,483,647" in got.octets) is False
+
+
 async def test_signing_out_ends_the_session_for_every_holder_of_its_cookie(autojump_clock):
     async with open_shop() as shop:
         visitor, other = await signed_in(shop), await signed_in(shop)

@@ -72,6 +72,31 @@ async def test_smtp_blocked_providers_are_unknown_at_0_75(autojump_clock, shop: 
     assert not shop.world.dialled
 
 
+async def test_without_smtp_no_mail_host_is_asked(autojump_clock, shop: RunningService):
+    body = {"emails": ["known@friendly.test", "bad"], "smtp": False}
+    lines = (await shop.request("POST", "/v1/email/verify/stream?evidence=1", body)).lines
+    assert {line["email"]: (line["status"], line["evidence"]["reason"]) for line in lines} == {
+        "known@friendly.test": ("unknown", "not_asked"),
+        "bad": ("invalid", "syntax"),
+    }
+    batch = await shop.request("POST", "/v1/email/verify/batch", body)
+    assert [got["mx_found"] for got in batch.body["results"]] == [True, False]
+    one = {"email": "known@friendly.test", "smtp": False}
+    got = (await shop.request("POST", "/v1/email/verify", one)).body
+    assert (got["status"], got["confidence"], got["failed_check"]) == ("unknown", 0.5, None)
+    assert not shop.world.dialled
+    refused = await shop.request("POST", "/v1/email/verify", {**one, "async": True})
+    assert (refused.status, refused.error) == (400, "invalid_request")
+    refused = await shop.request("POST", "/v1/email/verify", {**one, "smtp": "no"})
+    assert refused.status == 400
+    assert "smtp" in refused.body["message"]
+    # one of a test key, too
+    test_key = await shop.new_key("sk_test_")
+    one["email"] = "deliverable@sandbox.test"
+    got = (await shop.request("POST", "/v1/email/verify", one, key=test_key)).body
+    assert (got["status"], got["confidence"]) == ("unknown", 0.5)
+
+
 # == VerifyEmailResult ========================================================================
 
 

@@ -194,7 +194,7 @@ async def results_of_writes(store: Store, clock: Clock) -> list[Any]:
     await promise(store, another, order("new", secret="s"))
     results.append([job.id for job in await store.jobs(limit=100)])
     results.append((await store.ledger(caller)).reserved)
-    await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
+    await store.apply_retention({"free": 7, "builder": 90, "scale": 90, "own": 90})
     results.append(len(await store.usage(account_id, limit=10_000)))
     return results
 

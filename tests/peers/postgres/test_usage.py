@@ -16,7 +16,7 @@ async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
     caller = await make_caller(store)
     await use(store, caller, NOON, 3)
     clock.advance(days=91)
-    await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
+    await store.apply_retention({"free": 7, "builder": 90, "scale": 90, "own": 90})
     tables = query(url, f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA}'")
     assert ("usage_20250314",) not in tables
     assert (f"usage_{clock() + timedelta(days=1):%Y%m%d}",) in tables

@@ -13,6 +13,7 @@ from mailprobe.storage.records import (
     Caller,
     Ledger,
     Reservation,
+    Tier,
     Window,
 )
 from mailprobe.storage.store import Store
@@ -31,9 +32,10 @@ from tests.storage.fixed_clock import (
 # accounts
 
 
-async def test_an_account_is_as_it_was_made(store: Store, clock: Clock):
-    account = await store.create_account("ann@shop.test", "free")
-    assert (account.email, account.tier, account.created_at) == ("ann@shop.test", "free", NOON)
+@pytest.mark.parametrize("tier", ["free", "own"])
+async def test_an_account_is_as_it_was_made(store: Store, clock: Clock, tier: Tier):
+    account = await store.create_account("ann@shop.test", tier)
+    assert (account.email, account.tier, account.created_at) == ("ann@shop.test", tier, NOON)
     assert account.alerts is True
     assert account.hard_cap_micros is None
     assert account.current_period_end is None

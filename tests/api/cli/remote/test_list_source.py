@@ -98,6 +98,20 @@ async def test_a_short_list_is_a_stream(autojump_clock: trio.testing.MockClock) 
         assert transport.requests["POST /v1"] == 0
 
 
+async def test_without_smtp_a_long_list_is_a_stream_that_says_so(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_shop("own") as shop:
+        transport = Transport(shop)
+        headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
+        async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+            source = HttpSource(client, BASE + PATH + QUERY, asks_hosts=False)
+            async with source.open_answers(knowns(200)) as answers:
+                reasons = {answer.cause.reason async for answer in answers}
+        assert reasons == {"not_asked"}
+        assert not shop.world.dialled
+
+
 async def test_a_service_without_lists_gets_a_stream(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
