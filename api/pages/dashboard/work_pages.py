@@ -28,9 +28,10 @@ from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest import jobs, lists, management, verification
 from mailprobe.api.rest.messages import Call, StreamedParts
 from mailprobe.api.results.chunk_lines import results_of, rows_of
-from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.results.lights import WORDS
 from mailprobe.api.schema import VerifyRequest
 from mailprobe.engine import Verdict
+from mailprobe.engine.lights import light_of
 from mailprobe.storage.lists.records import LAST_PLACE
 
 JOBS_SHOWN = 100
