@@ -183,9 +183,11 @@ class AsyncVerdictStream(AsyncIterator[FullVerdict]):
         for answer in self._taken:
             return _full(answer)
         try:
-            await self._signal.checkpoint()  # answers may come faster than they are read
-            while (taken := self._call.read_ready()) is None:
+            if (taken := self._call.read_ready()) is not None:
+                await self._signal.checkpoint()  # answers may come faster than they are read
+            while taken is None:
                 await self._signal.wait()
+                taken = self._call.read_ready()
         except BaseException:
             self.close()
             raise
