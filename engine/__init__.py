@@ -13,7 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mailprobe.engine.engine_calls import VerifierClosedError
     from mailprobe.engine.evidence import Evidence
+    from mailprobe.engine.library import (
+        FullVerdict,
+        HeloNameWarning,
+        Verifier,
+        averify,
+        verify,
+    )
     from mailprobe.engine.observer import EngineStatistics, Observer
     from mailprobe.engine.settings import EngineSettings
     from mailprobe.engine.stream.answers import Answer, Answers, in_order
@@ -28,7 +36,11 @@ if TYPE_CHECKING:
     from mailprobe.engine.verdict import Verdict
 else:
     _MODULES = {
+        "mailprobe.engine.engine_calls": ("VerifierClosedError",),
         "mailprobe.engine.evidence": ("Evidence",),
+        "mailprobe.engine.library": (
+            *("FullVerdict", "HeloNameWarning", "Verifier", "averify", "verify"),
+        ),
         "mailprobe.engine.observer": ("EngineStatistics", "Observer"),
         "mailprobe.engine.settings": ("EngineSettings",),
         "mailprobe.engine.stream.answers": ("Answer", "Answers", "in_order"),
@@ -56,13 +68,19 @@ __all__ = [
     "EngineSettings",
     "EngineStatistics",
     "Evidence",
+    "FullVerdict",
+    "HeloNameWarning",
     "KnownAnswers",
     "Observer",
     "Verdict",
+    "Verifier",
+    "VerifierClosedError",
+    "averify",
     "deciding_rules",
     "in_order",
     "known_answers",
     "load_rules_and_lists",
     "open_answers",
     "open_engine",
+    "verify",
 ]

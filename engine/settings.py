@@ -26,3 +26,10 @@ class EngineSettings:
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply
     cache_s: float = 6 * 3600.0  # MX answers and catch-all knowledge
+
+    @property
+    def helo_is_local(self) -> bool:
+        """Whether no other host can resolve `helo_name`, which some mail hosts refuse."""
+        return "." not in self.helo_name.strip(".") or self.helo_name.lower().startswith(
+            "localhost"
+        )

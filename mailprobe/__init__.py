@@ -1,6 +1,7 @@
 """Self-hosted, streaming-first email verification on trio.
 
-    from mailprobe import EngineSettings, open_answers, open_engine
+    from mailprobe import verify, averify, Verifier  # docs/library.md
+    from mailprobe import EngineSettings, open_answers, open_engine  # on trio, nearer to the engine
 
 The library's names are the engine's. They are imported when they are first used:
 `mailprobe --help` needs none of them.

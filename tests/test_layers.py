@@ -23,6 +23,7 @@ PURE = [
     "mailprobe.engine.smtp.operators",
     "mailprobe.engine.fair_queue",
     "mailprobe.engine.lists.typos",
+    "mailprobe.engine.lights",
     "mailprobe.engine.verdict",
     "mailprobe.engine.smtp.replies.prefilter",
     "mailprobe.engine.smtp.pairing",

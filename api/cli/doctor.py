@@ -339,11 +339,10 @@ PORT_CLOSED = (
 
 def check_helo_form(settings: EngineSettings) -> Check | None:
     """The failed check of an EHLO name that no other host can resolve; else None."""
-    helo = settings.helo_name
-    if "." in helo.strip(".") and not helo.lower().startswith("localhost"):
+    if not settings.helo_is_local:
         return None
     advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
-    return Check(f"HELO name, {helo}", "failed", "not a public host name", advice)
+    return Check(f"HELO name, {settings.helo_name}", "failed", "not a public host name", advice)
 
 
 async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:

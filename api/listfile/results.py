@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.results.lights import light_of
 from mailprobe.api.results.row_result import RowResult, suggested
+from mailprobe.engine.lights import light_of
 from mailprobe.engine.verdict import FIELDS
 
 LIGHT = "light"

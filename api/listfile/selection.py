@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from mailprobe.api.results.lights import Light, light_of
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.engine.lights import Light, light_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.lights import Light, light_of
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.results.stored_row import StoredRow
+from mailprobe.engine.lights import Light, light_of
 from mailprobe.storage.list_records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 

@@ -23,7 +23,17 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "quickstart-assistant",
         "unknown",
     ),
-    "Use": ("api", "dashboard", "sandbox", "verdicts", "callbacks", "tools", "clean", "lists"),
+    "Use": (
+        "api",
+        "dashboard",
+        "sandbox",
+        "verdicts",
+        "callbacks",
+        "tools",
+        "library",
+        "clean",
+        "lists",
+    ),
     "Run": ("settings", "operating", "releasing", "security", "fleet", "billing", "observability"),
     "Understand": ("engine", "architecture", "glossary", "bench", "peers", "lab"),
 }

@@ -3,8 +3,9 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from mailprobe.api.results.lights import OURS, UNREACHED, light_of
+from mailprobe.api.results.lights import OURS, UNREACHED
 from mailprobe.api.results.row_result import RowResult
+from mailprobe.engine.lights import light_of
 
 HOSTS_MAX = 10_000  # names kept for the summary
 FAILED_HOSTS_MIN = 20  # fewer may be dead hosts, more are this machine's failure

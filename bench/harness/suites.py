@@ -30,6 +30,7 @@ SUITES: dict[str, str] = {
     "memory": "2,000 probes under way",
     "clean": "1,000,000 rows of CSV and as many of XLSX through `clean`",
     "engine": "addresses through the engine: near, far, and as work grows",
+    "library": "the library on trio, on asyncio and without either, beside the bare engine",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
     "files": "lists made to do harm, sent to the service beside a neighbour",

@@ -13,7 +13,6 @@ from mailprobe.api.error_table import TABLE as ERRORS
 from mailprobe.api.quota.plans import MICROS_PER_EUR, SOLD
 from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.api.results.lights import LIGHTS, light_of
 from mailprobe.api.schema import (
     BatchVerifyResponse,
     ManagementAccountResponse,
@@ -21,6 +20,7 @@ from mailprobe.api.schema import (
     ManagementUsageSummaryResponse,
 )
 from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.lights import LIGHTS, light_of
 from mailprobe.engine.verdict import FIELDS, Outcome, Status, judge
 from tests.docs.pages import ROOT, bare, blocks_in, headings_of, table_of
 

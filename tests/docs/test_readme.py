@@ -1,6 +1,6 @@
 """README.md is short, and its table of answers is the code's."""
 
-from mailprobe.api.results.lights import light_of
+from mailprobe.engine.lights import light_of
 from mailprobe.engine.verdict import LADDER, judge
 from tests.docs.pages import ROOT, bare, table_of
 

@@ -26,8 +26,8 @@ from mailprobe.api.listfile.selection import ALL_ROWS, Selection
 from mailprobe.api.reader.frames import WriteRows
 from mailprobe.api.reader.own_list import OwnList
 from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.lights import Light
 from mailprobe.api.terminal import plain
+from mailprobe.engine.lights import Light
 
 ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
 # The files of --split: the part of the name, and the lights of the rows. Rows without an

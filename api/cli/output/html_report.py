@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import WORDS, Light, light_of
+from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.api.terminal import plain
+from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 
 if TYPE_CHECKING:

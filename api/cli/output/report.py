@@ -17,11 +17,12 @@ from rich.text import Text
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
+from mailprobe.engine.lights import light_of
 
 if TYPE_CHECKING:  # it imports the readers of lists
     from mailprobe.api.cli.output.summary import Summary

@@ -27,7 +27,7 @@ from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
 from mailprobe.api.rest.messages import StreamedParts
 from mailprobe.api.results.chunk_lines import results_of, rows_of
-from mailprobe.api.results.lights import WORDS, light_of
+from mailprobe.api.results.lights import WORDS
 from mailprobe.api.schema import (
     JobResponse,
     ListResponse,
@@ -37,6 +37,7 @@ from mailprobe.api.schema import (
     VerifyRequest,
 )
 from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.lights import light_of
 from mailprobe.storage.list_records import LAST_PLACE
 
 JOBS_SHOWN = 100

@@ -13,8 +13,8 @@ import trio
 from mailprobe.api.jobs import worker
 from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.results.lights import light_of
 from mailprobe.engine import EngineSettings, Verdict
+from mailprobe.engine.lights import light_of
 from mailprobe.engine.lists.lists import DATA, load_lists, read_names
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.alerts.test_thresholds import kinds

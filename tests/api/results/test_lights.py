@@ -5,7 +5,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from mailprobe.api.results.lights import LIGHTS, WORDS, Light, light_of
+from mailprobe.api.results.lights import WORDS
+from mailprobe.engine.lights import LIGHTS, Light, light_of
 from mailprobe.engine.verdict import Outcome, Reason, Signals, Verdict, judge
 
 TYPO = Signals(suggestion="gmail.com")
