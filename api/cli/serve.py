@@ -89,7 +89,7 @@ def _serve(
 
     share = replace(settings, engine=_share(settings, workers))
     announce = partial(_announce, settings, listeners, workers)
-    notices = partial(_say_closed_port, settings, mmap(-1, 1))
+    notices = partial(_report_closed_port, settings, mmap(-1, 1))
     if workers == 1:
         serve_until_signal(share, plans, listeners, announce, counters, notices=notices)
         return
@@ -263,7 +263,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     log.info("started", extra={"version": version(), "workers": workers})
 
 
-def _say_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":
+def _report_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":
     """Say it once: the workers, and those that follow them, share the byte."""
     from mailprobe.api.cli.closed_port import saying_closed_port
 

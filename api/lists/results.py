@@ -21,7 +21,7 @@ from mailprobe.api.listfile.results import ResultColumns
 from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.reader.bounds import workbook_bounds
-from mailprobe.api.reader.client import Work, open_reader
+from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
@@ -253,7 +253,7 @@ async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
 
     command = MakeWorkbook([*own, *columns.names(own)], len(own))
     bounds = workbook_bounds(source.rows)
-    work = Work("the workbook", bounds, file.fileno(), command, "is not made, by our fault")
+    work = ReaderOrder("the workbook", bounds, file.fileno(), command, "is not made, by our fault")
     async with _workbook_turns.turn(source.account_id), open_reader(work) as maker:
         async with aclosing(results.groups()) as groups:
             async for group in groups:

@@ -13,7 +13,7 @@ from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.reader.bounds import UPLOAD
-from mailprobe.api.reader.client import ReaderTask, Work, open_reader
+from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
 from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
 from mailprobe.api.reader.turns import FairTurns
@@ -44,7 +44,7 @@ async def open_list_reader(
 ) -> AsyncIterator["ListReader"]:
     """Read an uploaded list by a process of its own, once it is the account's turn."""
     descriptor, rows_max = file.fileno(), ROWS_MAX[account.tier]
-    work = Work(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
+    work = ReaderOrder(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
     async with (
         _turns.turn(account.id),
         open_reader(work, is_short_text=is_short_text(descriptor)) as reader,

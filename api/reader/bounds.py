@@ -75,7 +75,7 @@ def end_with(parent: int) -> None:
             os._exit(0)
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Have a lower priority: others wait for this machine."""
     with suppress(OSError):
         os.nice(NICENESS)

@@ -75,7 +75,7 @@ forks = Forks()  # of this process
 class ReaderTask:
     """A reader of one file, for a task of trio."""
 
-    def __init__(self, work: "Work", *, is_short_text: bool) -> None:
+    def __init__(self, work: "ReaderOrder", *, is_short_text: bool) -> None:
         self._work = work
         self._is_short_text = is_short_text
         self._reader = forks.take(is_short_text=is_short_text)
@@ -140,7 +140,7 @@ class ReaderTask:
     async def close(self) -> None:
         """Keep the reader if it may read another file; else kill it, and wait for its end."""
         if self._is_short_text and self._has_loaded and not self._buffer.is_begun:
-            forks.give_back(self._reader)
+            forks.hand_back(self._reader)
         else:
             self._reader.kill()
             with trio.move_on_after(END_S, shield=True) as waiting:
@@ -152,7 +152,7 @@ class ReaderTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ReaderOrder:
     """What a reader is for: an open file, what to do with it, and its name for messages."""
 
     name: str
@@ -167,7 +167,9 @@ class Work:
 
 
 @asynccontextmanager
-async def open_reader(work: Work, *, is_short_text: bool = False) -> AsyncIterator[ReaderTask]:
+async def open_reader(
+    work: ReaderOrder, *, is_short_text: bool = False
+) -> AsyncIterator[ReaderTask]:
     """A reader that works on a file; after the block it does nothing more with it.
 
     See `forks` for what is a short text. Raises OSError.

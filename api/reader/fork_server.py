@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 
 from mailprobe.api.reader import chunks, workbook
-from mailprobe.api.reader.bounds import end_with, give_way, leave_network, limit_process
+from mailprobe.api.reader.bounds import end_with, leave_network, limit_process, lower_priority
 from mailprobe.api.reader.frames import END
 from mailprobe.api.reader.process import serve_orders
 
@@ -94,7 +94,7 @@ class ForkServer:
             os.dup2(files[0], 0)
             os.close(files[0])
             gc.disable()  # reading makes no cycles that grow
-            give_way()
+            lower_priority()
             limit_process()
             serve_orders(socket.socket(fileno=0))
             os._exit(0)

@@ -121,7 +121,7 @@ class Forks:
                 reader.close()
         return self.fork()
 
-    def give_back(self, reader: Fork) -> None:
+    def hand_back(self, reader: Fork) -> None:
         """Keep a reader that has read a short text, and nothing else since its fork."""
         if len(self._kept) < KEPT_MAX and reader.reads < READS_MAX and reader.is_waiting():
             self._kept.append(reader)

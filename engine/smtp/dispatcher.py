@@ -39,13 +39,13 @@ from mailprobe.engine.smtp.catchall import (
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE
 from mailprobe.engine.smtp.deadlines import Deadlines
-from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.left_connections import LeftConnections
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
+from mailprobe.engine.smtp.pool.hedges import Hedges
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe

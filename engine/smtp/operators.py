@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mailprobe.engine.smtp.refusal_budget import Allowance
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
 OTHERS = "other"  # hosts of no operator and no software that we know
-STRICT = Allowance(session=2, hour=8, share=0.5)  # where no file says otherwise
+STRICT = RefusalAllowance(session=2, hour=8, share=0.5)  # where no file says otherwise
 
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
@@ -34,7 +34,7 @@ class MailOperator:
     """One operator: its id in the reply rules, and its limits."""
 
     id: str
-    refusals: Allowance | None = None
+    refusals: RefusalAllowance | None = None
     connections_max: int | None = None
     one_each: bool = False
 
@@ -46,8 +46,8 @@ class MailOperators:
         self,
         by_ending: Mapping[str, MailOperator],
         by_brand: Mapping[tuple[str, str], MailOperator] | None = None,
-        by_greeting: Mapping[str, tuple[str, Allowance]] | None = None,
-        others: Allowance = STRICT,
+        by_greeting: Mapping[str, tuple[str, RefusalAllowance]] | None = None,
+        others: RefusalAllowance = STRICT,
     ) -> None:
         """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending.
 
@@ -58,7 +58,7 @@ class MailOperators:
         self._by_greeting = by_greeting or {}
         self._others = others
 
-    def refusals_of(self, greeting: str) -> tuple[str, Allowance]:
+    def refusals_of(self, greeting: str) -> tuple[str, RefusalAllowance]:
         """The id and the allowance of the software that greets so; of all others by default."""
         greeting = greeting.lower()
         for word, row in self._by_greeting.items():
@@ -104,10 +104,11 @@ def load_operators() -> MailOperators:
         for ending, brands in row.get("brands", {}).items():
             by_brand |= {(ending, brand): site for brand in brands}
     by_greeting = {
-        row["greeting"]: (row["id"], Allowance(**row["refusals"])) for row in rows["software"]
+        row["greeting"]: (row["id"], RefusalAllowance(**row["refusals"]))
+        for row in rows["software"]
     }
-    return MailOperators(by_ending, by_brand, by_greeting, Allowance(**rows["refusals"]))
+    return MailOperators(by_ending, by_brand, by_greeting, RefusalAllowance(**rows["refusals"]))
 
 
-def _allowance(row: dict[str, Any] | None) -> Allowance | None:
-    return None if row is None else Allowance(**row)
+def _allowance(row: dict[str, Any] | None) -> RefusalAllowance | None:
+    return None if row is None else RefusalAllowance(**row)

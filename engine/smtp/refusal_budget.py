@@ -25,7 +25,7 @@ BUDGETS_MAX = 20_000  # hosts remembered; of the longest unused, nothing is left
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class RefusalAllowance:
     """What a host bears: refused recipients in a session, in an hour, and their share in an hour.
 
     None: no limit is known. The share must stay below its limit once SHARE_FROM were sent.
@@ -56,7 +56,7 @@ class RefusalBudget:
 
     __slots__ = ("_old", "_refused", "_sent", "_step_ends", "allowance", "in_flight", "label")
 
-    def __init__(self, allowance: Allowance, label: str) -> None:
+    def __init__(self, allowance: RefusalAllowance, label: str) -> None:
         """`label` names the row of the allowance, for metrics."""
         self.allowance = allowance
         self.label = label

@@ -18,9 +18,9 @@ from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.hedges import Hedges
     from mailprobe.engine.smtp.left_connections import LeftConnections
     from mailprobe.engine.smtp.permits import Permits
+    from mailprobe.engine.smtp.pool.hedges import Hedges
     from mailprobe.engine.smtp.pool.pool import Pool
 
 

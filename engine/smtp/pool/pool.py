@@ -42,7 +42,7 @@ from mailprobe.engine.smtp.pool.staffing import (
     width_of,
 )
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.refusal_budget import Allowance
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest
 from mailprobe.engine.smtp.session.session import SmtpSession
@@ -218,7 +218,7 @@ class Pool:
             software, allowance = self.dispatcher.operators.refusals_of(greeting)
             self._bears(allowance, software)
 
-    def _bears(self, allowance: Allowance, label: str) -> None:
+    def _bears(self, allowance: RefusalAllowance, label: str) -> None:
         self.budget.allowance, self.budget.label = allowance, label
         if label != OTHERS and allowance.hour is not None:
             self.controls.trust(int(TRUSTED_SHARE * allowance.hour))

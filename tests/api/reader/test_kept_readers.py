@@ -11,7 +11,7 @@ from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.reader import client, forks
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.chunks import send_chunks
-from mailprobe.api.reader.client import Work, open_reader
+from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.forks import SHORT_OCTETS_MAX, is_short_text
 from mailprobe.api.reader.frames import ReadUpload, RowAddresses, frame_of
 from mailprobe.bench.lab.hostile_files import files
@@ -69,7 +69,7 @@ async def readers_of(contents: Sequence[bytes], bounds: Bounds = UPLOAD) -> list
             file.write(octets)
             file.flush()
             order = ReadUpload("people", ".csv", ReadOptions(), 10)
-            work = Work("people", bounds, file.fileno(), order)
+            work = ReaderOrder("people", bounds, file.fileno(), order)
             is_short = is_short_text(file.fileno())
             async with open_reader(work, is_short_text=is_short) as reader:
                 report = await reader.receive()

@@ -18,7 +18,7 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.reader import client, forks, starting
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
-from mailprobe.api.reader.client import Work, open_reader
+from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.forks import Fork, Forks, is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
 from mailprobe.api.reader.turns import FairTurns
@@ -39,8 +39,8 @@ def program_of(deed: str, started: str = "fork_server") -> str:
     return f"{IMPORTS}def serve(*_):\n {deed}\nprocess.serve = serve\n{started}.main()\n"
 
 
-def work_on(file: int, bounds: Bounds = UPLOAD, ending: str = ".csv") -> Work:
-    return Work("people", bounds, file, ReadUpload("people", ending, ReadOptions(), 10))
+def work_on(file: int, bounds: Bounds = UPLOAD, ending: str = ".csv") -> ReaderOrder:
+    return ReaderOrder("people", bounds, file, ReadUpload("people", ending, ReadOptions(), 10))
 
 
 async def reports_on(path: Path, bounds: Bounds = UPLOAD) -> list[Report]:

@@ -12,7 +12,7 @@ from mailprobe.engine.smtp.operators import (
     budget_labels,
     load_operators,
 )
-from mailprobe.engine.smtp.refusal_budget import Allowance
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import load_rules
 
 OPERATORS = load_operators()
@@ -100,7 +100,7 @@ def test_operators_have_limits_of_their_own():
     assert consumer.one_each
     assert yahoo is not None
     assert yahoo.connections_max == 2
-    assert google == MailOperator("google", Allowance(session=8))
+    assert google == MailOperator("google", RefusalAllowance(session=8))
 
 
 def test_each_ending_and_each_id_stands_once():
@@ -113,7 +113,7 @@ def test_each_ending_and_each_id_stands_once():
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["id"])
 def test_a_row_is_well_made(row):
     assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each", "refusals"}
-    assert Allowance(**row["refusals"]).session <= 8
+    assert RefusalAllowance(**row["refusals"]).session <= 8
     assert row["endings"]
     assert row.get("connections_max", 1) >= 1
     for ending in row["endings"]:
@@ -156,6 +156,6 @@ def test_an_unknown_host_has_the_smallest_allowance():
     _, strict = OPERATORS.refusals_of("")
     assert strict.hour is not None
     for row in (*TABLE, *SOFTWARE):
-        known = Allowance(**row["refusals"])
+        known = RefusalAllowance(**row["refusals"])
         assert known.session >= strict.session
         assert known.hour is None or known.hour >= strict.hour

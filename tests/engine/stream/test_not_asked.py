@@ -24,7 +24,7 @@ CASES = {
 }
 
 
-def told(answers: Sequence[Answer]) -> dict[str, tuple[object, ...]]:
+def reported(answers: Sequence[Answer]) -> dict[str, tuple[object, ...]]:
     return {
         v.email: (v.status, v.confidence, v.failed_check, v.mx_found)
         for v in (answer.verdict for answer in answers)
@@ -42,12 +42,12 @@ async def test_no_connection_is_tried(autojump_clock, as_list: bool, by_setting:
             answers = await collect(
                 engine, *CASES, deferred_start=as_list, explain=True, asks_hosts=by_setting
             )
-            assert told(answers) == CASES
+            assert reported(answers) == CASES
             assert trio.current_time() < 1.5  # the look-ups
             assert not network.dialled
             known = known_answers(engine, ["known@shop.test"], asks_hosts=False)
             assert known is not None
-            assert told(known.answers) == {"known@shop.test": CASES["known@shop.test"]}
+            assert reported(known.answers) == {"known@shop.test": CASES["known@shop.test"]}
             if not by_setting:  # another caller still asks
                 assert known_answers(engine, ["known@shop.test"]) is None
     [answer] = [answer for answer in answers if answer.verdict.email == "known@shop.test"]

@@ -8,7 +8,7 @@ from mailprobe.engine.smtp.refusal_budget import (
     SHARE_FROM,
     STEP_S,
     UNBOUNDED,
-    Allowance,
+    RefusalAllowance,
     RefusalBudget,
 )
 from mailprobe.engine.testing.fake_network import open_fake_network
@@ -16,11 +16,13 @@ from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_checked_engine
 
 HOUR, SHARE = 8, 0.5
-STRICT = Allowance(session=2, hour=HOUR, share=SHARE)
+STRICT = RefusalAllowance(session=2, hour=HOUR, share=SHARE)
 UNKNOWN_SOFTWARE = "220 {name} ESMTP"
 
 
-def budget_of(allowance: Allowance = STRICT, *, sent: int = 0, refused: int = 0) -> RefusalBudget:
+def budget_of(
+    allowance: RefusalAllowance = STRICT, *, sent: int = 0, refused: int = 0
+) -> RefusalBudget:
     budget = RefusalBudget(allowance, "other")
     for number in range(sent):
         budget.reserve(1)
@@ -29,7 +31,7 @@ def budget_of(allowance: Allowance = STRICT, *, sent: int = 0, refused: int = 0)
 
 
 def test_a_host_without_limits_is_sent_any_number():
-    budget = budget_of(Allowance(session=8), sent=1000, refused=1000)
+    budget = budget_of(RefusalAllowance(session=8), sent=1000, refused=1000)
     assert budget.left(0.0) == budget.left_to_tests(0.0) == UNBOUNDED
     assert not budget.exhausted(0.0)
 
