@@ -78,7 +78,7 @@ class ReaderTask:
     def __init__(self, work: "ReaderOrder", *, is_short_text: bool) -> None:
         self._work = work
         self._is_short_text = is_short_text
-        self._reader = forks.take(is_short_text=is_short_text)
+        self._reader = forks.acquire(is_short_text=is_short_text)
         self._buffer = FrameBuffer(FRAME_OCTETS_MAX)
         self._is_under_way = False
         self._has_loaded = False

@@ -111,7 +111,7 @@ class Forks:
         self._fresh: list[Fork] = []  # one at most
         self._kept: list[Fork] = []  # have read short texts
 
-    def take(self, *, is_short_text: bool) -> Fork:
+    def acquire(self, *, is_short_text: bool) -> Fork:
         """A reader for a file: a kept one only for a short text. Raises OSError."""
         for ready in (self._kept, self._fresh) if is_short_text else (self._fresh,):
             while ready:
