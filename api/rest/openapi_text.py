@@ -107,6 +107,20 @@ FIELDS: dict[str, str] = {
     "url": "The address of the billing portal; whoever has it is signed in.",
 }
 
+# schema -> what its fields may not be together
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "VerifyRequest": {
+        "not": {
+            "required": ["smtp"],
+            "properties": {"smtp": {"const": False}},
+            "anyOf": [
+                {"required": ["webhook"], "properties": {"webhook": {"type": "string"}}},
+                {"required": ["async"], "properties": {"async": {"const": True}}},
+            ],
+        },
+    },
+}
+
 # (schema, field) -> additions to its JSON schema
 NOTES: dict[tuple[str, str], dict[str, Any]] = {
     ("VerifyRequest", "email"): {

@@ -45,6 +45,7 @@ def test_every_field_has_a_type(operation: ReferenceOperation) -> None:
 def test_limits_are_in_words() -> None:
     request = SHOWN["verify_batch"].request
     assert request is not None
-    (emails,) = request.fields
+    emails, smtp = request.fields
+    assert (smtp.kind, smtp.required) == ("boolean", False)
     assert (emails.kind, emails.required) == ("list of string", True)
     assert emails.limits == "at least 1 items, at most 50 items"
