@@ -44,9 +44,8 @@ class HttpConnection:
         self._server = server
         self._limits = server.limits
         self._wire = wire
-        octets_max = self._limits.head_octets_max, self._limits.body_octets_max
-        self._fast = FastReader(*octets_max)
-        self._strict = StrictReader(*octets_max)
+        self._fast = FastReader(self._limits.head_octets_max)
+        self._strict = StrictReader(self._limits.head_octets_max)
         self._output = Output(wire, self._limits.send_s, self.abort)
         self.flush = self._output.flush  # not a method: no second call for each send
         self._deadline = ReadDeadline(trio.current_time() + self._limits.head_s)

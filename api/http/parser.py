@@ -3,8 +3,7 @@
 Most clients send an unambiguous head followed by the whole body in one piece. `FastReader`
 parses that with two regular expressions. It accepts a request only if every line of its head
 is beyond doubt, and leaves all others to `StrictReader`, which is h11 made strict and takes
-ten times as long. Both report the same events, and only the strict one refuses a request:
-which of them reads a request decides nothing but speed (tests/api/http/test_two_readers.py).
+ten times as long. Both report the same events, and only the strict one refuses a request.
 
 Where two servers disagree on where a request ends, request smuggling is possible
 (RFC 9112 11.2). `StrictBuffer` refuses such heads and chunks before h11 parses them;
@@ -118,18 +117,15 @@ _LENGTH = re.compile(rb"[0-9]{1,9}")
 class FastReader:
     """Reads octets that are exactly one unambiguous request."""
 
-    __slots__ = ("_body_octets_max", "_head", "_head_octets_max")
+    __slots__ = ("_head", "_head_octets_max")
 
-    def __init__(self, head_octets_max: int, body_octets_max: int) -> None:
+    def __init__(self, head_octets_max: int) -> None:
         self._head_octets_max = head_octets_max
-        self._body_octets_max = body_octets_max
         self._head: RequestHead | None = None
 
     def receive(self, octets: bytes) -> bool:
-        head = read_fast(octets, self._head_octets_max)
-        fits = head is not None and len(head.body or b"") <= self._body_octets_max
-        self._head = head if fits else None
-        return fits
+        self._head = read_fast(octets, self._head_octets_max)
+        return self._head is not None
 
     def next_event(self) -> ReadEvent:
         head, self._head = self._head, None
@@ -174,18 +170,16 @@ def _is_length(body: bytes, fields: Fields, method: bytes) -> bool:
 class StrictReader:
     """h11 behind a StrictBuffer: reads every request that is sound, in whatever pieces it comes.
 
-    A body that came with its head is reported with it, as the fast reader does, unless it is
-    longer than `body_octets_max`: then its parts follow, so that they are counted and refused.
+    A body that came with its head is reported with it, as the fast reader does.
 
     Only h11's reading half is used, so each request has an h11 connection of its own, which
     begins with the octets that the one before has left. None is kept between requests.
     """
 
-    __slots__ = ("_body_octets_max", "_buffer", "_h11", "_head_octets_max", "_parts", "is_head")
+    __slots__ = ("_buffer", "_h11", "_head_octets_max", "_parts", "is_head")
 
-    def __init__(self, head_octets_max: int, body_octets_max: int) -> None:
+    def __init__(self, head_octets_max: int) -> None:
         self._head_octets_max = head_octets_max
-        self._body_octets_max = body_octets_max
         self._parts: deque[bytes] = deque()  # of a body, read but not reported yet
         self._h11: h11.Connection | None = None
         self._buffer: StrictBuffer | None = None
@@ -231,27 +225,26 @@ class StrictReader:
             raise MalformedRequest(str(error)) from error
         if isinstance(event, h11.Request):
             self.is_head = event.method == b"HEAD"
-            return self._with_body(_admit(event, self._buffer.upgrades), self._h11)
+            head = _admit(event, self._buffer.upgrades)
+            return head if head.octets == 0 else self._with_body(head, self._h11)
         if isinstance(event, h11.Data):
             return bytes(event.data)
         return Mark.END if isinstance(event, h11.EndOfMessage) else Mark.NEED_DATA
 
     def _with_body(self, head: RequestHead, connection: h11.Connection) -> RequestHead:
         """The head with its body if all of it is here; else the head alone, parts follow."""
-        octets = head.octets or 0  # of a body in chunks: so far
-        while octets <= self._body_octets_max and len(self._parts) < ONE_PIECE_CHUNKS_MAX:
+        while len(self._parts) < ONE_PIECE_CHUNKS_MAX:
             try:
                 event = connection.next_event()
             except h11.RemoteProtocolError:
                 break  # h11 raises it again at the next event, behind the parts
             if isinstance(event, h11.Data):
                 self._parts.append(bytes(event.data))
-                octets += len(event.data) if head.octets is None else 0
                 continue
             if isinstance(event, h11.EndOfMessage):
                 body = b"".join(self._parts)
                 self._parts.clear()
-                return replace(head, body=body)
+                return replace(head, octets=len(body), body=body)
             break
         return head
 
