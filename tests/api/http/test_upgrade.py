@@ -101,6 +101,18 @@ async def test_without_a_handler_the_field_is_passed_over():
             assert (await raw.request(asking())).body == b"ok"
 
 
+async def test_an_upgrade_with_an_empty_body_holds_no_place_of_a_request():
+    """A stranger needs no key for it: as many as there are places would stop the service."""
+    asked = asking(Transfer_Encoding="chunked") + "0\r\n\r\n"
+    async with serving(hello, upgrade=Owner(), in_flight_max=1) as server:
+        for _ in range(2):
+            async with server.connect() as raw:
+                await raw.send(asked)
+                await raw.more()
+        async with server.connect() as other:
+            assert (await other.request(GET)).body == b"ok"
+
+
 async def test_the_deadlines_of_requests_end_with_the_handing_over():
     limits: dict[str, Any] = {
         "head_s": 0.1,
