@@ -50,7 +50,7 @@ class Observer(Protocol):
         """A recipient was refused for good at a host of this operator or software."""
 
     def budget_lacking(self, operator: str, *, random: bool) -> None:
-        """A host bears no more refusals from us, so an address, or a random one, was not sent."""
+        """A host tolerates no more refusals from us, so an address, or a random one, was not sent."""
 
     def host_backed_off(self, *, refused: bool) -> None:
         """A mail host is in back-off: it refused us (`refused`), or could not be reached."""

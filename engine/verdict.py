@@ -71,7 +71,7 @@ class Outcome(Enum):
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
-    HOST_BUDGET = "host_budget"  # not asked: it bears no more refusals from us at the moment
+    HOST_BUDGET = "host_budget"  # not asked: it tolerates no more refusals from us at the moment
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
     NOT_ASKED = "not_asked"  # layer 4 was left out, by a setting or by the request
 

@@ -124,7 +124,7 @@ def families(operations: Operations) -> tuple[Family, ...]:
         Family("counter", "mailprobe_smtp_recipients_refused", "Recipients refused for good.",
                ("operator",), tuple((label,) for label in budget_labels()), sparse=True),
         Family("counter", "mailprobe_smtp_budget_lacking",
-               "Recipients not sent because the host bears no more refusals.",
+               "Recipients not sent because the host tolerates no more refusals.",
                ("operator", "recipient"),
                tuple((label, kind) for label in budget_labels() for kind in ("listed", "random")),
                sparse=True),

@@ -25,7 +25,7 @@ WORDS: dict[str, str] = {
     "host_down": "mail host cannot be reached",
     "host_error": "mail host broke off",
     "host_changed": "host contradicts itself",
-    "host_budget": "host bears no more refusals for now",
+    "host_budget": "host tolerates no more refusals for now",
     "timeout": "no answer in time",
     "no_connection_free": "no connection of ours was free",
     "resolver": "DNS look-up failed",

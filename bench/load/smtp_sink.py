@@ -33,7 +33,7 @@ REPLIES = {
     b"HELO": b"250 sink\r\n",
     b"QUIT": b"221 2.0.0 Bye\r\n",
 }
-BANNER = b"220 sink ESMTP Postfix\r\n"  # which bears many refusals
+BANNER = b"220 sink ESMTP Postfix\r\n"  # which tolerates many refusals
 OFFER = {True: b"250-sink\r\n250 PIPELINING\r\n", False: b"250 sink\r\n"}
 RECEIVE_OCTETS = 64 * 1024
 BACKLOG = 4096

@@ -39,7 +39,7 @@ LIST_S = 400.0  # then a list is ended with what it knows
 SINGLES_EVERY_S = 0.1  # to each host
 STRANGERS = f"{ONE_HOST}postscreen"  # its first greeting takes 6 s: no request can wait so long
 NO_BUDGET = "host_budget"
-# The references: this suite at c5ecb2e, before hosts had budgets of refusals, the lower of two
+# The references: this suite before hosts had budgets of refusals, the lower of two
 # runs; and the wall of the best of the other verifiers (bench/peers) at a host 20 ms away.
 CONNECTIONS_BEFORE = {"first": 1_351, "second": 1_504}
 CONNECTIONS_BEFORE_IN_HOURS = {"first": 1_265, "second": 1_252}

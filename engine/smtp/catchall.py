@@ -32,7 +32,7 @@ class Acceptance(Enum):
     SOME = "refused as unknown", Outcome.DELIVERABLE
     UNTOLD = "refused otherwise", Outcome.DELIVERABLE_UNTESTED
     UNANSWERED = "4xx or no answer", Outcome.DELIVERABLE_UNTESTED  # time may cure it
-    UNASKED = "not asked", Outcome.DELIVERABLE_UNTESTED  # the host bears no more refusals
+    UNASKED = "not asked", Outcome.DELIVERABLE_UNTESTED  # the host tolerates no more refusals
 
     outcome: Outcome
 

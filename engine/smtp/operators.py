@@ -3,7 +3,7 @@
 Thousands of domains share one operator's hosts. `data/operators.toml` names the
 operators by the ending of their exchanges' names. An operator may have a lower
 limit of connections, or accept only one recipient per transaction. How many refused
-recipients a host bears is known of operators, and of mail servers by their greeting.
+recipients a host tolerates is known of operators, and of mail servers by their greeting.
 
 Microsoft names an exchange after the domain that it serves. Its consumer
 mail and its tenants share the ending `mx.microsoft`. So an ending may have

@@ -1,4 +1,4 @@
-"""How many refused recipients a mail host bears from us before it defends itself.
+"""How many refused recipients a mail host tolerates from us before it defends itself.
 
 Mail servers ban clients that ask for unknown recipients: some at the third of a session
 (MDaemon), some at ten an hour (Kerio) or 25 (Cisco), some once half of a client's recipients
@@ -26,7 +26,7 @@ BUDGETS_MAX = 20_000  # hosts remembered; of the longest unused, nothing is left
 
 @dataclass(frozen=True, slots=True)
 class RefusalAllowance:
-    """What a host bears: refused recipients in a session, in an hour, and their share in an hour.
+    """What a host tolerates: refused recipients in a session, in an hour, and their share in an hour.
 
     None: no limit is known. The share must stay below its limit once SHARE_FROM were sent.
     `slow`: by default it answers a refused recipient seconds later.
@@ -54,17 +54,25 @@ class _Step(NamedTuple):
 class RefusalBudget:
     """The recipients of the last hour at one mail host. Times are seconds of trio's clock."""
 
-    __slots__ = ("_old", "_refused", "_sent", "_step_ends", "allowance", "in_flight", "label")
+    __slots__ = (
+        *("_old", "_refused", "_sent", "_step_ends"),
+        *("allowance", "in_flight", "is_bounded", "label"),
+    )
 
     def __init__(self, allowance: RefusalAllowance, label: str) -> None:
         """`label` names the row of the allowance, for metrics."""
-        self.allowance = allowance
-        self.label = label
+        self.set_allowance(allowance, label)
         self.in_flight = 0  # sent, and not answered yet
         self._sent = 0  # answered in the present step and in the old ones
         self._refused = 0
         self._old: deque[_Step] = deque()
         self._step_ends = 0.0
+
+    def set_allowance(self, allowance: RefusalAllowance, label: str) -> None:
+        """More is known of the host: this row holds from now on."""
+        self.allowance = allowance
+        self.label = label
+        self.is_bounded = allowance.is_bounded  # read for each batch, so it is plain
 
     def reserve(self, count: int) -> None:
         """So many recipients are about to be sent."""
@@ -84,21 +92,19 @@ class RefusalBudget:
 
     def left(self, now: float) -> int:
         """How many more recipients may be sent now, even if all of them are refused."""
-        if not self.allowance.is_bounded:
-            return UNBOUNDED
-        return self._left(now, self.in_flight)
+        return self._left(now, self.in_flight) if self.is_bounded else UNBOUNDED
 
     def left_to_tests(self, now: float) -> int:
         """How many random addresses may be sent now: 1 at most, unless nothing is bounded."""
         return self._left_to_tests(now, self.in_flight)
 
-    def bears_tests(self, now: float) -> bool:
+    def tolerates_tests(self, now: float) -> bool:
         """May a random address be sent once those under way are answered, if none is refused?"""
         return self._left_to_tests(now, 0) > 0
 
     def _left_to_tests(self, now: float, in_flight: int) -> int:
         allowance = self.allowance
-        if not allowance.is_bounded:
+        if not self.is_bounded:
             return UNBOUNDED
         left = self._left(now, in_flight)
         refused, sent = self._refused + in_flight, self._sent + in_flight
@@ -112,7 +118,7 @@ class RefusalBudget:
 
     def exhausted(self, now: float) -> bool:
         """Is nothing left even when no recipient is under way?"""
-        return self.allowance.is_bounded and self._left(now, 0) <= 0
+        return self.is_bounded and self._left(now, 0) <= 0
 
     def _left(self, now: float, in_flight: int) -> int:
         if now >= self._step_ends:

@@ -44,6 +44,7 @@ class ConnectionOpener:
         "_turn",
         "closed_at",
         "failed_at",
+        "greeted_s",
         "has_enough",
         "hedged",
         "opening_s",
@@ -65,7 +66,8 @@ class ConnectionOpener:
         self.has_enough = False  # one was refused since the latest greeting: open one at a time
         self.hedged = False  # a greeting is so slow that the next exchange was connected to
         self.slow_greeting = False  # a greeting takes long
-        self.opening_s = OPENING_S_LEAST  # from the dial to a greeting
+        self.greeted_s = 0.0  # from the dial to the latest greeting
+        self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
         self.proven_parallelism = 0  # most sessions at a time since the host last refused one
 
     async def open(self, permit_at: str | None) -> SmtpSession | None:
@@ -159,7 +161,8 @@ class ConnectionOpener:
         if isinstance(greeted, SmtpSession):
             self._greeted += 1
             self.has_enough = False
-            self.opening_s = max(OPENING_S_LEAST, self._now() - began)
+            self.greeted_s = self._now() - began
+            self.opening_s = max(OPENING_S_LEAST, self.greeted_s)
             if self._pool.pace.reply_s >= FAR_S:
                 self._pool.throttle = self._pool.throttle.after_greeting(self._now())
             self.failed_at.pop(address, None)

@@ -60,7 +60,7 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
-TRUSTED_SHARE = 0.75  # of the refusals an hour that a known host bears; then it is watched
+TRUSTED_SHARE = 0.75  # of the refusals an hour that a known host tolerates; then it is watched
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
@@ -206,20 +206,20 @@ class Pool:
             return
         self.operator = site
         if site.refusals is not None:
-            self._bears(site.refusals, site.id)
+            self._set_allowance(site.refusals, site.id)
         if site.one_each:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
 
     def greeted(self, greeting: str) -> None:
-        """The host greets so: that may show its software, and so how many refusals it bears."""
+        """The host greets so: that may show its software, and so how many refusals it tolerates."""
         if self.operator is None or self.operator.refusals is None:
             software, allowance = self.dispatcher.operators.refusals_of(greeting)
-            self._bears(allowance, software)
+            self._set_allowance(allowance, software)
 
-    def _bears(self, allowance: RefusalAllowance, label: str) -> None:
-        self.budget.allowance, self.budget.label = allowance, label
+    def _set_allowance(self, allowance: RefusalAllowance, label: str) -> None:
+        self.budget.set_allowance(allowance, label)
         if label != OTHERS and allowance.hour is not None:
             self.controls.trust(int(TRUSTED_SHARE * allowance.hour))
 
@@ -259,7 +259,7 @@ class Pool:
     def room(self, held: int, *, at_end: bool = False) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back."""
         room = self._room(held, at_end=at_end)
-        if room <= 0 or not self.budget.allowance.is_bounded:
+        if room <= 0 or not self.budget.is_bounded:
             return room
         self.room_at = MANY
         now = self.now()
@@ -403,8 +403,9 @@ class Pool:
     def window(self) -> int:
         depth, width = self.depth, self.terms.limits.width
         depth = width if width < depth else depth
-        if self.pipelines is not None:  # then its greeting is known, and so what it bears
-            depth = min(depth, self.budget.allowance.session)
+        if self.pipelines is not None:  # then its greeting is known, and so what it tolerates
+            allowed = self.budget.allowance.session
+            depth = allowed if allowed < depth else depth
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
             return min(depth, VENTURED)  # network latency, or work for each recipient
         gap_s = self.pace.gap_s
@@ -548,7 +549,7 @@ class Pool:
         repeat_test(self, domain)
 
     def leave_unasked(self, domain: DomainAcceptance) -> None:
-        """The host bears no random address at the moment."""
+        """The host tolerates no random address at the moment."""
         self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
         settle_awaiting(self, domain, Acceptance.UNASKED)
 
@@ -556,7 +557,7 @@ class Pool:
         self.dispatcher.observer.recipient_refused(self.budget.label)
 
     def budget_exhausted(self) -> None:
-        """The host bears no more refusals: whoever waits here is not sent."""
+        """The host tolerates no more refusals: whoever waits here is not sent."""
         for probe in self.waiting.pop_all():
             if not self.session_ended(probe):
                 self.dispatcher.observer.budget_lacking(self.budget.label, random=False)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
 NO_BUDGET = Cause(
-    Outcome.HOST_BUDGET, BUDGET_RULE, "the refusals that it bears from us in an hour are used up"
+    Outcome.HOST_BUDGET,
+    BUDGET_RULE,
+    "the refusals that it tolerates from us in an hour are used up",
 )
 AVOID_S = 5.0  # an address that failed is avoided for so long
 

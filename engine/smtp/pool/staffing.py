@@ -70,10 +70,12 @@ def worth_one_more(pool: "Pool") -> bool:
 def opening_each_s(pool: "Pool") -> float:
     """The share of each address in the opening of its connection.
 
-    It matters where a connection is good for few recipients: the host bears few refusals, or
+    It matters where a connection is good for few recipients: the host tolerates few refusals, or
     most of the domains are still to be tested. A slow host gets no more connections for it.
     """
-    return 0.0 if pool.slow or pool.patient else pool.opener.opening_s / pool.session_recipients
+    if pool.slow or pool.patient:
+        return 0.0
+    return pool.opener.greeted_s / pool.session_recipients
 
 
 def width_of(pool: "Pool") -> int:

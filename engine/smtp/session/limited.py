@@ -43,9 +43,10 @@ def judged_by(session: "SmtpSession") -> int:
 
 
 def count_answer(session: "SmtpSession", *, refused: bool) -> None:
-    """One of the recipients under way was answered."""
-    session.reserved -= 1
-    session.host.budget.answered(session.connection.received_at, refused=refused)
+    """One of the recipients under way was answered; it counts if it was reserved."""
+    if session.reserved:
+        session.reserved -= 1
+        session.host.budget.answered(session.connection.received_at, refused=refused)
 
 
 def count_refusal(session: "SmtpSession", reply: SmtpReply, outcome: Outcome) -> None:

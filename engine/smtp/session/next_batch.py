@@ -42,9 +42,11 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         return []
     if now >= session.limits.until:
         session.limits.update(now)
-    room, must = room_for(session), must_test(session, now)
-    kept = 0 if is_pressed(session, now) else len(session.tests)
-    pick_listed(session, asked, min(room - must, left_to(session) - kept), now)
+    left = left_to(session, now)
+    room = room_for(session, left)
+    must = bool(session.tests) and must_test(session, now)
+    kept = 0 if not session.tests or is_pressed(session, now) else len(session.tests)
+    pick_listed(session, asked, min(room - must, left - kept), now)
     if not asked:  # what is left of the room is the tests'
         return pick_tests(session)
     add_tests(session, asked, room, now, must=must)
@@ -62,15 +64,16 @@ def pick_tests(session: "SmtpSession", *, at_end: bool = False) -> list[PendingP
     budget, now = session.host.budget, session.now()
     at_end = at_end or must_test(session, now)
     of_budget = budget.left_to_tests(now)
-    bears_tests = of_budget > 0 if at_end else budget.bears_tests(now)
-    if session.host.refuses_too_late or not bears_tests:
+    tolerates_tests = of_budget > 0 if at_end else budget.tolerates_tests(now)
+    if session.host.refuses_too_late or not tolerates_tests:
         end_tests(session)
     due = [
         test
         for test in session.tests
         if at_end or not session.host.is_under_way_elsewhere(test.domain, session)
     ]
-    for each in due[: max(0, min(room_for(session), of_budget))]:
+    room = room_for(session, left_to(session, now))
+    for each in due[: max(0, min(room, of_budget))]:
         if asked and not session.transaction.may_share(asked, each):
             break
         asked.append(each)
@@ -83,7 +86,7 @@ def pick_tests(session: "SmtpSession", *, at_end: bool = False) -> list[PendingP
 
 
 def end_tests(session: "SmtpSession") -> None:
-    """The host would not refuse a random address in time, or bears none at the moment.
+    """The host would not refuse a random address in time, or tolerates none at the moment.
 
     What was accepted stays untested; a later pass of a list asks again, and waits longer.
     """
@@ -176,16 +179,17 @@ def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingP
     return asked
 
 
-def left_to(session: "SmtpSession") -> int:
+def left_to(session: "SmtpSession", now: float) -> int:
     """How many recipients the session may still send if each is refused."""
     recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
-    of_budget = session.host.budget.left(session.now())
-    return min(session.refusals_left, recipients_max - session.recipients, of_budget)
+    left = min(session.refusals_left, recipients_max - session.recipients)
+    budget = session.host.budget
+    return min(left, budget.left(now)) if budget.is_bounded else left
 
 
-def room_for(session: "SmtpSession") -> int:
-    """How many recipients the next batch may have."""
-    offer, room = session.conversation.offer, left_to(session)
+def room_for(session: "SmtpSession", room: int) -> int:
+    """How many of these recipients the next batch may have."""
+    offer = session.conversation.offer
     if not offer.pipelining:
         return min(room, 1)
     if session.transaction.resets >= RESETS_MAX and may_be_slow_to_refuse(session):
@@ -201,6 +205,8 @@ def add_tests(
     In a list, a test never shares a batch with a listed address of its domain: that may be
     refused, and a test follows only where one was accepted.
     """
+    if not session.tests and all(each.deferred_start for each in asked):
+        return
     room = min(room, len(asked) + session.host.budget.left_to_tests(now))
     waits = session.host.any_waiting() and not must
     if len(asked) >= room or waits or session.host.refuses_too_late:

@@ -33,7 +33,7 @@ from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, SmtpRe
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
 
-PROMPT_S = 60.0  # after a prompt refusal the host is not expected to be slow to refuse
+PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow to refuse
 NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 
 

@@ -194,14 +194,16 @@ class SmtpSession:
     def _refusals_allowed(self) -> int:
         """How many more recipients may be refused in this session."""
         of_host = self.host.budget.allowance.session - self.refused
-        return min(REFUSALS_MAX - self.refusals, of_host)
+        of_session = REFUSALS_MAX - self.refusals
+        return of_host if of_host < of_session else of_session
 
     @property
     def refusals_left(self) -> int:
         """Of these, listed and random addresses: one less where a control may be refused."""
-        controls = self.host.controls
-        watched = controls.comparable and self.now() < controls.watched_until
-        return self._refusals_allowed - watched
+        controls, allowed = self.host.controls, self._refusals_allowed
+        if controls.comparable and self.now() < controls.watched_until:
+            allowed -= 1
+        return allowed
 
     def _end_unconfirmed(self) -> None:
         """The session ends. Without a refusal left for a control, ask again elsewhere, once."""
@@ -489,7 +491,7 @@ class SmtpSession:
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
-        if code < 500:
+        if code < 500 and self.reserved:
             count_answer(self, refused=False)
         self.recipients += 1
         self.transaction.recipients += 1
@@ -561,9 +563,10 @@ class SmtpSession:
     def reserve(self, count: int) -> None:
         """Reserve so many recipients of the host's budget; what the batch before left is free."""
         budget = self.host.budget
-        budget.release(self.reserved)
-        budget.reserve(count)
-        self.reserved = count
+        if self.reserved or budget.is_bounded:  # else nothing is counted
+            budget.release(self.reserved)
+            budget.reserve(count)
+            self.reserved = count
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""

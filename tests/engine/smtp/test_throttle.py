@@ -1,4 +1,4 @@
-"""How many connections a host bears, and how long it is left alone: step by step."""
+"""How many connections a host tolerates, and how long it is left alone: step by step."""
 
 import math
 

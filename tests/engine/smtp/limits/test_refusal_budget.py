@@ -40,14 +40,14 @@ def test_a_host_without_limits_is_sent_any_number():
 def test_the_remaining_budget_is_never_exceeded_whatever_the_replies(sent):
     """Against the definition: every further recipient may be refused."""
 
-    def bears(refused: int, more: int) -> bool:
+    def tolerates(refused: int, more: int) -> bool:
         by_share = sent + more <= SHARE_FROM or refused + more < SHARE * (sent + more)
         return refused + more <= HOUR and by_share
 
     for refused in range(sent + 1):
         left = budget_of(sent=sent, refused=refused).left(0.0)
-        assert all(bears(refused, more) for more in range(1, left + 1))
-        assert not bears(refused, left + 1)
+        assert all(tolerates(refused, more) for more in range(1, left + 1))
+        assert not tolerates(refused, left + 1)
 
 
 def test_each_recipient_under_way_counts_as_refused_until_it_is_answered():
