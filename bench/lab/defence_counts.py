@@ -1,10 +1,12 @@
 """What hosts that defend themselves have counted of their clients, by kind of host. Pure.
 
 Random names are recipients that are not in any list. One is needless where the domain's
-host had refused a listed address as unknown before: that proves the same. A refusal counts
-there only if its session went on after it: else the client may have left before it.
+host had refused a listed address as unknown within six hours before: that proves the same.
+A refusal counts there only if its session went on after it: else the client may have left
+before it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from mailprobe.engine.testing.host_defences import HOUR_S
 from mailprobe.engine.testing.host_log import LoggedCommand, rcpt_mailbox
 from mailprobe.engine.testing.mail_host import MailHost
 
+PROVEN_S = 6 * HOUR_S  # for so long a refusal proves that the domain does not accept all
 KNOWN_AFTER_S = 0.3  # from a reply until the client acts on it, on a busy machine
 
 
@@ -53,12 +56,11 @@ def count_kinds(
     hosts: Mapping[str, MailHost], kinds: Mapping[str, str], listed: AbstractSet[str]
 ) -> dict[str, KindCounts]:
     """The counts by kind; hosts and kinds are by IP address, `listed` is in lower case."""
-    refused_at_s: dict[str, float] = {}  # by domain: when a listed address was first refused
+    refused_at_s: dict[str, list[float]] = defaultdict(list)  # by domain: of listed addresses
     for address in kinds:
         for asked in _recipients(hosts[address]):
             if asked.is_refused and asked.is_read and asked.mailbox in listed:
-                earliest = min(refused_at_s.get(asked.domain, inf), asked.answered_at_s)
-                refused_at_s[asked.domain] = earliest
+                refused_at_s[asked.domain].append(asked.answered_at_s)
     counts: dict[str, KindCounts] = {}
     domains: dict[str, set[str]] = {}
     for address, kind in kinds.items():
@@ -70,8 +72,10 @@ def count_kinds(
                 found.recipients += 1
                 if asked.mailbox not in listed:
                     found.random_names += 1
-                    known_at_s = refused_at_s.get(asked.domain, inf) + KNOWN_AFTER_S
-                    found.needless_names += asked.at_s > known_at_s
+                    found.needless_names += any(
+                        KNOWN_AFTER_S < asked.at_s - at_s < PROVEN_S
+                        for at_s in refused_at_s.get(asked.domain, ())
+                    )
     for kind, named in domains.items():
         counts[kind].domains = len(named)
     return counts

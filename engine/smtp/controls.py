@@ -178,6 +178,23 @@ class HostControls:
         control.domain.forget()
         control.domain.refused_local = control.domain.unknown_mailbox = ""
 
+    def is_own_refusal(
+        self, domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning
+    ) -> bool:
+        """Was a random address refused in the host's own words for an unknown user?
+
+        These are the words in which it refused a listed address, of this domain or else the
+        latest of another. Where it has refused none, they must state that there is no such user.
+        """
+        if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
+            return False
+        words = wording(reply, mailbox)
+        if domain.unknown_mailbox:
+            return words == _own_words(domain)
+        if self._refused_listed is not None and words == _own_words(self._refused_listed):
+            return True
+        return reading.rule in PLAIN_RULES
+
 
 # -- the host's own words ----------------------------------------------------------------------
 
@@ -196,17 +213,8 @@ def wording(reply: SmtpReply, mailbox: str) -> str:
     return alike(reply.code, text)
 
 
-def is_own_refusal(
-    domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning
-) -> bool:
-    """Was a random address refused in the host's own words for an unknown user?
-
-    These are the words in which it refused a listed address of the domain. Where it has
-    refused none, they must state that there is no such user.
-    """
-    if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
-        return False
-    if domain.unknown_reply is not None and domain.unknown_mailbox:
-        own = wording(domain.unknown_reply, domain.unknown_mailbox)
-        return own == wording(reply, mailbox)
-    return reading.rule in PLAIN_RULES
+def _own_words(domain: DomainAcceptance) -> str:
+    """The words of its latest refusal of a listed address as unknown; empty if there is none."""
+    if domain.unknown_reply is None or not domain.unknown_mailbox:
+        return ""
+    return wording(domain.unknown_reply, domain.unknown_mailbox)

@@ -7,7 +7,7 @@ test. A plain verdict takes `SmtpSession.usual` instead.
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.controls import Treatment, is_own_refusal
+from mailprobe.engine.smtp.controls import HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import (
@@ -91,7 +91,7 @@ def test_answered(
     if acceptance is Acceptance.SOME:
         controls.note_refused(now)
         session.confirmation.see(Treatment.REFUSED)
-    if needs_second_test(test, reply, reading):
+    if needs_second_test(controls, test, reply, reading):
         session.tests.append(new_test(session, domain, deferred_start=test.deferred_start, shape=1))
         return
     if acceptance is not Acceptance.UNANSWERED:
@@ -116,13 +116,15 @@ def acceptance_of(reply: SmtpReply, reading: ReplyMeaning) -> Acceptance:
     return Acceptance.SOME if unknown else Acceptance.UNTOLD
 
 
-def needs_second_test(test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> bool:
+def needs_second_test(
+    controls: HostControls, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning
+) -> bool:
     """Was the first random address refused in words that may be about its shape?
 
     Then one of another shape decides. Where the host refuses because of us, no name would help.
     """
     refused = reply.code >= 500 and not reading.about_us and test.shape == 0
-    return refused and not is_own_refusal(test.domain, test.mailbox, reply, reading)
+    return refused and not controls.is_own_refusal(test.domain, test.mailbox, reply, reading)
 
 
 def probe_answered(

@@ -59,3 +59,19 @@ async def test_a_domain_that_accepts_all_but_a_few_is_tested_again(autojump_cloc
                 [verdict] = await verify(engine, f"{text}@shop.test")
                 assert fields_of(verdict) == expected
     assert host.record.recipients[RANDOM] == 2
+
+
+async def test_a_hosts_words_for_unknown_users_hold_for_all_of_its_domains(autojump_clock):
+    """In the first domain they may be about the shape of the name; in the second they are known."""
+    rejected = "550 #5.1.0 Address rejected."
+    async with open_fake_network() as network:
+        replies = dict.fromkeys(("gone", "somebody.else", "any.other"), rejected)
+        host = MailHost(ehlo_lines=NO_PIPELINING, replies=replies)
+        for domain in ("shop.test", "fair.test", "mart.test"):
+            network.add(domain, host, mx="mx.gateway.test")
+        names = ("somebody.else", "any.other")
+        async with open_checked_engine(network, mint=lambda shape: names[shape]) as engine:
+            for text in ("known@shop.test", "gone@fair.test", "known@mart.test"):
+                await verify(engine, text)
+    tried = [each for each in host.record.recipients if each.partition("@")[0] in names]
+    assert tried == ["somebody.else@shop.test", "any.other@shop.test", "somebody.else@mart.test"]
