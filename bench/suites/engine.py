@@ -3,7 +3,9 @@
 The mail hosts are the sink's, in a process of its own; routes are cached, results are
 encoded. "On one core" is computed from the processor time of this process. The rounds of
 the naive loop (mailprobe.bench.load.naive) alternate with the engine's, so that both run
-on an equally busy machine.
+on an equally busy machine; beside it this process and the sink have a core each. Hosts that
+answer at once, and 1 and 5 ms late: what comes in one wake-up differs. Calls and wake-ups are
+counted in a round of their own.
 
 `MAILPROBE_BENCH_ADDRESSES` (1,000,000) is the number of addresses of "as work grows".
 """
@@ -22,8 +24,10 @@ import trio
 
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.settings import Settings
+from mailprobe.bench.harness.counting import counting
 from mailprobe.bench.harness.engine_runs import lookup_all, rss_mib
 from mailprobe.bench.harness.figures import Figure, Result, Series
+from mailprobe.bench.harness.pinning import pinned
 from mailprobe.bench.load.naive import NaiveLoop
 from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, open_answers, open_engine
@@ -33,8 +37,10 @@ from mailprobe.engine.lists.lists import load_lists
 
 HOSTS = 200
 CONNECTIONS = 10
-LIST = 40_000  # addresses a round
+LIST = 40_000  # addresses a round: two connections' recipients for each of ten at a host
 ROUNDS = 5
+NEAR_MS = (0, 1, 5)
+COUNTED_MS = 1
 DEPTH = 8  # recipients that the engine pipelines before it knows whether the host refuses them
 RECIPIENTS = 100  # on one connection, then QUIT
 FAR_HOSTS = 20
@@ -119,28 +125,34 @@ async def _timed(
 
 
 async def _near() -> list[Figure]:
-    naive, in_step, in_rows, mixed = await _beside_naive()
-    figures = [
-        _rate("the naive loop, on one core", naive),
-        _rate("one RCPT a write, on one core", in_step),
-        _times("one RCPT a write: times the naive loop", naive, in_step),
-    ]
-    for name, rounds in (("sorted by domain", in_rows), ("in any order", mixed)):
-        figures.append(_rate(f"pipelined, {name}, on one core", rounds))
-        figures.append(_times(f"pipelined, {name}: times the naive loop", naive, rounds))
-    return figures
+    figures = []
+    for delay_ms in NEAR_MS:
+        naive, in_step, in_rows, mixed = await _beside_naive(delay_ms)
+        before = f"{delay_ms} ms a reply, " if delay_ms else ""
+        figures += [
+            _rate(f"{before}the naive loop, on one core", naive),
+            _rate(f"{before}one RCPT a write, on one core", in_step),
+            _times(f"{before}one RCPT a write: times the naive loop", naive, in_step),
+        ]
+        for name, rounds in (("sorted by domain", in_rows), ("in any order", mixed)):
+            figures.append(_rate(f"{before}pipelined, {name}, on one core", rounds))
+            figures.append(
+                _times(f"{before}pipelined, {name}: times the naive loop", naive, rounds)
+            )
+    return [*figures, *await _counted("one RCPT a write"), *await _counted("pipelined")]
 
 
-async def _beside_naive() -> list[list[EngineRound]]:
+async def _beside_naive(delay_ms: float) -> list[list[EngineRound]]:
     """Return rounds: naive, lock-step, pipelined and sorted, pipelined in any order."""
     loop = NaiveLoop(load_lists())
     with (
-        start_sink(hosts=HOSTS, pipelining=False) as plain,
-        start_sink(hosts=HOSTS, pipelining=True) as wide,
+        start_sink(hosts=HOSTS, delay_ms=delay_ms, pipelining=False) as plain,
+        start_sink(hosts=HOSTS, delay_ms=delay_ms, pipelining=True) as wide,
+        pinned(plain.process.pid, wide.process.pid),
     ):
         texts = [plain.mailbox(number) for number in range(LIST)]
         mixed = [wide.mailbox(number) for number in range(LIST)]
-        in_rows = sorted(mixed, key=lambda text: text.partition("@")[2])
+        in_rows = _sorted_by_domain(mixed)
         async with (
             _engine(plain, CONNECTIONS) as one_by_one,
             _engine(wide, CONNECTIONS) as together,
@@ -157,6 +169,28 @@ async def _beside_naive() -> list[list[EngineRound]]:
             ]
             await loop.close()
     return [list(each) for each in zip(*rounds[1:], strict=True)]
+
+
+def _sorted_by_domain(texts: Iterable[str]) -> list[str]:
+    return sorted(texts, key=lambda text: text.partition("@")[2])
+
+
+async def _counted(way: str) -> list[Figure]:
+    """What an address of a sorted list costs, in calls of functions and in wake-ups."""
+    with (
+        start_sink(hosts=HOSTS, delay_ms=COUNTED_MS, pipelining=way == "pipelined") as sink,
+        pinned(sink.process.pid),
+    ):
+        texts = _sorted_by_domain(sink.mailbox(number) for number in range(LIST))
+        async with _engine(sink, CONNECTIONS) as engine:
+            await verify(engine, texts)
+            with counting() as counts:
+                await verify(engine, texts)
+    where = f"{COUNTED_MS} ms a reply, {way}"
+    return [
+        Figure(f"{where}: calls of the engine's functions", counts.calls / LIST, "an address"),
+        Figure(f"{where}: wake-ups", counts.wakeups / LIST * 1000, "of 1,000 addresses"),
+    ]
 
 
 def _rate(what: str, rounds: list[EngineRound]) -> Figure:
