@@ -77,7 +77,7 @@ def test_a_graph_shows_series_that_exist(panel: dict[str, Any]) -> None:
 
 
 @each_graph
-def test_the_lines_of_a_graph_can_be_told_apart(panel: dict[str, Any]) -> None:
+def test_the_lines_of_a_graph_have_different_legends(panel: dict[str, Any]) -> None:
     legends = [target["legendFormat"] for target in panel["targets"]]
     assert len(legends) == len(set(legends))
     assert all(legends)
