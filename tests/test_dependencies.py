@@ -61,7 +61,7 @@ def test_every_runtime_dependency_is_imported() -> None:
     assert imported() >= DECLARED
 
 
-def test_whatever_is_imported_is_a_runtime_dependency_or_draws_for_the_bench() -> None:
+def test_every_import_is_a_runtime_dependency_or_of_the_extra_bench() -> None:
     assert imported() - DECLARED <= {normal(name) for name in EXTRAS["bench"]}
 
 

@@ -70,9 +70,8 @@ OLD_WORDS = frozenset(
     ]
 )
 
-VERBS = frozenset(
-    {"told", "heard", "letters", "borne", "doors", "tidying", "house"}
-)  # sentences of tests
+VERBS = frozenset({"heard", "letters", "borne", "doors", "tidying", "house"})  # sentences of tests
+VAGUE_TEST_NAME = re.compile(r"test_(what|who|nobody)|test_(\w+_)?(told|asked|bears)(_|$)")
 
 ALLOWED: dict[str, str] = {
     # name: reason
@@ -164,6 +163,17 @@ def test_no_function_begins_with_a_replaced_verb():
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.lstrip("_").partition("_")[0] in REPLACED_VERBS
+    ] == []
+
+
+def test_test_names_have_a_subject_and_standard_verbs():
+    """A name that begins with what or who has the subject of its sentence last, or none."""
+    tests = [(path, ast.parse(path.read_text("utf-8"))) for path in (ROOT / "tests").rglob("*.py")]
+    assert [
+        (path.relative_to(ROOT).as_posix(), name)
+        for path, tree in tests
+        for name in names_defined(tree)
+        if VAGUE_TEST_NAME.match(name)
     ] == []
 
 

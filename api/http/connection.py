@@ -8,6 +8,7 @@ two readers (`api/http/parser.py`), answers become octets by one encoder
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -280,6 +281,8 @@ class HttpConnection:
             await self._hand_over(head)
             return
         turn = server.new_turn(head)
+        if head.body is not None and len(head.body) > self._body_octets_max(head):
+            head = replace(head, octets=len(head.body), body=None)  # refused as a declared one
         if head.body is not None:
             turn.octets = len(head.body)
             if not server.run_request(turn):
@@ -325,12 +328,17 @@ class HttpConnection:
         self._nursery.start_soon(self._work, turn)
 
     def _body_of(self, head: RequestHead) -> IncomingBody:
-        limits, now = self._limits, trio.current_time()
-        upload_max = limits.uploads.get(head.path) if head.method == "POST" else None
-        if upload_max is None:
-            return IncomingBody(head.octets, limits.body_octets_max, now + limits.body_s)
-        silence_s = limits.upload_silence_s
-        return IncomingBody(head.octets, upload_max, now + silence_s, silence_s=silence_s)
+        silence_s = self._limits.upload_silence_s if self._is_upload(head) else None
+        deadline = trio.current_time() + (silence_s or self._limits.body_s)
+        octets_max = self._body_octets_max(head)
+        return IncomingBody(head.octets, octets_max, deadline, silence_s=silence_s)
+
+    def _is_upload(self, head: RequestHead) -> bool:
+        return head.method == "POST" and head.path in self._limits.uploads
+
+    def _body_octets_max(self, head: RequestHead) -> int:
+        limits = self._limits
+        return limits.uploads[head.path] if self._is_upload(head) else limits.body_octets_max
 
     async def _reject_unread(self, head: RequestHead, began_s: float) -> None:
         """Reject a request before anything is done for it, at the lowest possible cost."""
@@ -411,7 +419,8 @@ class HttpConnection:
 
     @property
     def must_close(self) -> bool:
-        return self._server.draining or self._strict.is_amid_request
+        is_unread = self._strict.is_amid_request or self._body.is_too_large
+        return self._server.draining or is_unread
 
     async def settle(self) -> None:
         """Wait up to SETTLE_S for the rest of the body before an early answer.

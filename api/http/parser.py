@@ -3,7 +3,8 @@
 Most clients send an unambiguous head followed by the whole body in one piece. `FastReader`
 parses that with two regular expressions. It accepts a request only if every line of its head
 is beyond doubt, and leaves all others to `StrictReader`, which is h11 made strict and takes
-ten times as long. Both report the same events, and only the strict one refuses a request.
+ten times as long. Both report the same events, and only the strict one refuses a request:
+which of them reads a request decides nothing but speed (tests/api/http/test_two_readers.py).
 
 Where two servers disagree on where a request ends, request smuggling is possible
 (RFC 9112 11.2). `StrictBuffer` refuses such heads and chunks before h11 parses them;
@@ -225,8 +226,7 @@ class StrictReader:
             raise MalformedRequest(str(error)) from error
         if isinstance(event, h11.Request):
             self.is_head = event.method == b"HEAD"
-            head = _admit(event, self._buffer.upgrades)
-            return head if head.octets == 0 else self._with_body(head, self._h11)
+            return self._with_body(_admit(event, self._buffer.upgrades), self._h11)
         if isinstance(event, h11.Data):
             return bytes(event.data)
         return Mark.END if isinstance(event, h11.EndOfMessage) else Mark.NEED_DATA
@@ -244,7 +244,7 @@ class StrictReader:
             if isinstance(event, h11.EndOfMessage):
                 body = b"".join(self._parts)
                 self._parts.clear()
-                return replace(head, octets=len(body), body=body)
+                return replace(head, body=body)
             break
         return head
 

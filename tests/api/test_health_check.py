@@ -82,7 +82,9 @@ def test_anything_but_our_healthy_service_is_unhealthy(monkeypatch, capsys, octe
     assert time.monotonic() - began < 5
 
 
-def test_the_bind_of_the_settings_file_is_asked(monkeypatch, capsys, tmp_path: Path) -> None:
+def test_the_health_check_uses_the_bind_of_the_settings_file(
+    monkeypatch, capsys, tmp_path: Path
+) -> None:
     with answering(http(b'{"ok":true}')) as bind:
         file = tmp_path / "mailprobe.toml"
         file.write_text(f'bind = "{bind}"\n')
@@ -113,5 +115,5 @@ def test_a_setting_that_cannot_be_checked_is_named(monkeypatch, capsys, environ,
         ("localhost:80", "localhost:80"),
     ],
 )
-def test_a_wildcard_address_is_asked_at_loopback(bind: str, asked: str) -> None:
+def test_the_health_check_uses_loopback_for_a_wildcard_address(bind: str, asked: str) -> None:
     assert str(read_bind(bind).loopback) == asked

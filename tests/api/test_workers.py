@@ -256,7 +256,7 @@ async def test_a_worker_that_cannot_start_ends_all():
         assert await program.ended() == 1
 
 
-async def test_a_worker_that_does_not_drain_is_killed_and_told_of():
+async def test_a_worker_that_does_not_drain_is_killed_and_the_exit_status_is_1():
     async with running("stubborn", count=2) as program:
         assert await program.end() == 1
 

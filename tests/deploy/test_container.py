@@ -36,7 +36,7 @@ def copied() -> list[str]:
     return [name for words in own for name in words[:-1]]
 
 
-def test_what_is_copied_exists_and_is_all_that_a_wheel_is_made_of() -> None:
+def test_the_image_copies_exactly_the_sources_of_the_wheel() -> None:
     assert [name for name in copied() if not (ROOT / name).exists()] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
@@ -77,7 +77,7 @@ def test_packages_come_from_the_lock_by_their_hashes_and_from_nowhere_else() -> 
     assert "--python" in next(words for words in pips() if words[-1] == "mailprobe")
 
 
-def test_what_a_build_needs_is_locked() -> None:
+def test_the_build_backend_is_locked() -> None:
     """`--no-build-isolation` finds setuptools among the locked packages."""
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     assert re.search(r"^setuptools==", lock, re.MULTILINE)

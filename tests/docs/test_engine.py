@@ -13,7 +13,7 @@ def test_limits_are_the_codes() -> None:
         assert getattr(import_module(module), constant) == float(value), name
 
 
-def test_what_is_asked_of_a_mail_host_is_as_the_engine_has_it() -> None:
+def test_the_documented_load_on_a_mail_host_is_the_engines() -> None:
     """The page made for administrators has the engine's constants in it."""
     written = table_of("docs/operating.md", *HEADER)
     assert [tuple(row) for row in written] == list(rows(EngineSettings()))

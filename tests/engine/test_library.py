@@ -272,7 +272,7 @@ def broken_texts() -> Iterator[str]:
     raise KeyError("no more")
 
 
-def test_what_the_texts_raise_reaches_the_reader_and_harms_no_other_call():
+def test_an_error_of_the_texts_reaches_the_reader_and_no_other_call():
     with Verifier(helo_name=HELO) as verifier:
         with pytest.raises(KeyError, match="no more"):
             list(verifier.stream(broken_texts()))
@@ -282,7 +282,7 @@ def test_what_the_texts_raise_reaches_the_reader_and_harms_no_other_call():
 
 
 @in_each_loop
-def test_what_the_texts_raise_reaches_the_task(run):
+def test_an_error_of_the_texts_reaches_the_task(run):
     async def main() -> None:
         async with Verifier(helo_name=HELO) as verifier:
             with pytest.raises(KeyError, match="no more"):
@@ -337,7 +337,7 @@ def test_a_failure_of_the_engine_reaches_its_readers(monkeypatch):
 
 
 @in_each_loop
-def test_what_the_block_raises_is_raised_as_it_is(run):
+def test_an_exception_of_the_block_is_raised_unchanged(run):
     async def main() -> None:
         with pytest.raises(KeyError):
             async with Verifier(helo_name=HELO):
@@ -347,7 +347,7 @@ def test_what_the_block_raises_is_raised_as_it_is(run):
 
 
 @in_each_loop
-def test_what_would_block_an_event_loop_is_refused(run):
+def test_blocking_calls_are_refused_in_an_event_loop(run):
     async def main() -> None:
         with pytest.raises(RuntimeError, match="averify"):
             verify(TEXTS[0], helo_name=HELO)

@@ -94,7 +94,7 @@ def test_a_checkout_without_symbolic_links_says_what_to_do(tmp_path: Path) -> No
     assert "git config core.symlinks true" in done.stdout + done.stderr
 
 
-def test_what_is_built_with_is_locked() -> None:
+def test_the_build_extra_has_the_build_systems_requirements() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     assert extras["build"] == project["build-system"]["requires"]

@@ -189,7 +189,7 @@ async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, out
 
 
 @pytest.mark.parametrize("local_part", ["known0", "nobody"])
-async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
+async def test_a_host_that_refuses_the_named_sender_is_probed_with_the_null_sender(
     mail_server, zone, local_part
 ):
     await mail_server.check_named_sender(zone, local_part)

@@ -150,7 +150,7 @@ async def test_sixty_unknown_addresses_never_meet_the_error_limit(mail_server, z
 
 
 @pytest.mark.parametrize("local_part", ["known0", "nobody"])
-async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
+async def test_a_host_that_refuses_the_named_sender_is_probed_with_the_null_sender(
     mail_server, zone, local_part
 ):
     await mail_server.check_named_sender(zone, local_part)
@@ -189,7 +189,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("exchanges", "local_part", "outcome"), ROUTES)
-async def test_a_second_exchange_is_asked_where_the_first_says_nothing(
+async def test_a_second_exchange_is_probed_if_the_first_does_not_reply(
     mail_server, zone, exchanges, local_part, outcome
 ):
     label = "foreign" if exchanges[-1] == "rejecting" else "many"

@@ -56,7 +56,7 @@ def test_a_holder_elsewhere_is_never_judged():
 
 
 @pytest.mark.parametrize("lines", [None, "1 (systemd) S 0 1 1 0 -1 4194560", "no process"])
-def test_what_proc_does_not_show_is_not_judged(
+def test_a_process_hidden_from_proc_is_gone_only_if_the_kernel_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str | None
 ):
     """It may hide other users' processes; then only the kernel's word that there is none counts."""

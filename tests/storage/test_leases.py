@@ -61,7 +61,7 @@ async def test_to_ask_again_gives_nothing_twice(store: Store):
     assert await lease(store, "b", 0, 4) == 1
 
 
-async def test_what_is_not_held_on_to_is_free_at_once(store: Store):
+async def test_released_leases_are_free_at_once(store: Store):
     assert await lease_all(store, "a") == 4
     assert await lease(store, "a", 1, 1) == 1
     assert await lease_all(store, "b") == 3
@@ -108,14 +108,14 @@ async def test_a_lease_that_is_extended_goes_on(store: Store, clock: Clock):
         assert await lease(store, "b", 0, 1) == 0
 
 
-async def test_what_has_ended_is_not_held_on_to(store: Store, clock: Clock):
+async def test_an_ended_lease_cannot_be_extended(store: Store, clock: Clock):
     await lease_all(store, "a")
     clock.advance(LEASE_S)
     assert await lease_all(store, "b") == 4
     assert await lease(store, "a", 4, 4) == 0
 
 
-async def test_who_stops_in_good_order_gives_all_back(store: Store):
+async def test_a_holder_that_stops_returns_its_leases(store: Store):
     await lease_all(store, "a")
     await lease(store, "b", 0, 1)
     await store.return_connections("a")
@@ -136,7 +136,7 @@ async def test_of_who_has_none_the_first_to_wait_is_the_first_served(store: Stor
     assert await lease(store, "c", 0, 1, limit=1) == 1
 
 
-async def test_who_has_none_comes_before_who_wants_another(store: Store):
+async def test_a_holder_without_a_lease_comes_before_one_that_wants_another(store: Store):
     await lease(store, "a", 0, 1, limit=2)
     await lease(store, "a", 1, 2, limit=2)
     assert await lease(store, "b", 0, 1, limit=2) == 0
@@ -144,7 +144,7 @@ async def test_who_has_none_comes_before_who_wants_another(store: Store):
     assert await lease(store, "b", 0, 1, limit=2) == 1
 
 
-async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clock):
+async def test_a_holder_that_does_not_request_again_loses_its_turn(store: Store, clock: Clock):
     await lease(store, "a", 0, 1, limit=1)
     await lease(store, "b", 0, 1, limit=1)
     await lease(store, "c", 0, 1, limit=1)
@@ -155,7 +155,7 @@ async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clo
     assert await lease(store, "c", 0, 1, limit=1) == 1
 
 
-async def test_a_lease_is_asked_back_of_who_has_most(store: Store, clock: Clock):
+async def test_a_lease_is_reclaimed_from_the_holder_of_most(store: Store, clock: Clock):
     assert [await lease(store, "a", held, 3) for held in (0, 1, 2)] == [1, 2, 3]
     clock.advance(0.01)
     assert await lease(store, "b", 0, 1) == 1
@@ -171,7 +171,7 @@ async def test_a_lease_is_asked_back_of_who_has_most(store: Store, clock: Clock)
     assert await back(store, "c") == 0
 
 
-async def test_of_equals_a_lease_is_asked_back_of_who_has_had_it_longest(
+async def test_of_equal_holders_a_lease_is_reclaimed_from_the_longest_one(
     store: Store, clock: Clock
 ):
     for holder in ("b", "a"):
@@ -182,7 +182,7 @@ async def test_of_equals_a_lease_is_asked_back_of_who_has_had_it_longest(
     assert (await back(store, "b", 2), await back(store, "a", 2)) == (1, 0)
 
 
-async def test_what_has_ended_goes_and_what_stands_stays(store: Store, clock: Clock):
+async def test_retention_deletes_ended_leases_only(store: Store, clock: Clock):
     await lease_all(store, "a")
     clock.advance(LEASE_S / 2)
     await store.lease_connections("a", {"192.0.2.2": ONE}, limit=1, lease_s=LEASE_S)

@@ -99,7 +99,7 @@ async def test_one_of_many_that_post_together_has_posted(store: Store):
     assert sum(posted) == 1
 
 
-async def test_nobody_posts_to_an_account_that_is_not_there(store: Store):
+async def test_a_message_for_an_unknown_account_is_an_error(store: Store):
     with pytest.raises(KeyError):
         await post(store, "nobody")
 
@@ -124,9 +124,7 @@ async def test_messages_are_claimed_when_they_are_due_those_due_longest_first(
 
 
 @pytest.mark.parametrize(("limit", "count"), [(-1, 0), (0, 0), (2, 2), (9, 3)])
-async def test_no_more_messages_are_claimed_than_are_asked_for(
-    store: Store, limit: int, count: int
-):
+async def test_messages_are_claimed_up_to_the_limit(store: Store, limit: int, count: int):
     account_id = (await make_caller(store)).account.id
     for name in "abc":
         await post(store, account_id, name)
@@ -213,7 +211,7 @@ async def test_a_claim_that_has_its_outcome_or_is_not_the_last_is_not_extended(
 # tried
 
 
-async def test_what_is_sent_is_past_all_work(store: Store, clock: Clock):
+async def test_a_sent_message_is_never_claimed_again(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
@@ -226,7 +224,7 @@ async def test_what_is_sent_is_past_all_work(store: Store, clock: Clock):
     assert sent == replace(message, due_at=None, tries=1, sent_at=at)
 
 
-async def test_what_is_not_sent_is_due_again_or_given_up(store: Store, clock: Clock):
+async def test_an_unsent_message_is_due_again_or_given_up(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
@@ -253,7 +251,7 @@ async def test_a_message_that_is_sent_in_the_end_has_no_error(store: Store):
     assert [message.error for message in await store.messages("alert", limit=10)] == [None]
 
 
-async def test_who_has_a_message_no_longer_changes_nothing(store: Store, clock: Clock):
+async def test_a_stale_claim_of_a_message_changes_nothing(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [unclaimed] = await store.messages("alert", limit=10)
@@ -280,7 +278,7 @@ async def test_a_claim_that_has_ended_and_that_nobody_took_over_still_tells(
     assert await taken(store) == []
 
 
-async def test_what_was_sent_is_not_due_again(store: Store):
+async def test_recording_a_sent_message_as_due_again_is_an_error(store: Store):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     [message] = await taken(store)
@@ -327,7 +325,7 @@ async def counts(store: Store, account_id: str | None = None) -> dict[int, int]:
     return {int(message.name) - SLOT: message.count for message in reversed(messages)}
 
 
-async def test_what_is_billable_is_counted_in_the_message_of_its_slot(store: Store, clock: Clock):
+async def test_billable_units_are_counted_in_the_message_of_their_slot(store: Store, clock: Clock):
     caller = await make_caller(store)
     clock.advance(3)
     await use(store, caller, 2)
@@ -378,7 +376,7 @@ async def test_only_what_is_billable_and_to_be_reported_is_posted(store: Store):
     assert await counts(store) == {0: 1}
 
 
-async def test_what_is_to_be_posted_is_the_callers_decision(store: Store):
+async def test_the_caller_decides_whether_a_meter_event_is_recorded(store: Store):
     """The store posts what it is told, whatever the account's tier."""
     caller = await make_caller(store, "free")
     await use(store, caller)
@@ -412,9 +410,7 @@ async def test_a_job_is_posted_when_it_is_verified(store: Store, clock: Clock):
     assert await counts(store) == {METER_SLOT_S: 2}
 
 
-async def test_what_comes_after_a_count_was_claimed_goes_to_the_next_slot(
-    store: Store, clock: Clock
-):
+async def test_units_after_a_count_was_claimed_go_to_the_next_slot(store: Store, clock: Clock):
     """A clock that is set back finds its slot closed: what was told stays as it was told."""
     caller = await make_caller(store)
     await use(store, caller, 2)

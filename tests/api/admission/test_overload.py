@@ -129,7 +129,7 @@ async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_rejected(auto
     assert coming.most <= 2 * QUEUE_MIN
 
 
-async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
+async def test_a_load_within_capacity_is_never_rejected(autojump_clock, flood):
     coming = flood(500)
     await coming.rush(490, 4)
     assert not coming.rejected
@@ -209,7 +209,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("pieces", WAYS.values(), ids=WAYS)
-async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection(pieces):
+async def test_an_excess_request_gets_503_and_may_be_repeated_on_the_same_connection(pieces):
     app, queue = Slow(), AdmissionQueue()
     app.go_on.set()
     async with serving(app, queue) as server, server.connect() as raw:
@@ -326,7 +326,7 @@ async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_c
     assert read == ["late", "early"]
 
 
-async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_clock, nursery):
+async def test_parked_requests_wait_for_room_up_to_a_bound(autojump_clock, nursery):
     queue = AdmissionQueue(computed_s=lambda: 0.0)
     server = a_server(queue)
     nursery.start_soon(server.resume_unread)

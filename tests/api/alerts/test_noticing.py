@@ -29,7 +29,7 @@ async def test_each_threshold_is_notified_when_it_is_crossed(autojump_clock, set
         assert reported == [0] * 14 + [1] * 3 + [2] * 2 + [3] * 2
 
 
-async def test_a_free_account_is_told_of_its_months_units_billable_or_not(autojump_clock, setup):
+async def test_a_free_accounts_alert_counts_the_months_units_billable_or_not(autojump_clock, setup):
     account = await setup.account("free")
     async with setup.open() as alerts:
         alerts.watch(await setup.use(account, 15, billable=False), False)
@@ -78,7 +78,7 @@ async def test_a_restart_repeats_nothing_and_forgets_nothing(autojump_clock, set
     assert setup.box.subjects == ["75 %", "90 %"]
 
 
-async def test_the_next_period_is_told_of_again(autojump_clock, setup):
+async def test_each_period_has_its_own_alert(autojump_clock, setup):
     account = await setup.account("free")
     async with setup.open() as alerts:
         await setup.use_before(alerts, account, 15)
@@ -109,7 +109,7 @@ async def test_a_subscriptions_period_counts_and_not_the_month(autojump_clock, s
         ]
 
 
-async def test_units_that_are_given_back_are_not_told_of(autojump_clock, setup):
+async def test_reserved_units_that_are_released_cause_no_alert(autojump_clock, setup):
     account = await setup.account("free")
     async with setup.open() as alerts:
         caller = await setup.caller(account)
@@ -200,7 +200,7 @@ async def test_a_soft_cap_set_later_holds_from_the_next_use_on(autojump_clock, s
         assert setup.box.subjects[3:] == ["soft cap"]
 
 
-async def test_a_cap_that_was_raised_before_the_look_is_not_told_of(autojump_clock, setup):
+async def test_a_cap_raised_before_the_check_causes_no_hard_cap_alert(autojump_clock, setup):
     account = await setup.account(hard_cap_micros=5 * EUR, soft_cap_micros=5 * EUR)
     async with setup.open() as alerts:
         await trio.sleep(2)  # the first look is over
@@ -216,7 +216,7 @@ async def test_a_cap_that_was_raised_before_the_look_is_not_told_of(autojump_clo
         assert setup.box.subjects[3:] == ["hard cap"]
 
 
-async def test_a_cap_reached_again_in_one_period_is_told_of_once(autojump_clock, setup):
+async def test_a_cap_reached_again_in_one_period_causes_one_alert(autojump_clock, setup):
     account = await setup.account(soft_cap_micros=EUR)
     async with setup.open() as alerts:
         await setup.use_before(alerts, account, 21)
@@ -286,7 +286,9 @@ async def test_the_start_does_not_take_past_use_for_a_402(autojump_clock, setup)
     "away",
     ["account", "ledger", "enqueue_message", "claim_messages", "message_attempted", "everything"],
 )
-async def test_what_the_store_cannot_be_asked_is_asked_later(autojump_clock, setup, caplog, away):
+async def test_an_alert_check_is_repeated_after_the_store_was_unavailable(
+    autojump_clock, setup, caplog, away
+):
     accounts = [await setup.account(), await setup.account()]
     async with setup.open() as alerts:
         await trio.sleep(5)

@@ -158,7 +158,7 @@ async def test_a_message_of_another_version_stops_nobody(autojump_clock, setup, 
     assert "cannot be read" in caplog.text
 
 
-async def test_a_period_that_is_long_over_is_told_of_no_more(autojump_clock, setup, caplog):
+async def test_an_alert_of_a_period_that_is_long_over_is_not_sent(autojump_clock, setup, caplog):
     """Messages may wait for months until a relay's URL is configured."""
     account = await setup.account()
     async with setup.open(mailer=None) as alerts:
@@ -290,7 +290,7 @@ def test_a_password_is_not_shown():
         {"url": "smtp://m.test", "sender": "a@"},
     ],
 )
-async def test_what_cannot_be_used_is_said_before_it_is_needed(setup, more):
+async def test_unusable_alert_settings_are_refused_at_the_start(setup, more):
     with pytest.raises(WrongSetting, match="MAILPROBE_ALERT_") as wrong:
         async with setup.open(mailer=None, **more):
             pass

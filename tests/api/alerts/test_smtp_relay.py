@@ -247,7 +247,7 @@ async def test_a_password_in_the_clear_stays_on_this_machine(monkeypatch):
         assert len(relay.mails) == 1
 
 
-async def test_a_refused_login_is_told_without_its_words():
+async def test_the_error_of_a_refused_login_leaves_out_the_relays_text():
     says = {"AUTH": "535 5.7.8 no: AG1haWwAc2VjcmV0 secret"}
     async with open_relay(features=["AUTH PLAIN"], says=says) as relay:
         send_result = await towards(relay, user="mail", password="secret").send(a_mail())

@@ -81,7 +81,7 @@ def test_deciding_and_composing_are_pure():
         (600, ["75", "90", "100"]),  # the quota was made smaller meanwhile
     ],
 )
-def test_the_free_tier_is_told_of_shares_of_its_months_units(used, reached):
+def test_free_tier_thresholds_are_shares_of_the_months_units(used, reached):
     assert kinds(FREE, month_units=used, month_billable=0, period_billable=0) == reached
 
 
@@ -97,7 +97,7 @@ def test_the_free_tier_is_told_of_shares_of_its_months_units(used, reached):
         (9_999, ["75", "90", "100"]),
     ],
 )
-def test_a_paid_tier_is_told_of_shares_of_its_periods_billable_volume(used, reached):
+def test_paid_tier_thresholds_are_shares_of_the_periods_billable_volume(used, reached):
     assert kinds(BUILDER, period_billable=used, month_units=99_999) == reached
 
 
@@ -108,7 +108,7 @@ def test_units_that_may_be_given_back_are_not_used_yet():
 
 
 @given(st.integers(1, 10**9), st.integers(0, 2 * 10**9))
-def test_a_share_is_never_told_of_too_early(included, used):
+def test_no_threshold_is_reached_below_its_share(included, used):
     plan = replace(BUILDER, monthly_calls=included, price_micros_per_call=0)
     for kind in kinds(plan, period_billable=used):
         assert used / included >= int(kind) / 100 - 1e-12
@@ -135,7 +135,7 @@ def test_the_soft_cap_is_reached_when_the_overage_is(calls, soft_cap, reached):
     assert ("soft_cap" in kinds(BUILDER, period_billable=calls, caps=(soft_cap, None))) == reached
 
 
-def test_the_hard_cap_is_told_of_when_it_refuses_and_not_before():
+def test_the_hard_cap_alert_comes_with_the_first_refusal():
     """The cap refuses a request that could exceed it: a large one earlier than a small one."""
     at_the_cap: dict[str, Any] = {"period_billable": 7_500, "caps": (None, 10 * EUR)}
     assert kinds(BUILDER, **at_the_cap) == ["75", "90", "100"]
@@ -368,7 +368,7 @@ def test_an_address_can_bring_no_header_and_no_second_reader(written):
         mail(alert("75"), replace(ACCOUNT, email=written))
 
 
-def test_what_stands_in_html_is_text():
+def test_values_in_an_html_message_are_escaped():
     nasty = replace(ACCOUNT, id="<b>&amp;\"'")
     body = mail(alert("75"), nasty, dashboard_url="https://d.test/?a=1&b='2'").get_body(("html",))
     assert body is not None
@@ -394,7 +394,7 @@ def test_a_price_is_shown_whole(micros, shown):
     assert f"costs {shown} EUR" in text_of(mail(alert("75", price_micros=micros)))
 
 
-def test_who_has_no_hard_cap_is_told_that_nothing_bounds_the_overage():
+def test_a_message_without_a_hard_cap_says_that_the_overage_is_unbounded():
     assert "No hard cap is set" in text_of(mail(alert("100")))
     assert "No hard cap is set" not in text_of(mail(alert("100", hard_cap_micros=0)))
     assert "above your hard cap of 0.00 EUR" in text_of(mail(alert("100", hard_cap_micros=0)))

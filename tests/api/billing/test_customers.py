@@ -149,7 +149,7 @@ async def test_a_portal_that_stripe_does_not_open_is_unavailable(billing: Billin
         await billing.payments.portal_url(billing.caller.account, None)
 
 
-async def test_a_portal_is_asked_for_again_before_it_is_given_up(billing: BillingSetup):
+async def test_a_portal_session_is_requested_again_after_a_lost_connection(billing: BillingSetup):
     billing.fake.next("sessions", "drops")
     assert await billing.payments.portal_url(billing.caller.account, None) == PORTAL
 

@@ -190,7 +190,9 @@ async def test_retry_after_is_obeyed(billing: BillingSetup):
     assert billing.fake.counted == 3
 
 
-async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billing: BillingSetup):
+async def test_meter_events_are_sequential_for_a_customer_and_concurrent_between_customers(
+    billing: BillingSetup,
+):
     other = await make_caller(billing.store, "scale", "other")
     callers = (billing.caller, other)
     for caller in callers:
@@ -329,7 +331,7 @@ async def test_a_retry_after_of_an_hour_is_obeyed(autojump_clock):
         assert len(scripted.counted) == 1
 
 
-async def test_a_store_that_is_away_is_asked_again(autojump_clock, caplog):
+async def test_the_worker_continues_after_the_store_was_unavailable(autojump_clock, caplog):
     async with open_worker() as (store, scripted, billing):
         await billing.use(1)
         store.away = True

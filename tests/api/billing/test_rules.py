@@ -138,7 +138,7 @@ def test_of_several_the_best_that_lives_counts_else_the_newest_that_ended():
     assert fields_by()["subscription_status"] is None
 
 
-def test_what_sells_no_tier_of_ours_is_passed_over_unless_it_is_all_there_is():
+def test_a_subscription_without_a_tier_counts_only_if_there_is_no_other():
     strange = read_subscription(subscription("cus_1", "hosting"))
     ended = read_subscription(subscription("cus_1", "builder", status="canceled"))
     assert account_fields([strange]) is None
@@ -253,7 +253,7 @@ def test_a_doubt_lasts_from_the_first_try_whose_end_is_not_known():
     assert len(long.error or "") <= 300
 
 
-def test_a_claim_whose_end_nobody_told_is_a_doubt_since_it_was_due():
+def test_an_attempt_without_a_result_is_uncertain_since_it_was_due():
     refused = replace(tried(MESSAGE, REFUSED, NOON), due_at=NOON + timedelta(hours=5))
     killed = replace(refused, fence=refused.fence + 1)
     assert uncertain_since(killed) == NOON + timedelta(hours=5)
@@ -261,7 +261,7 @@ def test_a_claim_whose_end_nobody_told_is_a_doubt_since_it_was_due():
     assert uncertain_since(after) == NOON + timedelta(hours=5)
 
 
-def test_what_is_in_doubt_is_held_after_23_hours_and_what_was_refused_after_34_days():
+def test_uncertain_messages_are_held_after_23_hours_and_refused_ones_after_34_days():
     lost, refused = tried(MESSAGE, LOST, NOON), tried(MESSAGE, REFUSED, NOON)
     assert held_for(lost, NOON + UNCERTAIN_MAX) is None
     assert held_for(lost, NOON + UNCERTAIN_MAX + timedelta(seconds=1))
@@ -270,7 +270,7 @@ def test_what_is_in_doubt_is_held_after_23_hours_and_what_was_refused_after_34_d
     assert timedelta(hours=23) == UNCERTAIN_MAX
 
 
-def test_pauses_grow_have_a_bound_and_a_chance_and_are_never_shorter_than_asked():
+def test_retry_pauses_grow_with_jitter_to_a_bound_and_respect_retry_after():
     rng = random.Random(1)
 
     def pauses(tries: int, asked_s: float = 0.0) -> list[float]:

@@ -315,7 +315,7 @@ async def test_without_a_signing_secret_no_event_is_expected():
         assert (got.status, got.error) == (404, "not_found")
 
 
-async def test_an_event_that_could_not_be_followed_is_told_again():
+async def test_an_event_that_could_not_be_applied_gets_503_until_it_can():
     async with open_billed() as (shop, fake):
         await shop.change(customer_id="cus_1")
         fake.next("subscriptions", "fails", "fails", "fails")

@@ -58,7 +58,7 @@ def test_the_tier_is_free_unless_said(run_cli: RunCli) -> None:
     )
 
 
-def test_an_own_account_is_told_as_scale(run_cli: RunCli) -> None:
+def test_an_own_account_is_shown_with_the_tier_scale(run_cli: RunCli) -> None:
     create = ("account", "create", "--email", "ann@example.org", "--own")
     made = printed_object(run_cli(*create))
     assert made["tier"] == "scale"

@@ -164,7 +164,7 @@ def test_the_list_itself_is_never_the_output(tmp_path: Path) -> None:
         ("fifo", "no regular file"),
     ],
 )
-def test_an_output_that_cannot_be_is_told_before_anything_is_asked(
+def test_an_impossible_output_is_refused_before_verification(
     tmp_path: Path, output: str, words: str
 ) -> None:
     path = written(tmp_path / "list.csv")
@@ -184,7 +184,7 @@ def test_a_list_too_large_for_a_workbook_is_reported(tmp_path: Path) -> None:
     assert ".csv" in refused(Order(path, tmp_path / "out.xlsx"))
 
 
-def test_a_late_error_in_the_list_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+def test_an_error_at_the_end_of_a_list_is_refused_before_verification(tmp_path: Path) -> None:
     lines = ['{"email":"ann@shop.test"}'] * 5000 + ["{broken"]
     path = written(tmp_path / "list.ndjson", "\n".join(lines))
     assert "line 5001" in refused(Order(path, output_path(path)))
@@ -214,7 +214,7 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 
-def test_what_a_damaged_journal_lost_is_asked_again(
+def test_results_lost_from_a_damaged_journal_are_verified_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path / "list.csv")

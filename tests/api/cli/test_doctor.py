@@ -325,7 +325,7 @@ def test_an_ipv6_address_has_test_entries_of_its_family():
         (EngineSettings(allow_private=True), None),
     ],
 )
-def test_a_missing_sender_is_told_on_one_line_but_not_in_a_lab(settings, notice):
+def test_a_missing_sender_is_reported_on_one_line_but_not_in_a_lab(settings, notice):
     assert missing_sender(settings) == notice
     assert "\n" not in WITHOUT_A_SENDER
 
@@ -439,7 +439,7 @@ def test_a_database_that_cannot_be_written(tmp_path, place):
     assert "MAILPROBE_DATABASE" in check.advice
 
 
-async def test_a_postgresql_server_that_is_away_is_told_without_its_password():
+async def test_the_report_of_an_unreachable_postgresql_server_has_no_password():
     check = await check_store("postgresql://u:s3cret@127.0.0.1:1/mailprobe", bytes(32))
     assert check.status == "failed"
     assert "127.0.0.1:1/mailprobe" in check.found

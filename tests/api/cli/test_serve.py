@@ -103,7 +103,7 @@ def make_account(place: Path, tier: str = "builder") -> Any:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_it_serves_an_account_made_meanwhile_and_ends_when_told(
+def test_serve_accepts_an_account_made_while_it_runs_and_ends_on_sigterm(
     tmp_path: Path, lab: Lab, workers: str
 ) -> None:
     address = lab.addresses["deliverable"][0]

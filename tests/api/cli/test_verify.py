@@ -87,7 +87,7 @@ def test_each_line_is_there_before_the_next_is_known(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_person_gets_a_table_in_the_order_asked(tmp_path: Path) -> None:
+def test_verify_prints_a_table_in_the_order_of_its_arguments(tmp_path: Path) -> None:
     with mailprobe("verify", "nobody@shop.test", "ann@shop.test", directory=tmp_path) as child:
         code, out, err = child.end()
     assert (code, err) == (0, "")

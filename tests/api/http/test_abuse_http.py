@@ -154,7 +154,7 @@ async def test_slow_bodies_without_a_key_hold_up_nobody(path):
 
 @pytest.mark.parametrize("target", ["/health", "/health?from=probe", "http://a.test/health?"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_health_is_told_where_no_request_may_be_at_work(target, method):
+async def test_health_is_answered_at_the_limit_of_requests_in_flight(target, method):
     async with open_listeners(in_flight_max=0) as listeners, listeners.api.connect() as raw:
         assert (await listeners.api.request(listeners.single())).status == 503
         await raw.send(listeners.head(target, method=method))
@@ -171,7 +171,7 @@ async def test_slow_heads_hold_up_nobody():
             assert (await listeners.api.request(listeners.single())).status == 200
 
 
-async def test_who_is_awaited_longest_makes_room_and_is_told_so():
+async def test_at_the_limit_the_request_awaited_longest_is_rejected_with_503():
     opened = open_listeners(ReceivesEvents(), connections_max=3, body_s=30.0)
     async with opened as listeners, AsyncExitStack() as stack:
         slow = await crowd(

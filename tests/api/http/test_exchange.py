@@ -270,6 +270,21 @@ async def test_our_own_refusal_of_a_large_body_is_an_error_body():
         assert (await raw.request(post("Content-Length: 9999999"))).code == "payload_too_large"
 
 
+@pytest.mark.parametrize("field", ["X: y", "Expect: 100-continue"], ids=["fast", "strict"])
+async def test_a_small_limit_holds_for_a_body_in_one_piece(field):
+    """The application still has its turn to refuse for a reason that it checks first."""
+    large = post("Content-Length: 4", field, body="four")
+    async with serving(quart(), body_octets_max=3) as server:
+        for framed in (large, post(CHUNKED, body="4\r\nfour\r\n0\r\n\r\n")):
+            async with server.connect() as raw:
+                await raw.send(framed)
+                await assert_too_large(raw)
+            async with server.connect() as raw:
+                answer = await raw.request(framed.replace("POST /", "POST /early"))
+                assert (answer.status, answer.headers["connection"]) == (401, "close")
+                await raw.assert_closed()
+
+
 @pytest.mark.parametrize("app", [echo, quart()], ids=["echo", "quart"])
 async def test_chunks_are_counted_while_they_are_read(app):
     async with serving(app) as server, server.connect() as raw:
@@ -313,6 +328,12 @@ async def test_a_large_body_gets_no_100_continue():
     async with serving(quart()) as server, server.connect() as raw:
         await raw.send(post("Content-Length: 9999999", "Expect: 100-continue"))
         assert (await raw.head())[0] == 413
+
+
+async def test_a_request_without_a_body_gets_no_100_continue():
+    async with serving(quart()) as server, server.connect() as raw:
+        await raw.send(post("Content-Length: 0", "Expect: 100-continue"))
+        assert (await raw.head())[0] == 200
 
 
 async def test_an_expected_body_gets_100_continue():

@@ -1,7 +1,6 @@
 """Both readers of requests: the fast one gives the application and the client what h11 gives them."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import trio
@@ -9,7 +8,6 @@ import trio.testing
 
 from mailprobe.api.http.parser import (
     WHOLE_BODY,
-    FastReader,
     MalformedRequest,
     Mark,
     RequestHead,
@@ -89,23 +87,6 @@ DOUBTFUL = {
 @pytest.mark.parametrize("asked", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_a_doubtful_request_is_left_to_h11(asked):
     assert read_fast(asked.encode("latin-1"), 16_384) is None
-
-
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_both_readers_report_the_same(asked):
-    """The strict one reports the end of a request without a body apart."""
-    fast, strict = FastReader(16_384), StrictReader(16_384)
-    for _ in range(2):
-        assert fast.receive(asked.encode("latin-1"))
-        assert strict.receive(asked.encode("latin-1"))
-        short, long = fast.next_event(), strict.next_event()
-        assert fast.next_event() is Mark.NEED_DATA
-        assert isinstance(short, RequestHead)
-        assert isinstance(long, RequestHead)
-        assert replace(short, body=short.body or None) == long
-        assert strict.next_event() is (Mark.NEED_DATA if long.body else Mark.END)
-        assert not strict.is_amid_request
-        assert not strict.has_input
 
 
 def in_chunks(body: str) -> StrictReader:

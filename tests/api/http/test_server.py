@@ -273,7 +273,7 @@ async def test_nothing_is_left_of_connections_that_are_gone():
 # -- sockets ---------------------------------------------------------------------------------------
 
 
-def test_sockets_are_for_what_was_asked():
+def test_sockets_listen_at_the_given_address_with_their_options():
     for sock in (sockets := open_sockets("127.0.0.1", 0)):
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
@@ -295,7 +295,7 @@ async def test_a_name_with_two_addresses_has_one_port():
         sock.close()
 
 
-async def test_what_is_accepted_is_given_up_by_the_kernel_too():
+async def test_accepted_sockets_have_a_tcp_user_timeout():
     """Without TCP_USER_TIMEOUT the kernel keeps unacknowledged octets for a quarter of an hour."""
     (sock,) = open_sockets("127.0.0.1", 0)
     (listener,) = listeners_on([sock])

@@ -114,7 +114,7 @@ def test_answers_are_removed_from_the_end(tmp_path: Path) -> None:
         assert [result for _, result in journal.answers()] == [BOB]
 
 
-def test_a_journal_cut_while_it_is_used_is_told(tmp_path: Path) -> None:
+def test_a_journal_truncated_while_in_use_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "j"
     with open_journal(path, HEADER, resume=False) as journal:
         offset = journal.append(ANN)
@@ -123,7 +123,7 @@ def test_a_journal_cut_while_it_is_used_is_told(tmp_path: Path) -> None:
             pages.answer(offset)
 
 
-def test_an_unfinished_run_is_neither_forgotten_nor_taken_up_unasked(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_neither_overwritten_nor_resumed_by_default(tmp_path: Path) -> None:
     path = tmp_path / "j"
     begun(path)
     message = refusal(path, resume=False)

@@ -183,7 +183,7 @@ def test_the_first_of_several_addresses_is_taken_with_a_note(
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_file_that_is_no_list_is_told_in_one_line(tmp_path: Path, case: str) -> None:
+def test_a_file_that_is_no_list_is_refused_with_one_line(tmp_path: Path, case: str) -> None:
     name, octets, words = BAD[case]
     (tmp_path / name).write_bytes(octets)
     message = complaint(tmp_path / name)
@@ -191,12 +191,12 @@ def test_a_file_that_is_no_list_is_told_in_one_line(tmp_path: Path, case: str) -
     assert name in message
 
 
-def test_what_is_not_there_or_no_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
     assert "No such file" in complaint(tmp_path / "none.csv")
     assert "is a directory" in complaint(tmp_path)
 
 
-def test_an_open_quote_in_a_long_file_is_told_where_it_is(tmp_path: Path) -> None:
+def test_the_error_of_an_open_quote_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('n,email\n1,"ann@shop.test\n' + "2,bob@shop.test\n" * 100_000)
     assert "line 2: a quote opens" in complaint(path)
@@ -212,7 +212,7 @@ def test_a_column_is_taken_by_name_or_number(tmp_path: Path, column: str, expect
     assert addresses(path, column) == [expected]
 
 
-def test_a_column_that_is_not_there_or_there_twice_is_told(tmp_path: Path) -> None:
+def test_an_unknown_or_ambiguous_column_is_refused_with_the_choices(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,a,b\nx,ann@shop.test,y\n")
     assert "columns: a, a, b" in complaint(path, "c")
@@ -323,7 +323,9 @@ def test_no_cell_becomes_a_formula(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["=1+1@shop.test", "'-a@shop.test", "'a@shop.test"])
-def test_a_defused_address_is_asked_as_it_was(tmp_path: Path, address: str) -> None:
+def test_an_address_escaped_for_spreadsheets_is_read_unescaped(
+    tmp_path: Path, address: str
+) -> None:
     """A list of lines has no other column of addresses when it is cleaned again."""
     lines, again = tmp_path / "a.txt", tmp_path / "b.csv"
     lines.write_text(f"{address}\nann@shop.test\n")

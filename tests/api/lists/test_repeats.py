@@ -128,7 +128,7 @@ async def test_lists_are_sent_at_a_rate(
         assert await listed(shop) == []
 
 
-async def test_what_all_lists_take_is_bounded_by_the_tier(
+async def test_the_size_of_all_lists_is_limited_by_the_tier(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_list_shop() as shop:

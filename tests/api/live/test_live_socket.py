@@ -146,7 +146,7 @@ async def test_a_revoked_key_ends_the_socket(autojump_clock):
         b"ann@friendly.test",
     ],
 )
-async def test_what_cannot_be_read_ends_the_socket_with_the_reason(line, autojump_clock):
+async def test_an_unreadable_message_closes_the_socket_with_the_reason(line, autojump_clock):
     async with open_shop() as shop, open_live(shop) as live:
         if isinstance(line, bytes):
             await live.socket.send_message(line)

@@ -233,7 +233,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json", "text/event-stream", "x"])
-async def test_whatever_is_accepted_the_answer_is_json(autojump_clock, listener: Listener, accept):
+async def test_the_answer_is_json_for_every_accept_header(
+    autojump_clock, listener: Listener, accept
+):
     assert result_of(await listener.rpc("ping", headers={"accept": accept})) == {}
 
 
@@ -244,7 +246,7 @@ async def test_a_body_that_says_it_is_no_json_is_refused(autojump_clock, listene
 
 
 @pytest.mark.parametrize("code", BEFORE_ROUTING)
-def test_what_the_http_server_refuses_is_told_in_json_rpc(code):
+def test_the_http_servers_refusals_are_json_rpc_errors(code):
     body = json.loads(error_body(code, PLACES))
     ours = row_of(BEFORE_ROUTING[code]).status >= 500
     assert (body["jsonrpc"], body["id"]) == ("2.0", None)

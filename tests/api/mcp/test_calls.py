@@ -52,7 +52,7 @@ async def test_a_verification_is_that_of_the_api(autojump_clock, listener: Liste
     [("list_api_keys", "/keys"), ("get_usage_summary", "/usage/summary"),
      ("get_account", "/account"), ("get_usage", "/usage")],
 )  # fmt: skip
-async def test_what_only_reads_is_the_same_as_by_the_api(
+async def test_reading_tools_return_what_the_api_returns(
     autojump_clock, listener: Listener, tool, path
 ):
     await listener.shop.verify()
@@ -196,7 +196,7 @@ async def test_a_hard_cap_is_402(autojump_clock, listener: Listener):
     assert upstream(got)["hard_cap_eur"] == 0.0
 
 
-async def test_what_only_the_operation_can_tell_is_wrong_is_its_400(
+async def test_an_invalid_request_with_valid_params_is_the_operations_400(
     autojump_clock, listener: Listener
 ):
     """The arguments have the right types: the params are valid, but the request is not."""
@@ -337,7 +337,7 @@ async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, li
 
 
 @pytest.mark.parametrize("away", [{"begin_idempotent"}, {"spend"}])
-async def test_malformed_arguments_that_could_not_be_counted_are_told_so(
+async def test_malformed_arguments_are_an_upstream_error_if_they_cannot_be_counted(
     autojump_clock, listener: Listener, away
 ):
     """They once got "malformed" without being counted; the API answers 503, 409 or 422 too."""

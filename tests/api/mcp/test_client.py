@@ -102,7 +102,7 @@ async def test_a_client_lists_and_calls_all_eight_tools(mode: str):
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_client_is_told_what_is_wrong_and_goes_on(mode: str):
+async def test_a_client_gets_errors_with_their_reasons_and_goes_on(mode: str):
     async with open_shop() as shop, connected(shop, mode) as client:
         error = await refused(client, "create_billing_portal")
         assert (error.code, error.message) == (-32002, "Upstream request failed")

@@ -164,7 +164,7 @@ async def test_a_page_that_fails_is_500_and_the_next_one_is_there(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_it_ends_when_it_is_told() -> None:
+async def test_the_exposition_ends_when_it_is_drained() -> None:
     async with paged(lambda: b"") as (port, drain), connected(port) as idle:
         drain.set()
         await idle.assert_closed()

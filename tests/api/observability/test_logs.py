@@ -192,7 +192,7 @@ def test_no_whole_address_is_ever_said(
         ("MAILPROBE_SECRET_KEY is wrong", "MAILPROBE_SECRET_KEY is wrong"),
     ],
 )  # fmt: skip
-def test_a_text_is_masked(text: str, said: str) -> None:
+def test_addresses_and_secrets_in_a_text_are_masked(text: str, said: str) -> None:
     assert covered(text) == said
 
 
@@ -232,7 +232,7 @@ class Broken:
         raise ZeroDivisionError("ann@example.org")
 
 
-def test_what_cannot_be_told_ends_no_line(paper: Paper) -> None:
+def test_a_value_whose_repr_fails_is_logged_as_such(paper: Paper) -> None:
     log.info("x", extra={"said": Broken(), "number": 1, "nothing": None, "yes": True})
     [line] = paper.lines
     assert line["said"] == "<a Broken whose repr fails>"

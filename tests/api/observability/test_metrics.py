@@ -28,7 +28,7 @@ from tests.api.service_fixture import BATCH, STREAM, VERIFY
 # -- requests ---------------------------------------------------------------------------------
 
 
-async def test_requests_are_counted_by_what_was_asked_and_answered(
+async def test_requests_are_counted_by_operation_and_status(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:

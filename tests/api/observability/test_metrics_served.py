@@ -85,7 +85,7 @@ def verify_everywhere(url: str, key: str, texts: list[str]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_page_is_what_was_asked_whichever_worker_answers(
+def test_the_metrics_page_counts_the_requests_of_all_workers(
     tmp_path: Path, lab: Lab, workers: str
 ) -> None:
     texts = [text for some in lab.addresses.values() for text in some[:2]]

@@ -429,7 +429,7 @@ async def test_an_attempt_ends_with_its_lease(autojump_clock, caplog, trouble: s
     assert source.ended == source.recorded == []
 
 
-async def test_what_cannot_be_attempted_for_the_store_is_left_to_its_lease(autojump_clock):
+async def test_an_item_is_left_to_its_lease_if_its_attempt_cannot_be_recorded(autojump_clock):
     source = Source()
     source.due, source.away = ["a"], {"attempt"}
     async with open_workers(source.worker()):
@@ -462,7 +462,7 @@ async def test_a_batch_in_order_is_claimed_when_the_last_one_has_ended(autojump_
     assert sorted(source.began) == [(0, "a1"), (0, "b1"), (1, "a2"), (2, "a3")]
 
 
-async def test_what_waits_in_order_is_extended_and_what_is_over_is_not(autojump_clock):
+async def test_leases_are_extended_for_items_that_wait_and_not_for_finished_ones(autojump_clock):
     source = Source()
     source.due, source.takes_s = ["a1", "a2"], 5.0
     async with open_workers(source.worker(ordered_by=lambda item: item[0])):

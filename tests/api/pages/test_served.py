@@ -94,7 +94,7 @@ async def test_pages_need_no_key_and_no_store(autojump_clock, shop: RunningServi
     assert head.status == 200
 
 
-async def test_what_is_not_there_is_a_page_below_docs_and_json_elsewhere(autojump_clock, shop):
+async def test_a_missing_page_is_html_below_docs_and_json_elsewhere(autojump_clock, shop):
     for path in ("/docs/nothing", "/docs/a/b", "/docs/..%2f..%2fetc"):
         got = await shop.request("GET", path, key=None)
         assert got.status == 404

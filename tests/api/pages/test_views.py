@@ -74,7 +74,7 @@ async def test_a_browser_may_load_nothing_from_elsewhere(get: Get, url: str) -> 
     assert "unsafe" not in policy
 
 
-async def test_what_is_not_there_says_so(get: Get) -> None:
+async def test_a_missing_page_is_404_and_escapes_its_name(get: Get) -> None:
     for url in ("/docs/nothing", "/docs/..%2fREADME", "/docs/nothing.md", "/docs/%00"):
         assert (await get(url)).status_code == 404
     text = await text_of(await get("/docs/%3Cscript%3E"))

@@ -280,7 +280,7 @@ async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_permit
     assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
 
 
-async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clock):
+async def test_without_a_store_the_verdict_is_unknown_and_no_host_is_connected(autojump_clock):
     host, store = MailHost(), SharedStore()
     async with open_fake_network() as network:
         network.add("shop.test", host)

@@ -72,7 +72,7 @@ TEXTS = {**{name: [text] for name, text in KNOWN.items()}, "all of them": [*KNOW
 @pytest.mark.parametrize("query", ["", "?evidence=1"])
 @pytest.mark.parametrize("path", LABELS)
 @pytest.mark.parametrize("texts", TEXTS.values(), ids=TEXTS)
-async def test_it_makes_no_difference_to_whom_it_is_told(
+async def test_known_answers_are_charged_like_a_stream(
     autojump_clock, monkeypatch, texts, path, query
 ):
     at_idempotency = await what_came_of(path, texts, query)
@@ -95,7 +95,7 @@ def rows_without_instants(rows: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", LABELS)
-async def test_where_one_must_be_asked_for_all_are_verified(autojump_clock, path):
+async def test_if_one_answer_is_not_known_all_units_are_reserved(autojump_clock, path):
     async with open_shop() as shop:
         await warm(shop)
         texts = ["known@friendly.test", *KNOWN.values()]
@@ -105,7 +105,7 @@ async def test_where_one_must_be_asked_for_all_are_verified(autojump_clock, path
         assert "reserve" in shop.store.calls
 
 
-async def test_a_route_that_is_forgotten_is_asked_for_again(autojump_clock):
+async def test_an_expired_route_is_not_a_known_answer(autojump_clock):
     async with open_shop() as shop:
         engine = shop.service.quota.engine
         assert known_answers(engine, [NOWHERE]) is None

@@ -233,7 +233,7 @@ async def test_a_fork_server_that_has_died_is_replaced(tmp_path: Path, real_read
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_a_dying_fork_server_has_lost_is_read_by_the_next_one(
+async def test_a_file_is_read_again_once_after_the_fork_server_died(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
     """Once; then it is the service's failure, and not the file's."""

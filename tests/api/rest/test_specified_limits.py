@@ -126,7 +126,9 @@ def test_limit_disposable_blocklist_of_more_than_50_000():
 
 
 @pytest.mark.parametrize("tier", ["free", "builder", "scale"])
-async def test_limit_keys_per_account_are_told_twice(autojump_clock, tier):
+async def test_the_limit_of_keys_is_the_same_in_the_account_and_the_list_of_keys(
+    autojump_clock, tier
+):
     async with open_shop(tier) as shop:
         account = (await shop.manage("GET", "/account")).body
         listed = (await shop.manage("GET", "/keys")).body

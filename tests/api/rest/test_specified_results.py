@@ -72,7 +72,7 @@ async def test_smtp_blocked_providers_are_unknown_at_0_75(autojump_clock, shop: 
     assert not shop.world.dialled
 
 
-async def test_without_smtp_no_mail_host_is_asked(autojump_clock, shop: RunningService):
+async def test_without_smtp_no_mail_host_is_connected(autojump_clock, shop: RunningService):
     body = {"emails": ["known@friendly.test", "bad"], "smtp": False}
     lines = (await shop.request("POST", "/v1/email/verify/stream?evidence=1", body)).lines
     assert {line["email"]: (line["status"], line["evidence"]["reason"]) for line in lines} == {

@@ -39,7 +39,7 @@ def matrix_of(**changes: str) -> Matrix:
     return matrix
 
 
-def test_what_is_right_is_no_lie_and_leaves_nothing_open():
+def test_right_verdicts_are_neither_wrong_nor_unknown():
     matrix = matrix_of()
     assert (matrix.lies(*REPORTED), matrix.unknown_share) == (0, 0.0)
     assert (matrix.verified(), matrix.verified(knowable=True)) == (6, 5)
@@ -67,7 +67,7 @@ def test_unknown_is_no_lie_but_counts_where_it_could_be_known():
         ({"ann_at_a_test": "catch_all"}, "catch_all"),
     ],
 )
-def test_a_lie_is_counted_under_what_was_told(change, reported):
+def test_a_wrong_verdict_is_counted_under_the_reported_status(change, reported):
     matrix = matrix_of(**change)
     assert [matrix.lies(status) for status in REPORTED] == [
         int(status == reported) for status in REPORTED
@@ -79,7 +79,7 @@ def test_every_truth_says_what_is_honest():
     assert all("unknown" in reported and reported <= set(REPORTED) for reported in HONEST.values())
 
 
-def test_what_is_known_later_can_be_known():
+def test_an_address_known_after_a_recheck_counts_as_knowable():
     matrix = Matrix(KnownTruth.of(TRUTH, ADDRESSES, ["full@a.test"]))
     for address, reported in RIGHT.items():
         matrix.add(address, reported)

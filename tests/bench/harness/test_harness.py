@@ -193,21 +193,21 @@ def test_a_miss_does_not_keep_the_other_suites_from_running(program: Path) -> No
     assert not Path("bench-results/broken.json").exists()
 
 
-def test_a_promise_of_what_is_not_measured_is_told(program: Path) -> None:
+def test_a_budget_of_an_unmeasured_figure_fails(program: Path) -> None:
     promise(program, '[plain]\n"stairs" = { at_most = 1 }\n')
     done = mailprobe_bench("plain")
     assert done.exit_code == 1
     assert "stairs" in done.stderr
 
 
-def test_what_the_machine_lacks_fails_a_suite_that_was_named(program: Path) -> None:
+def test_a_missing_requirement_fails_a_suite_that_was_named(program: Path) -> None:
     done = mailprobe_bench("lacking", "plain")
     assert done.exit_code == 1
     assert "suite lacking can't run here: no npm here; install Node.js" in done.stderr
     assert "steps" in done.output
 
 
-def test_what_the_machine_lacks_is_a_remark_where_all_are_run(program: Path) -> None:
+def test_a_missing_requirement_skips_a_suite_if_all_are_run(program: Path) -> None:
     for name in ("broken", "endless"):
         del SUITES[name]
     done = mailprobe_bench()
@@ -284,7 +284,7 @@ def test_results_may_be_compared_with_those_they_replace(program: Path) -> None:
     assert "1.00" in done.output.partition("beside bench-results")[2]
 
 
-def test_what_is_no_result_is_refused_before_anything_runs(program: Path) -> None:
+def test_a_file_without_results_is_refused_before_the_run(program: Path) -> None:
     Path("other.json").write_text('{"a": 1}')
     done = mailprobe_bench("plain", "--compare", "other.json")
     assert done.exit_code == 1
@@ -345,7 +345,7 @@ def test_machines_differ_by_what_matters() -> None:
     assert differences(older, here) == [f"trio: 0.1, now {here['versions']['trio']}"]
 
 
-def test_a_busy_machine_is_told(program: Path) -> None:
+def test_a_busy_machine_is_reported(program: Path) -> None:
     busy = describe() | {"load": 1000.0}
     assert is_busy(busy)
     assert not is_busy(busy | {"load": 0.1})
@@ -400,7 +400,7 @@ FLAT = (
 
 
 @pytest.mark.parametrize("points", FLAT, ids=str)
-def test_whatever_was_measured_can_be_drawn(
+def test_every_series_of_points_can_be_drawn(
     tmp_path: Path, points: list[tuple[float, float]]
 ) -> None:
     [plot] = plots_of("engine", [Series("odd", "x", "y", "", points)])
@@ -424,7 +424,7 @@ def test_plots_are_drawn_on_demand(program: Path) -> None:
     assert "nothing to draw" in mailprobe_bench("plain", "--plot").output
 
 
-def test_without_the_libraries_nothing_runs_and_one_is_told_what_to_install(
+def test_without_the_plotting_library_the_error_says_what_to_install(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailprobe.bench.harness.plots, "find_spec", lambda name: None)
@@ -437,7 +437,7 @@ def test_without_the_libraries_nothing_runs_and_one_is_told_what_to_install(
 # -- the suites that there are ---------------------------------------------------------------
 
 
-def test_what_is_promised_is_promised_of_a_suite() -> None:
+def test_every_budget_belongs_to_a_suite() -> None:
     promises = tomllib.loads(BUDGETS.read_text("utf-8"))
     assert promises.keys() <= SUITES.keys()
     for suite, figures in promises.items():
@@ -452,7 +452,7 @@ def test_every_suite_can_be_run(name: str) -> None:
     assert "tune" not in SUITES  # which is a command
 
 
-def test_every_suite_is_told() -> None:
+def test_every_suite_is_documented() -> None:
     page = (ROOT / "docs/bench.md").read_text("utf-8").partition("## The suites")[2]
     reported = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
     assert SUITES.keys() <= reported

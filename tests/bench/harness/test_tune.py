@@ -63,7 +63,7 @@ BEARABLE = {
 
 
 @pytest.mark.parametrize("name", BEARABLE)
-def test_what_a_machine_bears_is_the_most_that_harms_nobody(name: str) -> None:
+def test_probes_handled_is_the_highest_load_without_wrong_verdicts(name: str) -> None:
     tried, most = BEARABLE[name]
     assert probes_handled(tried) == most
 
@@ -98,14 +98,14 @@ def test_the_advice_serves_every_latency() -> None:
     assert advise([slow, findings(50)]).probes_max == 250
 
 
-def test_a_machine_that_bears_nothing_is_told_so() -> None:
+def test_the_advice_for_an_overloaded_machine_says_that_it_is_busy() -> None:
     bad = Findings(0, trials((1, 9)), trials((100, 9, 1), (250, 9, 5)), trials((1, 9)))
     advice = advise([bad])
     assert advice.probes_max == 100
     assert "too busy now" in advice.remarks[0]
 
 
-def test_mail_hosts_that_are_the_limit_are_told() -> None:
+def test_the_advice_says_if_the_mail_hosts_were_the_limit() -> None:
     assert not any("took more" in remark for remark in advise([findings(0)]).remarks)
     [remark] = [r for r in advise([findings(0, load_us=900)]).remarks if "took more" in r]
     assert remark.startswith("at 0 ms the mail hosts took more of the processor")

@@ -108,7 +108,7 @@ def test_a_question_travels_the_whole_way_to_a_mailbox(lab, resolver):
         ("refused-zone.test", "REFUSED"),
     ],
 )
-def test_names_without_mail_are_told_apart(resolver, domain, rcode):
+def test_missing_names_and_names_without_mail_have_their_own_rcodes(resolver, domain, rcode):
     answer = resolver.resolve(domain, "MX")
     assert dns.rcode.to_text(answer.rcode()) == rcode
     assert not answer.answer
@@ -125,7 +125,7 @@ def test_a_captive_portal_answers_with_html(resolver):
     ("method", "path", "status"),
     [("POST", "/dns-query", 415), ("GET", "/dns-query", 400), ("GET", "/elsewhere", 404)],
 )
-def test_what_is_no_question_gets_its_status(resolver, method, path, status):
+def test_an_invalid_doh_request_gets_its_status(resolver, method, path, status):
     assert resolver.http.request(method, httpx.URL(resolver.url, path=path)).status_code == status
 
 
@@ -364,5 +364,5 @@ def test_a_scenario_can_sort_its_addresses_in_other_ways():
         assert not lab.groups
 
 
-def test_the_names_of_scenarios_are_told_without_loading_them():
+def test_scenario_names_are_those_of_the_scenarios():
     assert set(SCENARIO_NAMES) == set(SCENARIOS)

@@ -49,7 +49,7 @@ def test_every_address_of_a_host_is_loopback_and_has_its_exchange(name):
     assert all(address.startswith("127.") for address in named)
 
 
-def test_what_the_lists_decide_is_as_the_fixture_domains_says(fixture_domains):
+def test_the_lists_agree_with_the_fixture_domains(fixture_domains):
     """Disposable and blocked domains are those of layer 2 and no others."""
     lists = load_lists()
     for outcome, addresses in fixture_domains.addresses.items():
@@ -160,7 +160,7 @@ def test_the_internet_is_made_in_its_shares():
     assert sum(count[outcome] for outcome in count if outcome not in KNOWABLE) < 0.25
 
 
-async def test_who_is_on_the_internet_is_answered_as_it_is(autojump_clock):
+async def test_the_internet_scenarios_hosts_answer_by_its_truth(autojump_clock):
     """The truth is the hosts' own: each address is asked of its domain's hosts, in memory."""
     scenario = build("internet", 0)
     for text in (*scenario.addresses[Outcome.DELIVERABLE], *scenario.addresses[Outcome.CATCH_ALL]):

@@ -89,7 +89,7 @@ async def test_a_runner_answers_by_its_last_line():
         (SAYS_GOOD.replace('"good"', '"splendid"'), "other words"),
     ],
 )
-async def test_a_runner_that_gives_no_answer_is_told_why(text, why):
+async def test_a_runner_without_an_answer_fails_with_the_reason(text, why):
     with pytest.raises(NoAnswer, match=why):
         await run_runner(program(text), ["ann@a.test"], {})
 
@@ -116,7 +116,7 @@ def task(runner: str, word: str = GOOD, **seen: Any) -> Task:
     return Task(runner, "one domain", dict.fromkeys(ONE_DOMAIN, word), **seen)
 
 
-def test_ours_is_compared_with_the_best_peer_that_told_all_right():
+def test_ours_is_compared_with_the_best_peer_whose_verdicts_are_all_right():
     whole = [
         task("mailprobe", turnarounds=8, took_s=0.5, cpu_s=0.1),
         task("slow", turnarounds=200, took_s=9.0, cpu_s=0.1),
@@ -149,7 +149,7 @@ def test_a_round_without_an_answer_speaks_for_all():
         peers.figures([task("mailprobe", took_s=0.5, turnarounds=8), *rounds])
 
 
-def test_nothing_is_compared_where_no_peer_told_all_right():
+def test_without_a_peer_whose_verdicts_are_right_there_is_no_comparison():
     with pytest.raises(peers.NothingToCompare):
         peers.figures([task("mailprobe", took_s=1, turnarounds=8), task("mute", UNSURE)])
 
@@ -172,7 +172,7 @@ def test_a_list_gives_rightness_rate_and_processor_time():
     assert cpu.value == 400 / len(A_LIST)
 
 
-def test_remarks_say_what_was_told_wrong_by_kind():
+def test_remarks_count_wrong_verdicts_by_kind():
     reported = dict.fromkeys(A_LIST, GOOD)
     assert peers.remarks(Task("peer", "list", reported, raised=3), A_LIST) == [
         "peer, list: raised an error for 3 addresses",
@@ -289,13 +289,13 @@ def test_peers_that_are_not_installed_are_named_with_the_remedy(monkeypatch, tmp
     assert "\n" not in str(lacking.value)
 
 
-def test_a_machine_without_unshare_is_told_what_to_install(monkeypatch):
+def test_without_unshare_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MissingRequirement, match="util-linux"):
         namespace.entering()
 
 
-def test_a_user_who_may_not_is_told_so(monkeypatch, tmp_path):
+def test_a_refusal_of_unshare_is_reported_as_missing_root(monkeypatch, tmp_path):
     refusing = tmp_path / "unshare"
     refusing.write_text("#!/bin/sh\necho 'unshare: unshare failed: not permitted' >&2; exit 1\n")
     refusing.chmod(0o755)

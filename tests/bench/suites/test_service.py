@@ -24,7 +24,9 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def test_every_figure_comes_and_every_address_is_told_right(tmp_path: Path, lab: Lab) -> None:
+def test_the_service_suite_has_every_figure_and_only_right_verdicts(
+    tmp_path: Path, lab: Lab
+) -> None:
     addresses = lab.addresses["deliverable"][: ADDRESSES + OTHERS]
     with start_service(lab.env, tmp_path, plans=PLANS) as service:
         figures = trio.run(measure, service, addresses, ADDRESSES)

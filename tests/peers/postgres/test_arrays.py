@@ -43,7 +43,7 @@ from tests.storage.fixed_clock import NOON
         ("uuid", [UUID(int=0), UUID(int=2**128 - 1), None]),
     ],
 )
-def test_what_is_written_as_an_array_is_read_as_it_was(
+def test_arrays_are_read_as_they_were_written(
     server: PrivatePostgres, kind: str, values: list[Any]
 ):
     with closing(PostgresServer(server.url).connect()) as db:

@@ -221,7 +221,7 @@ async def behaviour_of(store_url: object, clock: Clock, at: Any) -> tuple[list[A
         return await everything_in(store), await results_of_writes(store, clock)
 
 
-def test_what_was_moved_answers_as_before(path: Path, url: str, clock: Clock):
+def test_a_moved_store_answers_as_before(path: Path, url: str, clock: Clock):
     """Everything that can be read, and what follows: replays, claims, grants, new rows."""
     rows = move_all(path, url)
     assert {table.name for table in TABLES} == rows.keys()

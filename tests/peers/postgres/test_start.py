@@ -23,7 +23,7 @@ async def test_several_that_start_together_all_start(url: str):
     assert names[0] == ("001_initial",)
 
 
-async def test_what_was_kept_is_there_after_a_restart(url: str, clock: Clock):
+async def test_records_survive_a_restart(url: str, clock: Clock):
     async with open_store(url, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await use(store, caller, NOON, 3)

@@ -110,7 +110,7 @@ async def test_every_field_of_an_account_can_be_changed_and_comes_back_as_it_was
 
 
 @pytest.mark.parametrize("name", ["id", "created_at", "balance", "tier = 'scale' --"])
-async def test_what_is_no_field_to_change_is_an_error(store: Store, name: str):
+async def test_changing_an_unknown_field_of_an_account_is_an_error(store: Store, name: str):
     account = await store.create_account("ann@shop.test", "free")
     with pytest.raises(TypeError):
         await store.change_account(account.id, **{name: "x"})
@@ -231,7 +231,7 @@ async def test_a_revoked_key_fails_at_once_and_for_good(store: Store):
     assert await store.keys(caller.account.id) == []
 
 
-async def test_nobody_revokes_a_key_of_another_account(store: Store):
+async def test_an_account_cannot_revoke_another_accounts_key(store: Store):
     caller = await make_caller(store)
     other = await store.create_account("bob@shop.test", "free")
     assert not await store.revoke_key(other.id, caller.key.id)
@@ -314,7 +314,7 @@ async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
     assert seen.pop() == (1, 0, 0, ())
 
 
-async def test_what_is_granted_together_weighs_on_all_keys_of_an_account(store: Store):
+async def test_units_reserved_together_count_for_all_keys_of_an_account(store: Store):
     one = await make_caller(store)
     callers = [one, *[await another_key(store, one.account.id, f"{n}") for n in range(3)]]
     outcomes: list[Any] = []

@@ -43,14 +43,14 @@ async def test_the_first_answer_is_given_again_byte_for_byte(store: Store):
     assert await begin(store, account_id) == ANSWER
 
 
-async def test_while_the_first_runs_a_second_is_told_so(store: Store):
+async def test_a_repeat_of_a_running_request_is_in_progress(store: Store):
     caller = await make_caller(store)
     await begin(store, caller.account.id)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
 
 
-async def test_another_body_is_told_so_whether_the_first_runs_or_not(store: Store):
+async def test_another_body_is_key_reuse_whether_the_first_request_runs_or_not(store: Store):
     caller = await make_caller(store)
     idempotency = await begin(store, caller.account.id)
     with pytest.raises(IdempotencyKeyReused):
@@ -186,7 +186,7 @@ async def test_an_answer_is_kept_with_what_it_tells_of(store: Store, do: Any):
 
 
 @pytest.mark.parametrize("do", DOING)
-async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
+async def test_a_request_whose_lease_ended_changes_nothing(store: Store, clock: Clock, do: Any):
     """Its lease has ended, and the repeat has begun: only one of the two may count."""
     caller = await make_caller(store)
     late = await begin(store, caller.account.id)
@@ -204,7 +204,7 @@ async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
     assert sum(await done_by(store, caller)) == sum(before) + 1
 
 
-async def test_what_is_settled_already_is_settled_once_late_or_not(store: Store):
+async def test_settling_a_first_answer_twice_counts_once(store: Store):
     caller = await make_caller(store)
     idempotency = await begin(store, caller.account.id)
     reservation = await store.reserve(caller, 1, granted, lease_s=60)

@@ -114,7 +114,7 @@ async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
         ("deliver", abandon),
     ],
 )
-async def test_what_does_not_fit_the_jobs_state_changes_nothing(
+async def test_a_result_that_does_not_fit_the_jobs_state_changes_nothing(
     store: Store, work: Any, write: Write
 ):
     caller = await make_caller(store)
@@ -129,7 +129,7 @@ async def test_what_does_not_fit_the_jobs_state_changes_nothing(
 # verified
 
 
-async def test_what_is_verified_is_counted_and_due_to_be_delivered(store: Store, clock: Clock):
+async def test_a_verified_job_is_counted_and_due_for_delivery(store: Store, clock: Clock):
     caller = await make_caller(store)
     [job] = await promise(store, caller, order())
     [claim] = await claimed(store)
@@ -144,7 +144,7 @@ async def test_what_is_verified_is_counted_and_due_to_be_delivered(store: Store,
     assert await store.days(caller.account.id, date.min, date.max) == [DayCount(NOON.date(), 1)]
 
 
-async def test_what_is_not_billable_is_counted_as_such(store: Store):
+async def test_a_job_that_is_not_billable_is_counted_as_such(store: Store):
     caller = await make_caller(store)
     await promise(store, caller, order())
     [claim] = await claimed(store)
@@ -342,7 +342,7 @@ async def test_the_outcome_of_a_try_that_is_under_way_no_longer_counts(store: St
     assert await finish(store, resent)
 
 
-async def test_what_has_no_payload_is_not_sent_again(store: Store):
+async def test_a_job_without_a_payload_is_not_sent_again(store: Store):
     caller = await make_caller(store)
     await promise(store, caller, order("pending"))
     assert await store.resend_job("pending") is None

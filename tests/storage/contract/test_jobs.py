@@ -63,7 +63,7 @@ async def test_a_pending_job_weighs_as_what_is_granted_does(store: Store):
     assert (ledger.window_units, ledger.month_units, ledger.reserved) == (0, 2, 2)
 
 
-async def test_what_is_refused_is_no_job(store: Store):
+async def test_a_refused_job_is_not_created(store: Store):
     caller = await make_caller(store)
     seen = []
 
@@ -77,7 +77,7 @@ async def test_what_is_refused_is_no_job(store: Store):
     assert await observe(store, caller) == before
 
 
-async def test_what_weighing_raises_is_raised_and_there_is_no_job(store: Store):
+async def test_an_error_of_the_limit_check_creates_no_job(store: Store):
     caller = await make_caller(store)
 
     def stumble(_: Ledger) -> None:
@@ -237,7 +237,7 @@ async def test_a_job_whose_claim_has_ended_stands_where_it_stood(store: Store, c
 
 
 @pytest.mark.parametrize(("limit", "taken"), [(-1, 0), (0, 0), (1, 1), (4, 4), (5, 5), (99, 5)])
-async def test_no_more_are_claimed_than_are_asked_for(store: Store, limit: int, taken: int):
+async def test_jobs_are_claimed_up_to_the_limit(store: Store, limit: int, taken: int):
     caller = await make_caller(store)
     await promise(store, caller, *(order(f"{number}") for number in range(5)))
     assert ids(await claimed(store, limit=limit)) == [f"{number}" for number in range(taken)]
@@ -323,7 +323,7 @@ async def test_a_receiver_is_forgotten_a_day_after_its_last_try(store: Store, cl
     assert len(await claimed(store, "deliver", each_max=4)) == 4
 
 
-async def test_what_is_not_delivered_is_counted_by_account(store: Store, clock: Clock):
+async def test_undelivered_jobs_are_counted_by_account(store: Store, clock: Clock):
     caller = await make_caller(store)
     counts = []
 
@@ -359,7 +359,7 @@ async def test_claims_to_verify_take_no_place_from_those_to_deliver(store: Store
     assert len(await claimed(store, "deliver", each_max=1)) == 1
 
 
-async def test_who_is_over_it_keeps_nobody_else_waiting(store: Store, clock: Clock):
+async def test_a_host_over_its_limit_does_not_delay_another_host(store: Store, clock: Clock):
     slow = [order(f"slow {number}", host="slow.test") for number in range(20)]
     caller = await make_caller(store)
     await delivering(store, caller, *slow)
@@ -371,7 +371,7 @@ async def test_who_is_over_it_keeps_nobody_else_waiting(store: Store, clock: Clo
     assert ids(await claimed(store, "deliver", each_max=2)) == ["next"]
 
 
-async def test_who_is_not_over_it_is_claimed_in_turn_with_the_others(store: Store, clock: Clock):
+async def test_hosts_below_their_limit_are_claimed_in_the_order_due(store: Store, clock: Clock):
     caller = await make_caller(store)
     for number in range(6):
         host = "even.test" if number % 2 == 0 else "odd.test"

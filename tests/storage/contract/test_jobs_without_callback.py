@@ -83,7 +83,7 @@ async def test_a_known_result_that_is_fetched_has_ended(store: Store):
     assert await claimed(store, "deliver") == []
 
 
-async def test_known_and_pending_jobs_of_one_account_are_told_apart(store: Store):
+async def test_known_jobs_are_due_for_delivery_and_pending_ones_for_verification(store: Store):
     caller = await make_caller(store)
     await promise(store, caller, order("2"), replace(KNOWN, id="3"), order("4"), FETCHED)
     ledger = await store.ledger(caller)

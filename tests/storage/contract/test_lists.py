@@ -211,7 +211,7 @@ async def test_a_list_of_a_revoked_key_pauses_until_another_key_resumes_it(store
     assert claim.caller == other
 
 
-async def test_lists_are_told_apart_by_the_kind_of_their_key(store: Store) -> None:
+async def test_lists_are_filtered_by_the_kind_of_their_key(store: Store) -> None:
     live = await make_caller(store)
     await store.create_key(live.account.id, "test", None, sha256="t", prefix="sk", keys_max=None)
     tester = await store.caller("t")

@@ -33,7 +33,7 @@ from tests.storage.fixed_clock import (
 # a clock that was ahead
 
 
-async def test_what_a_clock_granted_that_was_ahead_counts_as_granted_now(
+async def test_units_reserved_by_a_clock_that_was_ahead_count_as_reserved_now(
     store: Store, clock: Clock
 ):
     """It locked a key out for as long as it was ahead."""
@@ -125,7 +125,7 @@ async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency
     assert isinstance(await begin(store, account_id, "kept"), IdempotencyRecord)
 
 
-async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
+async def test_retention_leaves_pending_work_unchanged(store: Store, clock: Clock):
     caller = await make_caller(store)
     await store.reserve(caller, 5, granted, lease_s=180)
     await promise(store, caller, order("1"))

@@ -42,7 +42,7 @@ async def test_a_new_ledger_is_empty(store: Store):
     assert ledger.period_end == datetime(2025, 4, 1, tzinfo=UTC)
 
 
-async def test_what_is_granted_weighs_before_it_is_settled(store: Store):
+async def test_reserved_units_count_before_they_are_settled(store: Store):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 7, granted, lease_s=60)
     assert isinstance(reservation, Reservation)
@@ -53,7 +53,7 @@ async def test_what_is_granted_weighs_before_it_is_settled(store: Store):
     assert (ledger.month_billable, ledger.period_billable) == (0, 0)
 
 
-async def test_what_is_refused_changes_nothing(store: Store):
+async def test_a_refused_reservation_changes_nothing(store: Store):
     caller = await make_caller(store)
     seen = []
 
@@ -66,7 +66,7 @@ async def test_what_is_refused_changes_nothing(store: Store):
     assert seen[0].reserved == 0
 
 
-async def test_what_weighing_raises_is_raised_and_nothing_is_granted(store: Store):
+async def test_an_error_of_the_limit_check_reserves_nothing(store: Store):
     caller = await make_caller(store)
 
     def stumble(_: Ledger) -> None:
@@ -84,7 +84,7 @@ async def test_less_than_one_unit_cannot_be_reserved(store: Store, units: int):
         await store.reserve(caller, units, granted, lease_s=60)
 
 
-async def test_what_is_settled_counts_and_the_rest_is_given_back(store: Store):
+async def test_settled_units_count_and_the_rest_is_released(store: Store):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 10, granted, lease_s=60)
     rows = [row(NOON), row(NOON, billable=False, failed_check="syntax", status="invalid")]
@@ -117,7 +117,7 @@ async def test_settling_twice_counts_once(store: Store, clock: Clock):
     assert len(await store.usage(caller.account.id, limit=10)) == 2
 
 
-async def test_what_is_spent_is_weighed_and_counted_at_once(store: Store):
+async def test_spending_checks_and_counts_at_once(store: Store):
     caller = await make_caller(store)
     rows = [row(NOON), row(NOON, billable=False)]
     seen: list[tuple[int, int]] = []
@@ -138,14 +138,14 @@ async def test_what_is_spent_is_weighed_and_counted_at_once(store: Store):
     ]
 
 
-async def test_what_is_spent_goes_to_the_meter_where_it_is_metered(store: Store):
+async def test_spent_units_are_metered_if_the_account_is(store: Store):
     caller = await make_caller(store)
     await store.spend(caller, [row(NOON)] * 3, granted, emit_meter_event=True)
     await store.spend(caller, [row(NOON)], granted)
     assert [message.count for message in await store.messages("meter", limit=9)] == [3]
 
 
-async def test_what_weighing_raises_is_raised_and_nothing_is_spent(store: Store):
+async def test_an_error_of_the_limit_check_spends_nothing(store: Store):
     caller = await make_caller(store)
 
     def weigh(_: Ledger) -> None:
@@ -191,9 +191,7 @@ async def test_a_lease_that_ends_gives_quota_back_and_not_the_rate(store: Store,
     assert (ledger.month_units, ledger.reserved, ledger.window_units) == (0, 0, 5)
 
 
-async def test_what_was_used_after_the_lease_had_ended_still_counts_once(
-    store: Store, clock: Clock
-):
+async def test_units_settled_after_their_lease_ended_count_once(store: Store, clock: Clock):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
     clock.advance(31)
@@ -353,7 +351,9 @@ async def test_a_month_ends_at_midnight_in_utc(store: Store, clock: Clock):
     assert ledger.window_units == 3
 
 
-async def test_what_is_under_way_at_the_months_edge_weighs_on_both(store: Store, clock: Clock):
+async def test_units_reserved_at_the_end_of_a_month_count_for_both_months(
+    store: Store, clock: Clock
+):
     """It will be counted where its rows lie, and nobody knows yet where that is."""
     clock.at = JANUARY_ENDS - INSTANT
     caller = await make_caller(store, "free")

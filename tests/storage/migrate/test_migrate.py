@@ -100,7 +100,9 @@ def test_every_table_of_sqlite_has_its_place(path: Path):
         lambda ours, theirs: theirs.pop("outbox"),
     ],
 )
-def test_what_nobody_explained_is_not_moved(path: Path, change: Callable[..., Any]):
+def test_an_unknown_difference_of_the_schemas_stops_the_move(
+    path: Path, change: Callable[..., Any]
+):
     ours, theirs = columns_of(path), types_in_postgres(path)
     change(ours, theirs)
     with pytest.raises(StoreBroken, match=r"cannot move|not on both sides"):
@@ -292,7 +294,7 @@ def test_a_wrong_key_is_2(path: Path, migrate: Callable[..., Result]):
     assert "MAILPROBE_SECRET_KEY is not the secret key" in result.stderr
 
 
-def test_a_server_that_is_away_is_1_and_no_password_is_told(
+def test_an_unreachable_server_is_exit_status_1_without_its_password(
     path: Path, migrate: Callable[..., Result]
 ):
     result = migrate("--from", str(path), "--to", "postgresql://me:s3cret@127.0.0.1:1/none")

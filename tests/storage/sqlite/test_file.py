@@ -54,7 +54,7 @@ async def test_the_first_start_makes_folder_and_file_for_their_owner_alone(tmp_p
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
+async def test_records_survive_a_restart(path: Path, clock: Clock):
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await use(store, caller, NOON, 3)
@@ -222,13 +222,13 @@ async def test_a_lost_file_whose_log_is_there_is_not_made_anew(path: Path):
     assert not path.exists()
 
 
-async def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
+async def test_a_folder_that_cannot_be_created_makes_the_store_unavailable(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable):
         await opened(tmp_path / "file" / "mailprobe.db")
 
 
-async def test_what_may_not_be_written_is_unavailable(clock: Clock):
+async def test_a_store_without_permission_to_write_is_unavailable(clock: Clock):
     """Root may write anything, so the child becomes somebody else."""
     folder = Path(tempfile.mkdtemp())
     path = folder / "mailprobe.db"
@@ -316,7 +316,7 @@ async def test_a_url_of_another_kind_is_refused():
             pass
 
 
-async def test_what_is_committed_is_on_the_disk(store: Store):
+async def test_commits_are_synchronous(store: Store):
     """https://sqlite.org/pragma.html#pragma_synchronous: NORMAL may lose the last commits in WAL mode."""
     await store.check()
     db = store.executor._writer._db  # type: ignore[attr-defined]

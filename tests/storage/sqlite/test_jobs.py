@@ -123,9 +123,7 @@ async def test_of_two_processes_one_has_posted(store: Store, path: Path):
     assert len(await store.messages("alert", limit=1_000)) == 100
 
 
-async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
-    store: Store, path: Path, clock: Clock
-):
+async def test_a_claim_without_due_work_needs_no_write_lock(store: Store, path: Path, clock: Clock):
     caller = await make_caller(store)
     assert await claimed(store) == await claimed(store, "deliver") == []
     await promise(store, caller, order("1"), order("2"))

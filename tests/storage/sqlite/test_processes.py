@@ -167,7 +167,7 @@ async def test_another_file_in_its_place_is_refused(store: Store, path: Path):
     assert path.stat().st_size == 0
 
 
-async def test_damage_that_shows_itself_later_is_told_as_such(path: Path, clock: Clock):
+async def test_damage_found_while_the_store_is_open_is_store_broken(path: Path, clock: Clock):
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
@@ -252,7 +252,7 @@ async def test_a_stalled_transaction_is_given_up_and_heals(
     assert (await store.ledger(caller)).month_units == 2  # it was granted after all; its lease ends
 
 
-async def test_what_gave_up_before_its_turn_changes_nothing(store: Store):
+async def test_a_command_abandoned_in_the_queue_changes_nothing(store: Store):
     caller = await make_caller(store)
     stalled, go_on = threading.Event(), threading.Event()
 

@@ -126,7 +126,7 @@ LOST = '<Relationships><Relationship Id="a" Type="t" Target="gone.xml"/></Relati
         ("xl/drawings/d.xml", "<a>" * 101 + "</a>" * 101, "nests too deep"),
     ],
 )
-def test_a_workbook_that_could_not_come_back_whole_is_told_before_anything_is_asked(
+def test_a_workbook_that_cannot_be_rewritten_whole_is_refused_before_verification(
     tmp_path: Path, part: str, xml: str, words: str
 ) -> None:
     path, output = tmp_path / "list.xlsx", tmp_path / "clean.xlsx"

@@ -53,7 +53,7 @@ async def test_five_minutes_later_the_greylisted_are_known(
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
-async def test_slow_hosts_have_more_time_when_they_are_asked_again(
+async def test_a_patient_recheck_gives_slow_hosts_more_time(
     autojump_clock: trio.testing.MockClock, is_patient: bool
 ) -> None:
     addresses = DistinctAddresses()

@@ -50,7 +50,7 @@ def test_a_cell_counts_as_spreadsheets_count(tmp_path: Path) -> None:
     assert "more than a workbook holds" in refused(Order(path, tmp_path / "o.xlsx"))
 
 
-def test_columns_of_one_name_are_told_apart_in_no_time() -> None:
+def test_duplicate_column_names_get_numbers_in_linear_time() -> None:
     table = TableList(Records("x", lambda: iter(())), ["x", "x_2", *["x"] * 50_000], 0)
     names = table.unique_columns
     assert len(set(names)) == len(names) == 50_002
@@ -72,7 +72,7 @@ def test_a_zip_archive_is_no_workbook(tmp_path: Path) -> None:
     assert "unpack it first" in refused(Order(path, tmp_path / "o.csv"))
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_an_input_that_is_no_regular_file_is_refused_without_reading(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero"), Path("/dev/null")):
         assert "is no regular file" in refused(Order(path, tmp_path / "o.csv"))
@@ -83,7 +83,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["fifo"]
 
 
-def test_too_few_open_files_are_told_in_a_line(tmp_path: Path) -> None:
+def test_a_lack_of_file_descriptors_is_reported_on_one_line(tmp_path: Path) -> None:
     written(tmp_path / "list.csv")
     done = subprocess.run(
         [sys.executable, "-m", "tests.api.fake_source", "--", "clean", "list.csv"],

@@ -123,7 +123,7 @@ async def test_a_passing_result_is_verified_again_after_the_wait(
 
 
 @pytest.mark.parametrize("passes_max", [0, 1, 2])
-async def test_nothing_is_asked_more_often_than_the_setting_says(
+async def test_an_address_is_verified_again_at_most_as_often_as_set(
     autojump_clock: trio.abc.Clock, journal: Journal, passes_max: int
 ) -> None:
     source = ScriptedSource(otherwise=GREYLISTED)
@@ -246,7 +246,7 @@ async def test_hosts_that_are_silent_after_others_have_answered_end_nothing(
 
 
 @pytest.mark.parametrize("answer", [NO_DNS, SILENT, BLOCKED])
-async def test_before_a_long_list_its_first_domains_are_asked(
+async def test_a_long_list_stops_if_its_first_domains_give_no_answer(
     autojump_clock: trio.abc.Clock, journal: Journal, answer: Scripted
 ) -> None:
     addresses = [f"a{number}@d{number // 10}.test" for number in range(LONG)]
@@ -257,7 +257,7 @@ async def test_before_a_long_list_its_first_domains_are_asked(
     assert list(journal.answers()) == []
 
 
-async def test_the_first_domains_are_not_asked_twice(
+async def test_the_addresses_tried_first_are_not_verified_twice(
     autojump_clock: trio.abc.Clock, journal: Journal
 ) -> None:
     addresses = [f"a{number}@d{number // 10}.test" for number in range(LONG)]

@@ -93,7 +93,7 @@ def test_an_output_that_a_person_changed_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "o.csv.journal").exists()
 
 
-def test_addresses_are_asked_again(tmp_path: Path) -> None:
+def test_greylisted_addresses_are_verified_again(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("email\nann@shop.test\nslow@shop.test\n")
     with start(tmp_path, "list.csv", "--recheck-after", "0s,0s,0s") as process:
         process.communicate()

@@ -106,7 +106,7 @@ def test_every_cell_and_part_comes_back_as_it_was(tmp_path: Path) -> None:
     assert rows_after[8][6] == "cy@shop.test"
 
 
-def test_what_excel_shows_is_what_a_csv_gets(tmp_path: Path) -> None:
+def test_a_csv_gets_the_values_that_excel_shows(tmp_path: Path) -> None:
     xml = sheet(
         row(1, *(text(f"{letter}1", name) for letter, name in zip("ABCDEFG", ["email", *"bcdefg"], strict=True))),
         row(2, text("A2", ANN), number("B2", "1e15"), number("C2", "12345678901234567890"),
@@ -153,7 +153,7 @@ def test_a_sheet_is_named_by_its_title_or_its_number(tmp_path: Path, wanted: str
 
 
 @pytest.mark.parametrize("wanted", ["d", "0", "4", ""])
-def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, wanted: str) -> None:
+def test_the_error_of_an_unknown_sheet_lists_the_sheets(tmp_path: Path, wanted: str) -> None:
     path = tmp_path / "list.xlsx"
     path.write_bytes(workbook({"a": SIMPLE, "b": SIMPLE, "c": SIMPLE}))
     sheets = r"has no sheet .* \(sheets: a, b, c\)"

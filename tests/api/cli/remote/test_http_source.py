@@ -130,7 +130,7 @@ async def stream_answers(
 # How it asks
 
 
-async def test_every_address_is_asked_once_and_domains_take_turns(autojump_clock: Any) -> None:
+async def test_every_address_is_sent_once_and_domains_take_turns(autojump_clock: Any) -> None:
     service = Service()
     texts = addresses(700, 40)
     came, fault = await stream_answers(texts, service.handle)
@@ -146,7 +146,7 @@ async def test_the_same_text_twice_has_two_answers(autojump_clock: Any) -> None:
     assert came == ["a@x.test"] * 2
 
 
-async def test_the_rate_limit_is_kept_without_being_told_no(
+async def test_the_source_keeps_below_the_rate_limit_without_a_429(
     autojump_clock: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service = Service(limit=100)
@@ -179,7 +179,7 @@ async def test_another_users_share_of_the_limit_is_waited_for(autojump_clock: An
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503])
-async def test_a_service_that_cannot_just_now_is_asked_again(
+async def test_a_request_is_repeated_while_the_service_is_unavailable(
     autojump_clock: Any, status: int
 ) -> None:
     def no(emails: list[str]) -> httpx.Response:
@@ -193,7 +193,7 @@ async def test_a_service_that_cannot_just_now_is_asked_again(
     assert trio.current_time() - began > 2
 
 
-async def test_after_a_lost_connection_only_the_rest_is_asked_again(autojump_clock: Any) -> None:
+async def test_after_a_lost_connection_only_the_rest_is_sent_again(autojump_clock: Any) -> None:
     service = Service()
 
     def cut(emails: list[str]) -> httpx.Response:
@@ -207,7 +207,7 @@ async def test_after_a_lost_connection_only_the_rest_is_asked_again(autojump_clo
     assert service.sizes == [50, 43]
 
 
-async def test_an_answer_that_ends_early_in_good_order_is_asked_for_again(
+async def test_addresses_missing_from_a_short_answer_are_sent_again(
     autojump_clock: Any,
 ) -> None:
     service = Service(instead=[lambda emails: httpx.Response(200, content=line_of(emails[0]))])
@@ -286,7 +286,7 @@ async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: 
     assert TIMEOUT_S <= trio.current_time() - began < 2 * TIMEOUT_S
 
 
-async def test_another_programs_answers_are_told_from_results(autojump_clock: Any) -> None:
+async def test_answers_of_another_program_are_not_taken_for_results(autojump_clock: Any) -> None:
     page = httpx.Response(200, content=b"<html>\n</html>\n")
     _, fault = await stream_answers(["a@x.test"], Service(always=lambda _: page).handle)
     assert fault

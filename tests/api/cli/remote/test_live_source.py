@@ -49,7 +49,7 @@ async def test_all_addresses_are_answered_in_any_number():
 
 
 @pytest.mark.parametrize("key", ["sk_live_unknown", "nothing"])
-async def test_a_refusal_is_told_in_the_services_own_words(key):
+async def test_a_refusal_shows_the_services_code_and_text(key):
     async with serving_live() as (_, port):
         with pytest.raises(CommandError, match="401 invalid_api_key: "):
             await verified(f"http://127.0.0.1:{port}", key, ["ann@friendly.test"])
