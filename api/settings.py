@@ -25,6 +25,7 @@ from mailprobe.api.setting_values import (
     read_doh_url,
     read_helo,
     read_list_of,
+    read_lists_dir,
     read_mail_from,
     read_mail_url,
     read_one_of,
@@ -39,6 +40,7 @@ from mailprobe.api.setting_values import (
     read_yes_or_no,
 )
 from mailprobe.api.settings_files import Unreadable, read_toml
+from mailprobe.engine.own_lists import NO_OWN_LISTS
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 PREFIX = "MAILPROBE_"
@@ -121,6 +123,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
     ),
+    Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
     Setting("OPERATOR", tuple, read_accounts, "ids or e-mail addresses of accounts, with commas"),
     Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
@@ -224,6 +227,7 @@ class Settings:
                 host_connections=value["HOST_CONNECTIONS"],
                 probes_max=value["MAX_PROBES"],
                 asks_hosts=value["LAYERS"] == ALL_LAYERS,
+                own_lists=value["LISTS_DIR"],
                 allow_private=value["ALLOW_PRIVATE"],
             ),
             database=value["DATABASE"],

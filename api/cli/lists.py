@@ -45,6 +45,7 @@ TABLE_BEGIN = "<!-- made by `mailprobe lists update`: begin -->"
 TABLE_END = "<!-- made by `mailprobe lists update`: end -->"
 CURATED = (
     "allow.txt",
+    "disposable_hosts.txt",
     "free_core.txt",
     "not_free.txt",
     "relays.txt",
