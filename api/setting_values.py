@@ -92,6 +92,21 @@ def read_lists_dir(text: str) -> OwnLists:
         raise ValueError(str(error)) from None
 
 
+def read_list_url(text: str) -> str | None:
+    """Return a URL whose content nobody between can change: https, or of this machine."""
+    from urllib.parse import urlsplit
+
+    if not text.strip():
+        return None
+    url = urlsplit(text.strip())
+    is_here = url.hostname in ("127.0.0.1", "::1", "localhost")
+    if not (url.scheme == "https" or (url.scheme == "http" and is_here)) or not url.hostname:
+        raise ValueError
+    if url.username is not None or not _fits_smtp_line(text.strip()):
+        raise ValueError
+    return text.strip()
+
+
 def read_authority_file(text: str) -> str | None:
     if not text:
         return None

@@ -89,6 +89,7 @@ def test_the_environment_is_taken(
         ("SMTP_PROXIES", "http://192.0.2.1:80"),
         ("ABOUT_PROBES_FILE", "/nowhere/about.md"),
         ("LISTS_DIR", "/nowhere/lists"),
+        ("DISPOSABLE_HOSTS_URL", "http://lists.example/hosts.txt"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_on_one_line(
@@ -352,3 +353,11 @@ def test_a_bad_line_of_an_own_list_is_named_by_the_setting(tmp_path: Path) -> No
     settings = read(tmp_path, toml=f'lists_dir = "{tmp_path}"')
     assert settings.engine.own_lists.never_ask.addresses == {"ann@shop.test"}
     assert settings.engine.own_lists.folder == tmp_path
+
+
+def test_a_download_needs_a_folder(tmp_path: Path) -> None:
+    url = "https://lists.example/hosts.txt"
+    with pytest.raises(WrongSetting, match="DISPOSABLE_HOSTS_URL needs MAILPROBE_LISTS_DIR"):
+        read(tmp_path, DISPOSABLE_HOSTS_URL=url)
+    settings = read(tmp_path, DISPOSABLE_HOSTS_URL=url, LISTS_DIR=str(tmp_path))
+    assert settings.disposable_hosts_url == url
