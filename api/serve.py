@@ -9,6 +9,7 @@ framework's; a task that crashes is restarted (`engine/background.py`).
 import logging
 import random
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import trio
 
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.billing.billing import open_payments
+from mailprobe.api.disposable_hosts import download, keep_fresh
 from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
@@ -53,7 +55,9 @@ from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
+from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import version
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
@@ -111,6 +115,7 @@ async def serve_until_drained(
                 )
             await serving.start(serve_service, service, listeners.api, drain)
             serving.start_soon(_stop_jobs, service, drain)
+            nursery.start_soon(supervised, _keep_hosts_fresh, settings, service.quota.engine.lists)
             tune_collector()
             ready()
             nursery.start_soon(watchdog.watch, beat)
@@ -315,6 +320,13 @@ async def serve_metrics(
 def url_of(sockets: Sequence[socket.socket]) -> str:
     """The URL of the first socket."""
     return Bind(*sockets[0].getsockname()[:2]).url
+
+
+async def _keep_hosts_fresh(settings: Settings, lists: Lists) -> None:
+    url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
+    if url is not None and folder is not None:
+        fetch = partial(download, url)
+        await keep_fresh(folder, lists, load_operators(), fetch, time.time)
 
 
 async def _stop_jobs(service: Service, drain: trio.Event) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
+from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 from mailprobe.engine.settings import EngineSettings
 
 HOSTS_FILE = Path("/etc/hosts")
@@ -77,6 +78,33 @@ def read_proxy_url(url: str) -> str:
 
     check_proxy_url(url)
     return url
+
+
+def read_lists_dir(text: str) -> OwnLists:
+    """The own lists of the folder that is named."""
+    if not text:
+        return NO_OWN_LISTS
+    from mailprobe.engine.lists.own_list_files import WrongList, read_own_lists
+
+    try:
+        return read_own_lists(text)
+    except WrongList as error:
+        raise ValueError(str(error)) from None
+
+
+def read_list_url(text: str) -> str | None:
+    """Return a URL whose content nobody between can change: https, or of this machine."""
+    from urllib.parse import urlsplit
+
+    if not text.strip():
+        return None
+    url = urlsplit(text.strip())
+    is_here = url.hostname in ("127.0.0.1", "::1", "localhost")
+    if not (url.scheme == "https" or (url.scheme == "http" and is_here)) or not url.hostname:
+        raise ValueError
+    if url.username is not None or not _fits_smtp_line(text.strip()):
+        raise ValueError
+    return text.strip()
 
 
 def read_authority_file(text: str) -> str | None:

@@ -25,6 +25,8 @@ from mailprobe.api.setting_values import (
     read_doh_url,
     read_helo,
     read_list_of,
+    read_list_url,
+    read_lists_dir,
     read_mail_from,
     read_mail_url,
     read_one_of,
@@ -39,6 +41,7 @@ from mailprobe.api.setting_values import (
     read_yes_or_no,
 )
 from mailprobe.api.settings_files import Unreadable, read_toml
+from mailprobe.engine.own_lists import NO_OWN_LISTS
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 PREFIX = "MAILPROBE_"
@@ -121,6 +124,8 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
     ),
+    Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
+    Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
     Setting("OPERATOR", tuple, read_accounts, "ids or e-mail addresses of accounts, with commas"),
     Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
@@ -183,6 +188,7 @@ class Settings:
     database: str = field(repr=False)  # a URL may hold a password
     operators: tuple[str, ...]  # accounts, by id or e-mail address in lower case
     production: bool  # takes no test keys
+    disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str
     bind: Bind
     tools_bind: Bind | None  # None: no tool server
@@ -213,6 +219,10 @@ class Settings:
         """
         file_values = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
         value = {row.name: _value(row, environ, file_values) for row in TABLE}
+        if value["DISPOSABLE_HOSTS_URL"] and not value["LISTS_DIR"].folder:
+            raise WrongSetting(
+                "MAILPROBE_DISPOSABLE_HOSTS_URL needs MAILPROBE_LISTS_DIR, the folder of the download"
+            )
         return cls(
             engine=EngineSettings(
                 doh_urls=value["DOH_URLS"],
@@ -224,11 +234,13 @@ class Settings:
                 host_connections=value["HOST_CONNECTIONS"],
                 probes_max=value["MAX_PROBES"],
                 asks_hosts=value["LAYERS"] == ALL_LAYERS,
+                own_lists=value["LISTS_DIR"],
                 allow_private=value["ALLOW_PRIVATE"],
             ),
             database=value["DATABASE"],
             operators=value["OPERATOR"],
             production=value["PRODUCTION"],
+            disposable_hosts_url=value["DISPOSABLE_HOSTS_URL"],
             log=value["LOG"],
             bind=value["BIND"],
             tools_bind=value["TOOLS_BIND"],

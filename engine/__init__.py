@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         averify,
         verify,
     )
+    from mailprobe.engine.lists.own_list_files import WrongList, read_own_lists
     from mailprobe.engine.observer import EngineStatistics, Observer
+    from mailprobe.engine.own_lists import OwnLists
     from mailprobe.engine.settings import EngineSettings
     from mailprobe.engine.stream.answers import Answer, Answers, in_order
     from mailprobe.engine.stream.engine import (
@@ -42,6 +44,8 @@ else:
             *("FullVerdict", "HeloNameWarning", "Verifier", "averify", "verify"),
         ),
         "mailprobe.engine.observer": ("EngineStatistics", "Observer"),
+        "mailprobe.engine.lists.own_list_files": ("WrongList", "read_own_lists"),
+        "mailprobe.engine.own_lists": ("OwnLists",),
         "mailprobe.engine.settings": ("EngineSettings",),
         "mailprobe.engine.stream.answers": ("Answer", "Answers", "in_order"),
         "mailprobe.engine.stream.engine": (
@@ -72,9 +76,11 @@ __all__ = [
     "HeloNameWarning",
     "KnownAnswers",
     "Observer",
+    "OwnLists",
     "Verdict",
     "Verifier",
     "VerifierClosedError",
+    "WrongList",
     "averify",
     "deciding_rules",
     "in_order",
@@ -82,5 +88,6 @@ __all__ = [
     "load_rules_and_lists",
     "open_answers",
     "open_engine",
+    "read_own_lists",
     "verify",
 ]

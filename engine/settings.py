@@ -4,7 +4,9 @@ They are frozen: the limits of a running engine do not change. The engine does n
 the environment; mailprobe.api.settings does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 
 DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
 
@@ -22,6 +24,9 @@ class EngineSettings:
     host_connections: int = 4  # to one exchange at a time
     probes_max: int = 2000  # addresses in layer 4 at a time
     asks_hosts: bool = True  # False: no layer 4; what needs it is `not_asked`
+    own_lists: OwnLists = field(
+        default=NO_OWN_LISTS, repr=False
+    )  # the owner's, by read_own_lists()
     allow_private: bool = False  # whether probes may reach loopback and private addresses
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply

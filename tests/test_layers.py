@@ -18,6 +18,7 @@ PURE = [
     "mailprobe.engine.dns.http2",
     "mailprobe.engine.dns.query_queue",
     "mailprobe.engine.dns.pacing",
+    "mailprobe.engine.own_lists",
     "mailprobe.engine.settings",
     "mailprobe.engine.smtp.limits",
     "mailprobe.engine.smtp.operators",

@@ -22,8 +22,10 @@ from pathlib import Path
 import click
 import publicsuffixlist
 
+from mailprobe.api.cli.account import read_settings
+from mailprobe.api.cli.runner import run
 from mailprobe.engine.lists.build_lists import Curated, Made, check, make_lists
-from mailprobe.engine.lists.lists import DATA, load_typos, read_names
+from mailprobe.engine.lists.lists import DATA, load_lists, load_typos, read_names
 from mailprobe.engine.lists.upstreams import (
     ARCHIVE_OCTETS_MAX,
     DISPOSABLE_SOURCES,
@@ -45,6 +47,7 @@ TABLE_BEGIN = "<!-- made by `mailprobe lists update`: begin -->"
 TABLE_END = "<!-- made by `mailprobe lists update`: end -->"
 CURATED = (
     "allow.txt",
+    "disposable_hosts.txt",
     "free_core.txt",
     "not_free.txt",
     "relays.txt",
@@ -116,7 +119,13 @@ def update(
     report: Path | None,
     accept: tuple[str, ...],
 ) -> None:
-    """Build the lists again from their upstreams, and print what changed and why."""
+    """Build the lists again from their upstreams, and print what changed and why.
+
+    With MAILPROBE_DISPOSABLE_HOSTS_URL, your list of throwaway services' mail hosts
+    is downloaded too.
+    """
+    if archives is None:
+        _update_hosts(dry_run, frozenset(accept))
     try:
         with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
             archives, errors = _archives(archives, Path(scratch))
@@ -133,6 +142,31 @@ def update(
         raise UpdateFailed(f"{error.filename or folder}: {error.strerror}") from error
     if not whole:
         sys.exit(1)
+
+
+def _update_hosts(dry_run: bool, accepted: frozenset[str]) -> None:
+    """Download the owner's list of throwaway services' mail hosts, if a URL is set."""
+    settings = read_settings()
+    url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
+    if url is None or folder is None:
+        return
+    from mailprobe.api import disposable_hosts as hosts_list
+    from mailprobe.engine.smtp.operators import load_operators
+
+    file, present = hosts_list.FILE, hosts_list.present_hosts(folder)
+    try:
+        octets = run(lambda: hosts_list.download(url))
+        hosts = hosts_list.checked(
+            octets, present, load_lists(), load_operators(), may_shrink=file in accepted
+        )
+        if not dry_run:
+            hosts_list.replace_list(folder, hosts)
+    except hosts_list.DownloadRefused as refused:
+        raise UpdateFailed(f"{file} of {url}: {refused}. Nothing was changed.") from None
+    except OSError as error:
+        raise UpdateFailed(f"{folder / file}: {error.strerror}") from None
+    added, removed = len(hosts - present), len(present - hosts)
+    click.echo(f"{folder / file}: {len(hosts):,} rows, {added:,} added, {removed:,} removed")
 
 
 def _archives(given: Path | None, scratch: Path) -> tuple[Path, dict[str, str]]:

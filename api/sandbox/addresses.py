@@ -135,7 +135,7 @@ def verify(
             verification.decide(Outcome.NOT_ASKED, "not_asked")
     elif verification.outcome is None:
         assert verification.address is not None
-        read_route(verification, _route(verification.address.domain), asks_hosts=asks_hosts)
+        read_route(verification, _route(verification.address.domain), lists, asks_hosts=asks_hosts)
         if verification.outcome is None:
             verification.decide(Outcome.DELIVERABLE, RULE)
     return SandboxVerification(verification)

@@ -13,11 +13,13 @@ domain or below it.
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Set
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from mailprobe.engine.address import Address
 from mailprobe.engine.lists.typos import Typos, TypoTable
+from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists, with_parents
 from mailprobe.engine.verdict import Signals
 
 DATA = Path(__file__).parents[1] / "data"
@@ -65,8 +67,24 @@ class LongList(Set[str]):
         return frozenset(names)  # the result of a set operation is not a list file
 
 
+class DisposableHosts:
+    """The mail hosts of throwaway services: the shipped ones, and the owner's, which may change."""
+
+    def __init__(self, shipped: frozenset[str], own: frozenset[str] = frozenset()) -> None:
+        self.shipped = shipped
+        self._names = shipped | own
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether one of the names is listed."""
+        return not self._names.isdisjoint(names)
+
+    def replace_own(self, own: frozenset[str]) -> None:
+        """From now on, these are the owner's."""
+        self._names = self.shipped | own
+
+
 class Lists:
-    """The lists, read only. Built by load_lists()."""
+    """The lists, and the owner's rulings before them, read only. Built by load_lists()."""
 
     def __init__(
         self,
@@ -78,6 +96,8 @@ class Lists:
         smtp_blocked: frozenset[str],
         roles: frozenset[str],
         typos: Typos,
+        disposable_hosts: DisposableHosts,
+        own: OwnLists = NO_OWN_LISTS,
     ) -> None:
         self.disposable = disposable
         self.allowed = allowed | relays
@@ -86,13 +106,50 @@ class Lists:
         self.smtp_blocked = smtp_blocked
         self.roles = roles
         self.typos = typos
-        self._known = free_providers | smtp_blocked | self.allowed
+        self.disposable_hosts = disposable_hosts
+        self._own = own
+        self._rules_on_addresses = own.rule_on_addresses  # as attributes: read for each address
+        self._never_ask = own.never_ask or None
+        self._known = free_providers | smtp_blocked | self.allowed | own.allow.domains
         self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._match_both)
 
     def signals(self, address: Address) -> Signals:
         """The signals of this address. Never raises, and never uses the network."""
         person, role = self._both(address.domain)
-        return role if self.is_role(address.local) else person
+        signals = role if self.is_role(address.local) else person
+        if self._rules_on_addresses:
+            ruling = self._own.is_disposable(address)
+            if ruling is not None and ruling is not signals.disposable:
+                return replace(signals, disposable=ruling)
+        return signals
+
+    def is_never_asked(self, address: Address) -> bool:
+        """Whether an owner wishes that nobody is asked about this address."""
+        return self._never_ask is not None and self._never_ask.has(address)
+
+    def is_disposable_by_host(self, address: Address, mx_host: str) -> bool:
+        """Whether the mail host is a throwaway service's. Providers and allowed domains are spared."""
+        names = (*with_parents(mx_host),)
+        return (
+            self.disposable_hosts.has(names)
+            and self._own.is_disposable(address) is not False
+            and self._own.allow.domains.isdisjoint(names)
+            and self._known.isdisjoint(with_parents(address.domain))
+        )
+
+    def with_own(self, own: OwnLists) -> "Lists":
+        """These lists with an owner's rulings before them."""
+        return Lists(
+            disposable=self.disposable,
+            allowed=self.allowed,
+            relays=self.relays,
+            free_providers=self.free_providers | own.free,
+            smtp_blocked=self.smtp_blocked,
+            roles=self.roles,
+            typos=self.typos,
+            disposable_hosts=DisposableHosts(self.disposable_hosts.shipped, own.disposable_hosts),
+            own=own,
+        )
 
     def is_role(self, local: str) -> bool:
         """Whether the mailbox belongs to a role, not a person. A `+` and what follows is ignored."""
@@ -103,20 +160,22 @@ class Lists:
         return (local.lower() if local.isascii() else _folded(local)) in self.roles
 
     def is_disposable(self, domain: str) -> bool:
-        """Whether the domain or a parent of it is disposable. The allow list wins."""
+        """Whether the domain or a parent of it is disposable: the owner's word, then the allow list."""
+        if (ruling := self._own.is_disposable_domain(domain)) is not None:
+            return ruling
         name = domain
         while name not in self.disposable:
             name = name.partition(".")[2]
             if not name:
                 return False
-        return self.allowed.isdisjoint(_with_parents(domain))
+        return self.allowed.isdisjoint(with_parents(domain))
 
     def suggestion(self, domain: str) -> str | None:
         """The big provider's domain that was probably meant; None for providers and relays."""
         if domain in self._known:
             return None
         meant = self.typos.correct(domain)
-        if meant is None or not self.relays.isdisjoint(_with_parents(domain)):
+        if meant is None or not self.relays.isdisjoint(with_parents(domain)):
             return None
         return meant
 
@@ -151,6 +210,7 @@ def load_lists(folder: Path = DATA) -> Lists:
         smtp_blocked=read_names(folder / "smtp_blocked.txt"),
         roles=read_roles(folder / "roles.txt"),
         typos=Typos(load_typos(folder), read_names(folder / "tlds.txt"), free_providers),
+        disposable_hosts=DisposableHosts(read_names(folder / "disposable_hosts.txt")),
     )
 
 
@@ -187,13 +247,6 @@ def _folded(text: str) -> str:
     """In lower case and without accents: `Приёмная`, `secrétariat`."""
     decomposed = unicodedata.normalize("NFKD", text.lower())
     return "".join(char for char in decomposed if not unicodedata.combining(char))
-
-
-def _with_parents(domain: str) -> Iterator[str]:
-    """The domain and every parent that has a dot."""
-    while "." in domain:
-        yield domain
-        domain = domain.partition(".")[2]
 
 
 def _unquoted(local: str) -> str:

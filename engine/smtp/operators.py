@@ -75,6 +75,11 @@ class MailOperators:
                 return self._of_brand(labels[0], ending) or site
         return None
 
+    @property
+    def endings(self) -> frozenset[str]:
+        """The endings of all operators' exchanges."""
+        return frozenset(self._by_ending)
+
     def _of_brand(self, label: str, ending: str) -> MailOperator | None:
         brand, hyphen, rest = label.partition("-")
         if not BRAND_ENDING.fullmatch(hyphen + rest):

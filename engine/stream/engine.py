@@ -86,7 +86,8 @@ async def open_engine(
     time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
-    lists, rules, operators = _lists(), standard_rules(), _operators()
+    lists = _lists().with_own(settings.own_lists) if settings.own_lists.folder else _lists()
+    rules, operators = standard_rules(), _operators()
     try:
         async with (
             open_routes(settings, transport=transport, rng=rng, observer=observer) as routes,

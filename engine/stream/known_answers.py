@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.observer import Observer
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.answers import Answer
@@ -51,7 +50,7 @@ def known_answers(
             verification.notes = ProbeNotes()
         read_text(verification, engine.lists)
         if verification.needs_route:
-            _read_cached_route(verification, engine.routes, asks_hosts)
+            _read_cached_route(verification, engine, asks_hosts)
         if verification.outcome is None:
             return None
         verifications.append(verification)
@@ -64,10 +63,10 @@ def known_answers(
     return KnownAnswers(answers, verifications)
 
 
-def _read_cached_route(verification: Verification, routes: Routes, asks_hosts: bool) -> None:
+def _read_cached_route(verification: Verification, engine: Engine, asks_hosts: bool) -> None:
     assert verification.address is not None
-    route = routes.cached_route(verification.address.domain)
+    route = engine.routes.cached_route(verification.address.domain)
     if route is not None:
         if verification.notes is not None:
             verification.notes.cached.append("mx")
-        read_route(verification, route, asks_hosts=asks_hosts)
+        read_route(verification, route, engine.lists, asks_hosts=asks_hosts)

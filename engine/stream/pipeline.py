@@ -5,6 +5,8 @@ decides, or leaves what the next layer needs. So a thousand addresses of a domai
 share one look-up and one conversation.
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from mailprobe.engine.address import Address, NotAnAddress, parse
@@ -26,6 +28,7 @@ class Verification(msgspec.Struct, eq=False):
     address: Address | None = None
     mailbox: str = ""  # the address's
     signals: Signals = NO_SIGNALS
+    needs_route: bool = False  # layers 1, 2 and 5 left it undecided; set by read_text()
     route: Route | None = None
     exchanges: list[MailExchange] | None = None  # in the order to try, if not the route's
     probe: Probe | None = None
@@ -39,11 +42,6 @@ class Verification(msgspec.Struct, eq=False):
         self.outcome = outcome
         self.rule = rule
         self.why = why
-
-    @property
-    def needs_route(self) -> bool:
-        """Whether layers 1, 2 and 5 left it undecided. Valid after read_text()."""
-        return self.address is not None and not self.signals.disposable
 
     def verdict(self, text: str, now: float) -> Verdict:
         """The verdict of the decided outcome, for the text as it was submitted."""
@@ -93,17 +91,27 @@ def read_text(verification: Verification, lists: Lists) -> None:
     verification.signals = lists.signals(address)
     if verification.signals.disposable:
         verification.decide(Outcome.DISPOSABLE, "disposable")
+    elif lists.is_never_asked(address):
+        verification.decide(Outcome.NOT_ASKED, "never_ask")
+    else:
+        verification.needs_route = True
 
 
-def read_route(verification: Verification, answer: RouteAnswer, *, asks_hosts: bool = True) -> None:
+def read_route(
+    verification: Verification, answer: RouteAnswer, lists: Lists, *, asks_hosts: bool = True
+) -> None:
     """Layer 3: decide, or set the route, whose exchanges are to be probed if `asks_hosts`."""
     match answer:
         case Route(mx_host=None):
             # MX records exist but name no host; mx_found would need an mx_host.
             verification.decide(Outcome.RESOLVER_FAILED, "resolver", "no MX record names a host")
-        case Route():
+        case Route(mx_host=str(mx_host)):
+            assert verification.address is not None
             verification.route = answer
-            if verification.signals.smtp_blocked:
+            if lists.is_disposable_by_host(verification.address, mx_host):
+                verification.signals = replace(verification.signals, disposable=True)
+                verification.decide(Outcome.DISPOSABLE, "disposable.host", mx_host)
+            elif verification.signals.smtp_blocked:
                 verification.decide(Outcome.SMTP_BLOCKED, "smtp_blocked")
             elif not asks_hosts:
                 verification.decide(Outcome.NOT_ASKED, "not_asked")

@@ -292,7 +292,7 @@ class _Scheduler:
         self._check_capacity()
 
     def _routed(self, verification: Verification, snapshot: _DomainSnapshot, now: float) -> None:
-        read_route(verification, snapshot.answer, asks_hosts=self._asks_hosts)
+        read_route(verification, snapshot.answer, self._engine.lists, asks_hosts=self._asks_hosts)
         if self._observed:
             self._observer.route_read(verification.began)
         if verification.outcome is not None:

@@ -88,6 +88,8 @@ def test_the_environment_is_taken(
         ("SMTP_MAIL_FROM", "a@b> SIZE=1"),
         ("SMTP_PROXIES", "http://192.0.2.1:80"),
         ("ABOUT_PROBES_FILE", "/nowhere/about.md"),
+        ("LISTS_DIR", "/nowhere/lists"),
+        ("DISPOSABLE_HOSTS_URL", "http://lists.example/hosts.txt"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_on_one_line(
@@ -339,3 +341,23 @@ def test_the_secret_key_is_not_shown_with_the_settings(tmp_path: Path) -> None:
 def test_a_server_that_listens_everywhere_is_reached_on_loopback() -> None:
     assert Bind("0.0.0.0", 80).url == "http://127.0.0.1:80"
     assert Bind("::", 80).url == "http://[::1]:80"
+
+
+def test_a_bad_line_of_an_own_list_is_named_by_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "never_ask.txt").write_text("ann@shop.test\nann at shop\n")
+    with pytest.raises(
+        WrongSetting, match=r"LISTS_DIR is '.*': never_ask.txt, line 2: 'ann at shop'"
+    ):
+        read(tmp_path, LISTS_DIR=str(tmp_path))
+    (tmp_path / "never_ask.txt").write_text("ann@shop.test\n")
+    settings = read(tmp_path, toml=f'lists_dir = "{tmp_path}"')
+    assert settings.engine.own_lists.never_ask.addresses == {"ann@shop.test"}
+    assert settings.engine.own_lists.folder == tmp_path
+
+
+def test_a_download_needs_a_folder(tmp_path: Path) -> None:
+    url = "https://lists.example/hosts.txt"
+    with pytest.raises(WrongSetting, match="DISPOSABLE_HOSTS_URL needs MAILPROBE_LISTS_DIR"):
+        read(tmp_path, DISPOSABLE_HOSTS_URL=url)
+    settings = read(tmp_path, DISPOSABLE_HOSTS_URL=url, LISTS_DIR=str(tmp_path))
+    assert settings.disposable_hosts_url == url

@@ -418,3 +418,33 @@ def test_without_pip_or_a_network_nothing_changes(folder, monkeypatch, said, rep
 
 def test_a_folder_that_is_not_there_is_wrong_usage(folder, tmp_path):
     assert run("--from", tmp_path / "nowhere", "--into", folder).exit_code == 2
+
+
+def test_the_owners_list_of_mail_hosts_is_downloaded_first(
+    tmp_path: Path, folder: Path, archives: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short download is refused until it is accepted by name, and a refusal changes nothing."""
+    from mailprobe.api import disposable_hosts
+
+    async def download(url: str) -> bytes:
+        return b"mx.throwaway.test\n"
+
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "disposable_hosts.txt").write_text("a.test\nb.test\n")
+    monkeypatch.setattr(disposable_hosts, "download", download)
+    monkeypatch.setattr(command, "_archives", lambda given, scratch: (archives, {}))
+    monkeypatch.setenv("MAILPROBE_LISTS_DIR", str(own))
+    monkeypatch.setenv("MAILPROBE_DISPOSABLE_HOSTS_URL", "https://lists.example/hosts.txt")
+    arguments = ["update", "--into", str(folder), *ACCEPT]
+    refused = CliRunner().invoke(command.lists, arguments)
+    assert refused.exit_code == 1
+    assert (
+        "disposable_hosts.txt of https://lists.example/hosts.txt: the download lists 1 hosts"
+        in (refused.output)
+    )
+    assert not (folder / "disposable.txt").exists()
+    accepted = CliRunner().invoke(command.lists, [*arguments, "--accept", "disposable_hosts.txt"])
+    assert accepted.exit_code == 0, accepted.output
+    assert "disposable_hosts.txt: 1 rows, 1 added, 2 removed" in accepted.output
+    assert (own / "disposable_hosts.txt").read_text() == "mx.throwaway.test\n"

@@ -13,6 +13,7 @@ from mailprobe.engine.lists.lists import (
     DATA,
     DOMAINS_REMEMBERED_MAX,
     SEARCHES_MAX,
+    DisposableHosts,
     Lists,
     LongList,
     load_lists,
@@ -207,6 +208,7 @@ def small_lists(*, disposable: set[str], allowed: set[str]) -> Lists:
         smtp_blocked=nothing,
         roles=nothing,
         typos=Typos(no_typos, nothing),
+        disposable_hosts=DisposableHosts(nothing),
     )
 
 
