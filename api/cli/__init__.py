@@ -41,6 +41,12 @@ COMMANDS = {
     "job": CommandEntry(
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
+    "backup": CommandEntry(
+        "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
+    ),
+    "restore": CommandEntry(
+        "mailprobe.api.cli.backup", "restore", "Put a backup in the database's place."
+    ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
     ),

@@ -57,6 +57,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "job list": ("mailprobe job list --state failed --limit 20",),
     "job show": ("mailprobe job show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "job resend": ("mailprobe job resend 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "backup": ("mailprobe backup backup/mailprobe-$(date +%F).db",),
+    "restore": (
+        "mailprobe restore backup/mailprobe-2026-03-14.db",
+        "mailprobe restore --force backup/mailprobe-2026-03-14.db",
+    ),
     "migrate": (
         "mailprobe migrate --from data/mailprobe.db \\",
         "  --to postgresql://mailprobe:password@db/mailprobe",
@@ -86,6 +91,7 @@ EXIT_CODES: Mapping[str, str] = {
             *("account", "account create", "account list", "account show", "account set"),
             *("key", "key create", "key list", "key revoke"),
             *("job", "job list", "job show", "job resend"),
+            *("backup", "restore"),
         ),
         DATABASE,
     ),
