@@ -35,7 +35,7 @@ COMMANDS = {
         "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
     ),
     "account": CommandEntry(
-        "mailprobe.api.cli.account", "account", "Create, show and change accounts."
+        "mailprobe.api.cli.account", "account", "Create, show, change and delete accounts."
     ),
     "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
     "job": CommandEntry(
