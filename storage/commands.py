@@ -132,6 +132,13 @@ class ChangeAccount(StoreCommand[Account | None]):
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteAccount(StoreCommand[bool | None]):
+    """A step: returns False if there may be more to delete, None if there is no such account."""
+
+    account_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreateKey(StoreCommand[Key]):
     """With `answer`, its result is stored in the same transaction."""
 

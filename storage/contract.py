@@ -43,6 +43,10 @@ class StoreBroken(StoreUnavailable):
     """The database is not usable by this program, and a retry will not help. One line for the operator."""
 
 
+class DatabaseInUse(StoreBroken):
+    """Another process uses a database that must be left alone meanwhile."""
+
+
 class KeyLimitReached(Exception):
     """The account already has its maximum number of standard keys."""
 

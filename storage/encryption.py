@@ -61,17 +61,34 @@ def key_beside(database: Path) -> bytes:
     return key
 
 
-def _make_key(path: Path) -> None:
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def replace_key_beside(database: Path, key: bytes) -> None:
+    """Put the key into the file beside the database, in place of another; it is on disk then."""
+    path = database.with_name(f"{database.name}.key")
+    _key_draft(path, key).replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.write(file, secrets.token_bytes(KEY_OCTETS))
-        os.fsync(file)
+        os.fsync(folder)
     finally:
-        os.close(file)
+        os.close(folder)
+
+
+def _make_key(path: Path) -> None:
+    draft = _key_draft(path, secrets.token_bytes(KEY_OCTETS))
     try:
         os.link(draft, path)
     except FileExistsError:
         pass  # another process was first
     finally:
         draft.unlink()
+
+
+def _key_draft(path: Path, key: bytes) -> Path:
+    """A file beside the key file that holds a key, on disk and for its owner alone."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, key)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return draft

@@ -110,6 +110,19 @@ class Store(SessionStore):
         check_changes(changes)
         return await self._execute(commands.ChangeAccount(account_id, changes))
 
+    async def delete_account(self, account_id: str) -> bool:
+        """Delete all that is personal of an account; False if there is no such account.
+
+        Its e-mail address becomes empty, its keys are revoked, its jobs, lists, results, callbacks
+        and alerts go; an outcome of a job or a list that runs changes nothing any more. What
+        counts money stays. It takes many transactions, the first of which ends what runs: a call
+        that was interrupted is repeated.
+        """
+        while not (gone := await self._execute(commands.DeleteAccount(account_id))):
+            if gone is None:
+                return False
+        return True
+
     async def create_key(
         self,
         account_id: str,

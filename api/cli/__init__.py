@@ -35,11 +35,17 @@ COMMANDS = {
         "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
     ),
     "account": CommandEntry(
-        "mailprobe.api.cli.account", "account", "Create, show and change accounts."
+        "mailprobe.api.cli.account", "account", "Create, show, change and delete accounts."
     ),
     "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
     "job": CommandEntry(
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
+    ),
+    "backup": CommandEntry(
+        "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
+    ),
+    "restore": CommandEntry(
+        "mailprobe.api.cli.backup", "restore", "Put a backup in the database's place."
     ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."

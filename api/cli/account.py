@@ -25,7 +25,7 @@ OWN_HELP = "Your own account, which pays nothing: no limit a minute, no quota, n
 
 @click.group()
 def account() -> None:
-    """Create, show and change accounts."""
+    """Create, show, change and delete accounts."""
 
 
 @account.command()
@@ -109,6 +109,45 @@ def set_(
         return await store.change_account(account_id, **changes) or no_account(account_id)
 
     print_json(_shown(with_store(read_settings(), change)))
+
+
+@account.command()
+@click.argument("account_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(account_id: str, yes: bool) -> None:
+    """Delete what is personal of an account: there is no way back.
+
+    Its email address, keys, jobs, lists, results and callbacks go, and what runs is cancelled.
+    Counts of its usage stay, without a name. Repeat the command if it was interrupted.
+    """
+    settings = read_settings()
+    known = with_store(settings, lambda store: find(store, account_id))
+    if not yes:
+        _confirm(known)
+    with_store(settings, lambda store: store.delete_account(account_id))
+    print_json({"account_id": account_id, "deleted": True, "customer_id": known.customer_id})
+    if known.customer_id:
+        print_error(
+            f"at Stripe, customer {known.customer_id} and any subscription are as before:"
+            " delete the customer there too"
+        )
+
+
+def _confirm(known: "Account") -> None:
+    """Have the account's id typed. Raises Misuse without a terminal, CommandError for another."""
+    if not _is_terminal():
+        raise Misuse("standard input is no terminal; give --yes to delete without a question")
+    typed = click.prompt(
+        f"This deletes account {known.id} ({known.email or 'deleted before'}) for good."
+        " Type its id to go on",
+        err=True,
+    )
+    if typed.strip() != known.id:
+        raise CommandError("that is another id; nothing was deleted")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 # -- shared with `key`, `job`, `serve` and `demo` ----------------------------------------------

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -30,13 +30,28 @@ def replacing(path: Path, *, may_replace: bool = True) -> Iterator[BinaryIO]:
     same output are removed first. Raises CannotWrite if a file has appeared under its name
     that it may not replace.
     """
+    with _replacing(path, _mode_for, may_replace) as (_, file):
+        yield file
+
+
+@contextmanager
+def replacing_by_name(path: Path, *, may_replace: bool) -> Iterator[Path]:
+    """Like `replacing()`, for what opens files itself: an empty file, for its owner alone."""
+    with _replacing(path, lambda _: 0o600, may_replace) as (part, _):
+        yield part
+
+
+@contextmanager
+def _replacing(
+    path: Path, mode_for: Callable[[Path], int], may_replace: bool
+) -> Iterator[tuple[Path, BinaryIO]]:
     with writing_to(plain(str(path))):
-        mode = _mode_for(path)
+        mode = mode_for(path)
         _remove_leftovers(path)
         part, file = _fresh_file(path)
         try:
             with file:
-                yield file
+                yield part, file
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())

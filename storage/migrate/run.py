@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.migrate.source import DatabaseInUse, MigrationSource, open_source
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken
+from mailprobe.storage.migrate.source import MigrationSource, open_source
 from mailprobe.storage.migrate.tables import TablePlan, planned
 from mailprobe.storage.migrate.target import MigrationProgress, MigrationTarget, open_target
 

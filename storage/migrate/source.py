@@ -13,7 +13,7 @@ from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encrypted_columns import idempotency_context, job_context
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.migrate.tables import TablePlan
-from mailprobe.storage.sqlite.file import WriterQueue, connect_to_read, explain_error, holder_of
+from mailprobe.storage.sqlite.file import connect_to_read, unserved
 
 BATCH_ROWS = 20_000  # about 0.1 s of work, so that an interruption takes effect soon
 BATCH_OCTETS = 8 * 1024 * 1024  # of texts and payloads; long ones reach it before BATCH_ROWS
@@ -26,34 +26,17 @@ ENCRYPTED_IDEMPOTENCY = (
 Row = tuple[Any, ...]
 
 
-class DatabaseInUse(StoreBroken):
-    """Another process uses the source or the target of the move."""
-
-
 @contextmanager
 def open_source(path: Path) -> Iterator["MigrationSource"]:
     """Lock and open the source. Raises StoreBroken (DatabaseInUse if it is in use), StoreUnavailable."""
     if not path.is_file():
         raise StoreBroken(f"{path} is not there or no file")
-    with explain_error(path):
-        lock = WriterQueue(path)
-    try:
-        if not lock.try_enter():
-            raise DatabaseInUse(
-                f"{path} is in use: stop the service, or the other move of it, first"
-            )
-        with explain_error(path):
-            holder = holder_of(path)
-        if holder is not None:
-            who = f"process {holder}" if holder else "a process elsewhere"
-            raise DatabaseInUse(f"{path} is being served by {who}: stop it first")
+    with unserved(path):
         db = connect_to_read(path)
         try:
             yield MigrationSource(path, db)
         finally:
             db.close()
-    finally:
-        lock.close()
 
 
 class MigrationSource:

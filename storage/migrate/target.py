@@ -16,9 +16,8 @@ import psycopg
 from psycopg import sql
 
 from mailprobe.storage.columns import instant
-from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken
 from mailprobe.storage.encryption import Cipher
-from mailprobe.storage.migrate.source import DatabaseInUse
 from mailprobe.storage.migrate.tables import TABLES, TablePlan
 from mailprobe.storage.periods import day_of
 from mailprobe.storage.postgres.driver.partitions import Partitions

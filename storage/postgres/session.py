@@ -1,6 +1,7 @@
 """A session of PostgreSQL as the shared statements use it."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -62,6 +63,18 @@ class PostgresDatabase:
 
     def lock_claims(self) -> None:
         self._db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, CHUNKS_LOCK])
+
+    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
+        states = Counter(state for state, _ in jobs if state in ("pending", "delivering"))
+        self.change(
+            "UPDATE job_backlogs SET pending = pending - :pending,"
+            " undelivered = undelivered - :undelivered WHERE account = :account",
+            {
+                "account": account,
+                "pending": states["pending"],
+                "undelivered": states.total(),
+            },
+        )
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
         return accounts.callers_of_keys(self._db, numbers)

@@ -43,4 +43,7 @@ class Database(Protocol):
     def lock_claims(self) -> None:
         """Let no other transaction claim chunks until this one has ended."""
 
+    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
+        """Take deleted jobs, each a state and a host, out of what counts an account's jobs."""
+
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...

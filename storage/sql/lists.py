@@ -498,11 +498,11 @@ def read_columns(db: Database, command: ReadColumns) -> tuple[str, ...]:
 
 def delete(db: Database, command: DeleteList) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
-    found = _locked(db, "id = :id", {"id": command.list_id})
-    return not found or _delete(db, found[0])
+    found = locked(db, "id = :id", {"id": command.list_id})
+    return not found or delete_some(db, found[0])
 
 
-def _locked(db: Database, which: str, values: Values) -> list[int]:
+def locked(db: Database, which: str, values: Values) -> list[int]:
     """Lock a list that is to be deleted; return its number, if there is one.
 
     No chunk is deleted while a claim chooses. The list is locked before its chunks,
@@ -513,7 +513,8 @@ def _locked(db: Database, which: str, values: Values) -> list[int]:
     return [number for (number,) in rows]
 
 
-def _delete(db: Database, number: int) -> bool:
+def delete_some(db: Database, number: int) -> bool:
+    """Delete some chunks of a locked list, and with the last of them the list: then True."""
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list LIMIT :most"
     changed = db.change(
@@ -527,21 +528,21 @@ def _delete(db: Database, number: int) -> bool:
 
 def drop_ended(db: Database, tier: str, since: int) -> bool:
     """Delete some chunks of a list of this tier that ended before; whether there may be more."""
-    found = _locked(
+    found = locked(
         db,
         "account IN (SELECT number FROM accounts WHERE tier = :tier) AND ended_at < :since",
         {"tier": tier, "since": since},
     )
     for number in found:
-        _delete(db, number)
+        delete_some(db, number)
     return bool(found)
 
 
 def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
-    found = _locked(
+    found = locked(
         db, "state = 'loading' AND created_at < :since", {"since": micros(db.now() - LOADING_MAX)}
     )
     for number in found:
-        _delete(db, number)
+        delete_some(db, number)
     return bool(found)

@@ -8,7 +8,17 @@ from mailprobe.storage import reputation as reputation_commands
 from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, reputation, sessions, usage
+from mailprobe.storage.sql import (
+    account_deletion,
+    accounts,
+    jobs,
+    leases,
+    lists,
+    outbox,
+    reputation,
+    sessions,
+    usage,
+)
 from mailprobe.storage.sql.database import Database
 
 Transaction = Callable[[Database, Any], Any]
@@ -19,6 +29,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.CreateFirstAccount.run_by(accounts.create_first_account),
         commands.ChangeAccount.run_by(accounts.change_account),
         commands.RevokeKey.run_by(accounts.revoke_key),
+        commands.DeleteAccount.run_by(account_deletion.delete_account),
         list_commands.CreateList.run_by(lists.create),
         list_commands.AddChunks.run_by(lists.add_chunks),
         list_commands.ChangeList.run_by(lists.change),

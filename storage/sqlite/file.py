@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
-from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreUnavailable
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ SHARED_LOCK = (
 )  # first octet and length (https://sqlite.org/fileformat2.html#lockbyte)
 FLOCK = "hhqqi4x"  # struct flock (fcntl(2)): kind, whence, start, length, process
 
+BACKUP = "backup"  # a table of one row that only a backup has
 # https://sqlite.org/rescode.html, primary codes: failures of the environment, not bugs of ours
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNAVAILABLE = {
@@ -146,6 +147,7 @@ def prepare(path: Path) -> None:
             _make(path)
             with closing(_connect(path)) as db:
                 _check_owner(db, path)
+                _extract_key(db, path)
                 lock.release()  # the check takes a while, and other processes may write meanwhile
                 _check_whole(db, path)
                 lock.enter()
@@ -195,6 +197,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
             _check_owner(db, path)
             if _owner(db) != APPLICATION_ID:
                 raise StoreBroken(f"{path} is empty")
+            if has_table(db, BACKUP):
+                raise StoreBroken(f"{path} is a backup: 'mailprobe restore' makes a database of it")
             if _version(db) < len(_scripts()):
                 raise StoreBroken(
                     f"{path} was written by an older version of this program: start the service"
@@ -221,6 +225,25 @@ def holder_of(path: Path) -> int | None:
     finally:
         os.close(file)
     return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+@contextmanager
+def unserved(path: Path) -> Iterator[None]:
+    """In the block no other process has the database open, and no service starts on it.
+
+    Raises DatabaseInUse, StoreUnavailable.
+    """
+    with explain_error(path):
+        lock = WriterQueue(path)
+    with closing(lock):
+        if not lock.try_enter():
+            raise DatabaseInUse(f"{path} is in use: stop the service, or the other command, first")
+        with explain_error(path):
+            holder = holder_of(path) if path.exists() else None
+        if holder is not None:
+            who = f"process {holder}" if holder else "a process elsewhere"
+            raise DatabaseInUse(f"{path} is being served by {who}: stop it first")
+        yield
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -260,6 +283,22 @@ def _make(path: Path) -> None:
     with closing(sqlite3.connect(draft, isolation_level=None)) as db:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     draft.rename(path)
+
+
+def _extract_key(db: sqlite3.Connection, path: Path) -> None:
+    """Make a database of a backup: its secret key goes into the key file, and then out of it.
+
+    A restored backup appears by one renaming, so that its database never has another one's key.
+    """
+    if not has_table(db, BACKUP):
+        return
+    ((key,),) = db.execute(f"SELECT secret_key FROM {BACKUP}")
+    if key is not None:
+        from mailprobe.storage.encryption import replace_key_beside  # slow, and rarely needed
+
+        replace_key_beside(path, key)
+    db.execute("PRAGMA secure_delete = ON")  # its pages are overwritten
+    db.execute(f"DROP TABLE {BACKUP}")
 
 
 def _sibling(path: Path, ending: str) -> Path:
@@ -324,7 +363,7 @@ def _keep_writer(db: sqlite3.Connection) -> None:
 
 def _newest(db: sqlite3.Connection) -> tuple[int, str] | None:
     """The newest schema with a recorded version, and that version."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_versions'").fetchone():
+    if not has_table(db, "schema_versions"):
         return None
     newest: tuple[int, str] | None = db.execute(NEWEST).fetchone()
     return newest
@@ -383,6 +422,12 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def has_table(db: sqlite3.Connection, name: str) -> bool:
+    """Return whether there is a table of this name."""
+    found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", [name])
+    return found.fetchone() is not None
 
 
 def _owner(db: sqlite3.Connection) -> int:

@@ -1,13 +1,15 @@
 """A connection to SQLite as the shared statements use it."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from mailprobe.storage.claim_order import Partition
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
-from mailprobe.storage.sqlite import accounts
+from mailprobe.storage.sqlite import accounts, job_partitions
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -60,6 +62,15 @@ class SqliteDatabase:
 
     def lock_claims(self) -> None:
         """Nothing is locked."""
+
+    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
+        places = Counter(
+            (state, Partition(account, host if state == "delivering" else ""))
+            for state, host in jobs
+            if state in job_partitions.WAITING
+        )
+        for (state, partition), count in places.items():
+            job_partitions.renew(self._db, state, partition, -count)
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
         return {number: accounts.caller_of_key(self._db, number) for number in numbers}

@@ -46,6 +46,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe account set ID --tier scale --hard-cap 25",
         "mailprobe account set ID --soft-cap none --alerts off",
     ),
+    "account delete": ("mailprobe account delete 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "key": ("mailprobe key create ACCOUNT_ID --label checkout",),
     "key create": (
         "mailprobe key create ACCOUNT_ID --label checkout",
@@ -57,6 +58,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "job list": ("mailprobe job list --state failed --limit 20",),
     "job show": ("mailprobe job show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "job resend": ("mailprobe job resend 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "backup": ("mailprobe backup backup/mailprobe-$(date +%F).db",),
+    "restore": (
+        "mailprobe restore backup/mailprobe-2026-03-14.db",
+        "mailprobe restore --force backup/mailprobe-2026-03-14.db",
+    ),
     "migrate": (
         "mailprobe migrate --from data/mailprobe.db \\",
         "  --to postgresql://mailprobe:password@db/mailprobe",
@@ -83,9 +89,17 @@ EXIT_CODES: Mapping[str, str] = {
     "completion": "0 printed, 2 wrong usage. bash needs version 4.4 or newer.",
     **dict.fromkeys(
         (
-            *("account", "account create", "account list", "account show", "account set"),
+            *(
+                "account",
+                "account create",
+                "account list",
+                "account show",
+                "account set",
+                "account delete",
+            ),
             *("key", "key create", "key list", "key revoke"),
             *("job", "job list", "job show", "job resend"),
+            *("backup", "restore"),
         ),
         DATABASE,
     ),

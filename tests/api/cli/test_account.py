@@ -151,3 +151,22 @@ def test_an_email_address_has_one_account(run_cli: RunCli) -> None:
     assert "has an account already" in line
     assert f"mailprobe key create {made['account_id']}" in line
     assert len(run_cli("account", "list").stdout.splitlines()) == 1
+
+
+def test_an_account_is_deleted_once_its_id_was_typed(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = printed_object(run_cli("account", "create", "--email", "ann@example.org"))
+    id = made["account_id"]
+    delete = ("account", "delete", id)
+    assert "--yes" in refused(run_cli(*delete), 2)
+    monkeypatch.setattr("mailprobe.api.cli.account._is_terminal", lambda: True)
+    other = CliRunner().invoke(main, delete, input="ann@example.org\n")
+    assert (other.exit_code, "another id" in other.stderr) == (1, True)
+    assert printed_object(run_cli("account", "show", id))["email"] == "ann@example.org"
+    typed = CliRunner().invoke(main, delete, input=f"{id}\n")
+    assert json.loads(typed.stdout) == {"account_id": id, "deleted": True, "customer_id": None}
+    assert printed_object(run_cli("account", "show", id))["email"] == ""
+    assert run_cli("key", "list", id).stdout == ""
+    assert printed_object(run_cli(*delete, "--yes"))["deleted"] is True
+    assert "no account" in refused(run_cli("account", "delete", "none", "--yes"), 1)

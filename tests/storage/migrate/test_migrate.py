@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken
 from mailprobe.storage.migrate import source as migrate_source
-from mailprobe.storage.migrate.source import DatabaseInUse, open_source
+from mailprobe.storage.migrate.source import open_source
 from mailprobe.storage.migrate.tables import OF_POSTGRES, TABLES, TablePlan, planned, reservation_id
 from mailprobe.storage.records import Answered
 from tests.storage.child_processes import child, line_of, output_of

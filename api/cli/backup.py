@@ -1,0 +1,113 @@
+"""`mailprobe backup` and `mailprobe restore`: the SQLite database and its key, in one file."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from mailprobe.api.cli.account import read_settings
+from mailprobe.api.cli.runner import run
+from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
+
+T = TypeVar("T")
+
+WITHOUT_KEY = "without a secret key: keep the service's MAILPROBE_SECRET_KEY too"
+BESIDE = ("-wal", "-shm", ".key", ".lock")  # files that belong to the database
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def backup(file: Path, force: bool) -> None:
+    """Back up the SQLite database into FILE, while the service runs.
+
+    FILE holds the secret key too, and is for its owner alone (mode 0600). It appears under its name
+    once it was checked and is on disk.
+    """
+    from mailprobe.api.listfile.replacing import replacing_by_name
+    from mailprobe.storage import utc_now
+    from mailprobe.storage.sqlite.backup import back_up
+
+    database = _database()
+    if file.absolute() in _files_of(database):
+        raise Misuse(f"{file} belongs to the database itself; name another file")
+    if file.exists() and not file.is_file():
+        raise Misuse(f"{file} is no file")
+    if file.exists() and not force:
+        raise Misuse(f"{file} is there already; name another file, or give --force")
+    with _explained(), replacing_by_name(file, may_replace=force) as part:
+        made = _in_thread(lambda: back_up(database, part, now=utc_now()))
+    key = "with its secret key: keep it as secret" if made.has_key else WITHOUT_KEY
+    print_error(
+        f"{database} is backed up in {file}, {made.octets:,} bytes of schema {made.schema}, {key}"
+    )
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace the database if there is one.")
+def restore(file: Path, force: bool) -> None:
+    """Put the backup FILE in the place of the SQLite database. Stop the service first.
+
+    FILE is checked before anything is changed. The database is replaced at once or not at all.
+    """
+    from mailprobe.api.listfile.replacing import replacing_by_name
+    from mailprobe.storage.sqlite import backup as backups
+
+    database = _database()
+    if not file.is_file():
+        raise Misuse(f"{file} is not there or no file")
+    if backups.is_there(database) and not force:
+        raise Misuse(
+            f"there is a database at {database.absolute()}; --force replaces it, and what it holds"
+            " is lost then"
+        )
+    with _explained():
+        _in_thread(lambda: backups.check_backup(file))
+        with (
+            backups.replacing_database(database),
+            replacing_by_name(database, may_replace=True) as part,
+        ):
+            held = _in_thread(lambda: backups.copy_backup(file, part))
+            backups.finish_log(database)
+        backups.begin(database)
+    key = "with its secret key" if held.has_key else WITHOUT_KEY
+    print_error(f"{database} is restored as it was at {held.made_at}, {key}")
+
+
+def _database() -> Path:
+    from mailprobe.storage import is_postgres
+
+    database = read_settings().database
+    if is_postgres(database):
+        raise Misuse(
+            "MAILPROBE_DATABASE is a postgresql:// URL: use pg_dump and pg_restore, and keep"
+            " MAILPROBE_SECRET_KEY beside the dump, without which it cannot be read"
+        )
+    return Path(database)
+
+
+def _files_of(database: Path) -> set[Path]:
+    whole = database.absolute()
+    return {whole, *(whole.with_name(f"{whole.name}{ending}") for ending in BESIDE)}
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from mailprobe.storage.contract import StoreUnavailable
+
+    try:
+        yield
+    except StoreUnavailable as error:  # StoreBroken is one
+        raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing was changed") from None
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """Run what SQLite does in one call of minutes, so that a signal takes effect meanwhile."""
+    import trio
+
+    return run(lambda: trio.to_thread.run_sync(work, abandon_on_cancel=True))

@@ -1,0 +1,74 @@
+"""Deletes what is personal of an account, some rows in each transaction.
+
+The first transaction ends what runs: keys, lists and alerts. Its counters, its rows of usage, its
+messages to the billing meter and its customer at the billing provider stay: they are money, and
+none of them has a name or an address.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.commands import DeleteAccount
+from mailprobe.storage.sql import lists
+from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
+
+# The rows of these tables say where an account's callbacks go, and what was answered to it.
+OF_ACCOUNT = ("idempotency_records", "receivers")
+DELETED_EMAIL = ""  # of an account that was deleted
+
+
+def delete_account(db: Database, command: DeleteAccount) -> bool | None:
+    """Delete some rows; True when nothing is left, None if there is no such account."""
+    found = db.all(
+        f"SELECT number FROM accounts WHERE id = :id{db.FOR_UPDATE}", {"id": command.account_id}
+    )
+    if not found:
+        return None
+    ((account,),) = found
+    _end(db, account)
+    steps: list[Callable[[], bool]] = [
+        partial(_delete_jobs, db, account, "state IN ('pending', 'delivering')"),
+        partial(_delete_jobs, db, account, "ended_at IS NOT NULL"),
+        partial(_delete_lists, db, account),
+        *(partial(drop, db, table=t, which="account = :account", account=account) for t in OF_ACCOUNT),
+    ]  # fmt: skip
+    return not any(step() for step in steps)
+
+
+def _end(db: Database, account: int) -> None:
+    """Make the account nameless, its keys invalid, and end its lists."""
+    values = {"account": account, "now": micros(db.now()), "email": DELETED_EMAIL}
+    for statement in (
+        "UPDATE accounts SET email = :email, alerts = :no, soft_cap_micros = NULL,"
+        " hard_cap_micros = NULL WHERE number = :account",
+        "UPDATE keys SET revoked_at = coalesce(revoked_at, :now), label = NULL, prefix = ''"
+        " WHERE account = :account",
+        "UPDATE lists SET state = 'cancelled', ended_at = :now WHERE account = :account"
+        " AND ended_at IS NULL",
+        "DELETE FROM outbox WHERE account = :account AND kind = 'alert'",
+    ):
+        db.change(statement, {**values, "no": False})
+
+
+def _delete_jobs(db: Database, account: int, which: str) -> bool:
+    """Delete some jobs with their attempts; return whether there may be more."""
+    rows = db.all(
+        f"SELECT number, state, host FROM jobs WHERE account = :account AND {which}"
+        f" ORDER BY number LIMIT :most{db.FOR_UPDATE}",
+        {"account": account, "most": JOBS_TIDIED_MAX},
+    )
+    jobs = [{"job": number} for number, _, _ in rows]
+    db.change_each("DELETE FROM job_attempts WHERE job = :job", jobs)
+    db.change_each("DELETE FROM jobs WHERE number = :job", jobs)
+    db.count_out(account, [(state, host) for _, state, host in rows])
+    return len(jobs) == JOBS_TIDIED_MAX
+
+
+def _delete_lists(db: Database, account: int) -> bool:
+    """Delete some chunks of a list; return whether there may be more."""
+    found = lists.locked(db, "account = :account", {"account": account})
+    for number in found:
+        lists.delete_some(db, number)
+    return bool(found)

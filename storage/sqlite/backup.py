@@ -1,0 +1,178 @@
+"""A backup of the database file: one SQLite file with the secret key in it.
+
+It is read while the service writes (https://sqlite.org/backup.html), and is no database of ours
+until its key is taken out (`file.prepare`). Both directions write into an empty file of the
+caller's, who renames it once it is on disk: whatever ends the process, the files that were there
+stay as they were. Everything a list needs is in the database, and uploads last no longer than
+their request, so that there are no other files to keep.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.encryption import KEY_OCTETS
+from mailprobe.storage.sqlite.file import (
+    BACKUP,
+    BROKEN,
+    code_of,
+    explain_error,
+    has_table,
+    prepare,
+    schema_state,
+    unserved,
+)
+
+VERSIONS_AT = (
+    18  # two octets of the header (https://sqlite.org/fileformat2.html#file_format_version_numbers)
+)
+ROLLBACK_JOURNAL = b"\x01\x01"
+LOGS = ("-wal", "-shm", "-journal")  # what SQLite keeps beside a file, and takes for that file's
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds."""
+
+    schema: int
+    octets: int
+    made_at: str  # ISO 8601
+    has_key: bool
+
+
+def back_up(database: Path, target: Path, *, now: datetime) -> Backup:
+    """Copy one state of the database, which may be in use, into an empty file, and check the copy.
+
+    Raises StoreBroken, StoreUnavailable; the target is of no use then.
+    """
+    if not database.is_file():
+        raise StoreBroken(f"{database} is not there or no file: there is nothing to back up")
+    key = _key_beside(database)
+    _check_ours(database)
+    with explain_error(database):
+        source = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    with closing(source):
+        _copy(source, target)
+    with explain_error(target):
+        with target.open("r+b") as file:  # else SQLite would make a log beside the copy
+            file.seek(VERSIONS_AT)
+            file.write(ROLLBACK_JOURNAL)
+        with _without_journal(target) as db:
+            db.execute(f"CREATE TABLE {BACKUP} (secret_key blob, made_at text NOT NULL)")
+            db.execute(f"INSERT INTO {BACKUP} VALUES (?, ?)", [key, now.isoformat()])
+    return check_backup(target)
+
+
+def check_backup(path: Path) -> Backup:
+    """Read the whole backup and return what it holds. Raises StoreBroken, StoreUnavailable."""
+    _check_ours(path)
+    with explain_error(path), closing(_connect_to_file(path)) as db:
+        if not has_table(db, BACKUP):
+            raise StoreBroken(
+                f"{path} is a database, not a backup: to use it, stop the service and put it in"
+                " place with its key file"
+            )
+        (finding,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if finding != "ok":
+            raise StoreBroken(f"{path} is damaged: {finding}".replace("\n", " "))
+        ((key, made_at),) = db.execute(f"SELECT secret_key, made_at FROM {BACKUP}")
+    return Backup(schema_state(path).found, path.stat().st_size, made_at, key is not None)
+
+
+@contextmanager
+def replacing_database(database: Path) -> Iterator[None]:
+    """Hold the database's lock while a backup is put in its place. Raises DatabaseInUse.
+
+    The folder is created if there is none.
+    """
+    with explain_error(database):
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with unserved(database):
+        yield
+
+
+def copy_backup(backup: Path, target: Path) -> Backup:
+    """Copy a backup into an empty file and check both. Raises StoreBroken, StoreUnavailable."""
+    check_backup(backup)
+    with explain_error(backup):
+        source = _connect_to_file(backup)
+    with closing(source):
+        _copy(source, target)
+    return check_backup(target)
+
+
+def finish_log(database: Path) -> None:
+    """Move what is in the database's log into the database, so that no log is left beside it.
+
+    SQLite would take the log for that of the file which replaces the database. Of a damaged
+    database the log is removed. Raises StoreUnavailable.
+    """
+    logs = [database.with_name(f"{database.name}{ending}") for ending in LOGS]
+    if database.exists():
+        try:
+            uri = f"{database.absolute().as_uri()}?mode=rw"
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+                db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            if code_of(error) not in BROKEN:
+                with explain_error(database):
+                    raise
+    with explain_error(database):
+        for log in logs:
+            log.unlink(missing_ok=True)
+
+
+def begin(database: Path) -> None:
+    """Make a database of the restored backup, and bring it up to date. Raises StoreUnavailable."""
+    prepare(database)
+
+
+def is_there(database: Path) -> bool:
+    """Whether there is a database, or what is left of one."""
+    return any(
+        database.with_name(f"{database.name}{ending}").exists() for ending in ("", ".key", "-wal")
+    )
+
+
+def _check_ours(path: Path) -> None:
+    """Raise StoreBroken for another program's file, an empty one, and a newer schema."""
+    state = schema_state(path)
+    if not state.found:
+        raise StoreBroken(f"{path} is no database of this program")
+    if state.is_newer:
+        raise StoreBroken(str(state))
+
+
+def _key_beside(database: Path) -> bytes | None:
+    path = database.with_name(f"{database.name}.key")
+    key = None
+    with explain_error(path), suppress(FileNotFoundError):
+        key = path.read_bytes()
+    if key is not None and len(key) != KEY_OCTETS:
+        raise StoreBroken(f"{path} holds no secret key: {len(key)} octets, not {KEY_OCTETS}")
+    return key
+
+
+def _connect_to_file(path: Path) -> sqlite3.Connection:
+    """Open a file that nothing writes: no lock, no log, also on a disk that is read-only."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    """Copy all pages in one step: in several, each write of the service would begin it anew."""
+    with explain_error(target), _without_journal(target) as db:
+        source.backup(db)
+
+
+@contextmanager
+def _without_journal(target: Path) -> Iterator[sqlite3.Connection]:
+    """Open the target to write: nothing beside it, and on disk only when the caller syncs it."""
+    with closing(sqlite3.connect(target, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = OFF")
+        db.execute("PRAGMA synchronous = OFF")
+        yield db

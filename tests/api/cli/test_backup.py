@@ -1,0 +1,280 @@
+"""`mailprobe backup` and `restore`: one file while the service writes, and the old state or the new."""
+
+import json
+import os
+import resource
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from mailprobe.api.cli import main
+from mailprobe.storage import open_store, schema_state
+from mailprobe.storage.records import Answered, IdempotencyRecord
+from mailprobe.storage.sqlite import backup as backups
+from tests.storage.child_processes import child
+
+ANSWER = Answered(201, (), b'{"key":"sk_live_1"}')
+KILLED, PASSED = 9, 8
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("MAILPROBE_")]:
+        monkeypatch.delenv(name)
+    return lambda *words: CliRunner().invoke(main, words)
+
+
+def made(email: str) -> None:
+    """A database at the usual place, with an account and with an answer that is encrypted."""
+
+    async def make() -> None:
+        async with open_store("data/mailprobe.db", secret_key=None) as store:
+            account = await store.create_account(email, "free")
+            await store.create_key(
+                account.id, "standard", None, sha256="hash", prefix="sk_live_", keys_max=None
+            )
+            first = await store.begin_idempotent(account.id, "k", "b", keep_s=9e9, lease_s=9)
+            assert isinstance(first, IdempotencyRecord)
+            await store.finish_idempotent(first, ANSWER)
+
+    trio.run(make)
+
+
+async def whose() -> str:
+    """Whose database it is, if its key belongs to it."""
+    async with open_store("data/mailprobe.db", secret_key=None) as store:
+        (account,) = await store.accounts()
+        kept = await store.begin_idempotent(account.id, "k", "b", keep_s=9e9, lease_s=9)
+        assert kept == ANSWER
+        return account.email
+
+
+def one_line(result: Result, code: int) -> str:
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), (
+        result.output
+    )
+    return result.stderr
+
+
+def names() -> set[str]:
+    """The files besides those that SQLite keeps beside a database, and the lock's."""
+    found = {str(path) for path in Path().rglob("*") if path.is_file()}
+    return {name for name in found if not name.endswith(("-wal", "-shm", ".lock"))}
+
+
+DATABASE = {"data/mailprobe.db", "data/mailprobe.db.key"}
+
+
+def test_a_backup_is_made_while_another_process_writes(
+    run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    made("ann@shop.test")
+    with child("load", tmp_path / "data" / "mailprobe.db", 0) as process:
+        assert process.stdout.readline()
+        assert "with its secret key" in one_line(run_cli("backup", "kept.db"), 0)
+        assert process.stdout.readline()
+        again = one_line(run_cli("restore", "--force", "kept.db"), 1)
+    assert f"served by process {process.pid}" in again
+    assert stat.S_IMODE(Path("kept.db").stat().st_mode) == 0o600
+    assert names() == DATABASE | {"kept.db"}
+    assert backups.check_backup(Path("kept.db")).octets == Path("kept.db").stat().st_size
+
+
+def test_a_restored_backup_is_the_database_with_its_key(run_cli: Callable[..., Result]) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    key = Path("data/mailprobe.db.key").read_bytes()
+    for path in Path("data").iterdir():
+        path.unlink()
+    one_line(run_cli("restore", "kept.db"), 0)
+    assert trio.run(whose) == "ann@shop.test"
+    assert names() == DATABASE | {"kept.db"}
+    assert key not in Path("data/mailprobe.db").read_bytes()
+    assert [stat.S_IMODE(Path(name).stat().st_mode) for name in DATABASE] == [0o600] * 2
+
+
+def test_a_start_makes_a_database_of_a_backup_that_was_copied(
+    run_cli: Callable[..., Result],
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    for path in Path("data").iterdir():
+        path.unlink()
+    Path("kept.db").rename("data/mailprobe.db")
+    assert trio.run(whose) == "ann@shop.test"
+
+
+def test_nothing_is_replaced_without_force(run_cli: Callable[..., Result]) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    before = Path("kept.db").read_bytes()
+    assert "--force" in one_line(run_cli("backup", "kept.db"), 2)
+    assert "--force" in one_line(run_cli("restore", "kept.db"), 2)
+    assert Path("kept.db").read_bytes() == before
+    for own in ("mailprobe.db", "mailprobe.db.key", "mailprobe.db-wal"):
+        assert "belongs to" in one_line(run_cli("backup", "--force", f"data/{own}"), 2)
+    one_line(run_cli("backup", "--force", "kept.db"), 0)
+    assert Path("kept.db").read_bytes() != before
+
+
+def newer(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {schema_state(str(path)).known + 1}")
+    db.close()
+
+
+def overwritten(path: Path) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[3 * 4096 : 5 * 4096] = bytes(2 * 4096)
+    path.write_bytes(octets)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (newer, "newer version"),
+        (overwritten, "damaged"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "damaged"),
+        (lambda path: path.write_bytes(b""), "no database of this program"),
+        (lambda path: path.write_bytes(b"Dear Ann" * 999), "no database"),
+        (lambda path: Path("data/mailprobe.db").rename(path), "not a backup"),
+    ],
+)
+def test_a_backup_that_is_none_changes_nothing(
+    run_cli: Callable[..., Result], harm: Callable[[Path], object], words: str
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    there = Path("data/mailprobe.db").read_bytes()
+    harm(Path("kept.db"))
+    assert words in one_line(run_cli("restore", "--force", "kept.db"), 1)
+    if Path("data/mailprobe.db").exists():
+        assert Path("data/mailprobe.db").read_bytes() == there
+
+
+def test_the_log_of_the_database_before_is_not_taken_for_the_backups(
+    run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    with child("load", tmp_path / "data" / "mailprobe.db", 0) as process:
+        assert process.stdout.readline()
+        process.kill()
+        process.wait()
+    assert Path("data/mailprobe.db-wal").read_bytes()
+    one_line(run_cli("restore", "--force", "kept.db"), 0)
+    assert trio.run(whose) == "ann@shop.test"
+
+
+def test_a_damaged_database_is_replaced(run_cli: Callable[..., Result]) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    Path("data/mailprobe.db").write_bytes(b"Dear Ann" * 999)
+    one_line(run_cli("restore", "--force", "kept.db"), 0)
+    assert trio.run(whose) == "ann@shop.test"
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Run in a process that dies where `work` says; returns its exit code."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        work()
+        os._exit(PASSED)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize(
+    ("where", "whose_after"),
+    [
+        ("storage.sqlite.backup._copy", "old"),
+        ("storage.sqlite.backup.finish_log", "old"),
+        ("storage.sqlite.backup.prepare", "new"),
+        ("storage.encryption.replace_key_beside", "new"),
+    ],
+)
+def test_a_killed_restore_leaves_the_one_or_the_other(
+    run_cli: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    whose_after: str,
+) -> None:
+    """A database never has the other one's key."""
+    made("new@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    for path in Path("data").iterdir():
+        path.unlink()
+    made("old@shop.test")
+
+    def killed() -> None:
+        monkeypatch.setattr(f"mailprobe.{where}", lambda *_, **__: os._exit(KILLED))
+        run_cli("restore", "--force", "kept.db")
+
+    assert in_a_child(killed) == KILLED
+    assert trio.run(whose) == ("old@shop.test" if whose_after == "old" else "new@shop.test")
+    one_line(run_cli("restore", "--force", "kept.db"), 0)
+    assert trio.run(whose) == "new@shop.test"
+    assert names() == DATABASE | {"kept.db"}
+
+
+@pytest.mark.parametrize("where", ["_without_journal", "check_backup"])
+def test_a_killed_backup_leaves_the_one_before(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    before = Path("kept.db").read_bytes()
+
+    def killed() -> None:
+        monkeypatch.setattr(backups, where, lambda *_: os._exit(KILLED))
+        run_cli("backup", "--force", "kept.db")
+
+    assert in_a_child(killed) == KILLED
+    assert Path("kept.db").read_bytes() == before
+    one_line(run_cli("backup", "--force", "kept.db"), 0)
+    assert names() == DATABASE | {"kept.db"}  # what was left of the killed one is gone
+
+
+@pytest.mark.parametrize("words", [("backup", "more.db"), ("restore", "--force", "kept.db")])
+def test_a_full_disk_leaves_what_was_there(
+    run_cli: Callable[..., Result], words: tuple[str, ...]
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    before = Path("data/mailprobe.db").read_bytes(), Path("kept.db").read_bytes()
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        one_line(run_cli(*words), 1)
+
+    assert in_a_child(full) == PASSED
+    assert (Path("data/mailprobe.db").read_bytes(), Path("kept.db").read_bytes()) == before
+    assert names() == DATABASE | {"kept.db"}
+
+
+def test_a_postgresql_store_is_left_to_its_own_tools(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAILPROBE_DATABASE", "postgresql://a:b@db/c")
+    for words in (("backup", "kept.db"), ("restore", "kept.db")):
+        said = one_line(run_cli(*words), 2)
+        assert "pg_dump" in said
+        assert "MAILPROBE_SECRET_KEY" in said
+
+
+def test_a_key_that_is_not_in_a_file_is_named(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAILPROBE_SECRET_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+    created = run_cli("account", "create", "--email", "ann@shop.test")
+    for words in (("backup", "kept.db"), ("restore", "--force", "kept.db")):
+        assert "MAILPROBE_SECRET_KEY" in one_line(run_cli(*words), 0)
+    shown = json.loads(run_cli("account", "list").stdout)
+    assert shown["account_id"] == json.loads(created.stdout)["account_id"]
