@@ -6,6 +6,7 @@ SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+OASDIFF := github.com/oasdiff/oasdiff@v1.37.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Further interpreters that this machine has, of those we support.
@@ -17,7 +18,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container peers clients browser shots check actionlint bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container peers clients browser shots check actionlint compatible described bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -85,11 +86,13 @@ container:
 	@tests/container/install
 	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/container
 
-# Clients generated from the API's description, in Python and TypeScript, use a running service.
+# Clients generated from the API's description use a running service: in Python and TypeScript, and by
+# openapi-generator in Python, Go, Java and PHP, where their programs are.
 clients: tools
 	@tests/clients/able
+	@tests/clients/install
 	npm ci --silent --no-fund --no-audit --prefix tests/clients
-	$(BIN)/python -m pytest tests/clients
+	$(BIN)/python -m pytest -rs tests/clients
 
 # The dashboard in Debian's Chromium, which is installed if there is none: that takes root.
 browser:
@@ -105,7 +108,7 @@ shots: tools
 bench: tools
 	@$(BIN)/mailprobe bench
 
-check: tools actionlint
+check: tools actionlint compatible
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -119,6 +122,22 @@ actionlint: tools
 	else \
 		echo "make check: left out actionlint, which needs Go and its module $(ACTIONLINT)"; \
 	fi
+
+# Finds what in the API's description would break a client of the last release: a Go program, as above.
+# What is meant to break one goes into docs/openapi-breaks.txt, as oasdiff words it, with the changelog's line.
+compatible: tools
+	@if [ -x $(BIN)/oasdiff ] || GOBIN=$(abspath $(BIN)) go install $(OASDIFF) 2>/dev/null; then \
+		echo $(BIN)/oasdiff breaking && \
+		$(BIN)/python -m tests.api.rest.described > $(VENV)/openapi.json && \
+		$(BIN)/oasdiff breaking --fail-on WARN --format singleline --err-ignore docs/openapi-breaks.txt \
+			--warn-ignore docs/openapi-breaks.txt docs/openapi.json $(VENV)/openapi.json; \
+	else \
+		echo "make check: left out oasdiff, which needs Go and its module $(OASDIFF)"; \
+	fi
+
+# Keeps the description of the version that is about to be released.
+described: tools
+	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
 
 format: tools
 	$(BIN)/ruff format .

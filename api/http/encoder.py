@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -16,7 +17,11 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODILESS = (204, 304)
 
 _FIELDS = re.compile(rb"(?:[!#-'*+.0-9A-Z^_`a-z|~-]++: [\t -~\x80-\xff]*+\r\n)*+")
-_STATUS_LINES = tuple(b"HTTP/1.1 %d \r\n" % status for status in range(600))
+# RFC 9112 lets the phrase be empty, but some clients read a status line only with one.
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES = tuple(
+    b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Other")) for status in range(600)
+)
 
 
 # -- what the server answers itself -----------------------------------------------------------------

@@ -29,7 +29,7 @@ from mailprobe.api.refusals import (
     TooManyKeptLists,
     TooManyLists,
 )
-from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedParts, reply
+from mailprobe.api.rest.messages import NDJSON, XLSX, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.schema import (
     SECRET_CHARACTERS_MAX,
@@ -45,7 +45,6 @@ OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
 LISTED_MAX = 100
 UNNAMED = "list"
-XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 CSV = "text/csv; charset=utf-8"
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 

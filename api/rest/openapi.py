@@ -8,7 +8,7 @@ import msgspec
 from mailprobe.api.error_table import TABLE, Links
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
-from mailprobe.api.rest.messages import NDJSON, Operation
+from mailprobe.api.rest.messages import NDJSON, XLSX, Operation
 from mailprobe.api.rest.openapi_text import (
     BILLING_EVENT,
     CALLBACK,
@@ -23,6 +23,7 @@ from mailprobe.api.rest.openapi_text import (
     SECURITY_SCHEMES,
     UPLOAD,
     WEBHOOK,
+    WORK_ID,
 )
 from mailprobe.api.schema import (
     ApiError,
@@ -51,6 +52,8 @@ from mailprobe.api.schema import (
 )
 
 VERSION = "1.0.0"
+_TEXT = {"type": "string"}
+_OCTETS = {"type": "string", "format": "binary"}
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
@@ -133,7 +136,11 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
         },
     }
     parameters = [
-        *([KEY_ID] if "{id}" in operation.path else []),
+        *(
+            [KEY_ID if operation.key == "provisioning" else WORK_ID]
+            if "{id}" in operation.path
+            else []
+        ),
         *([EVIDENCE] if operation.spends_units else []),
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
         *operation.parameters,
@@ -196,7 +203,8 @@ def _success(operation: Operation) -> dict[str, Any]:
     }
     if operation.media_types:
         answer["content"] = {
-            media_type: {"schema": {"type": "string"}} for media_type in operation.media_types
+            media_type: {"schema": _OCTETS if media_type == XLSX else _TEXT}
+            for media_type in operation.media_types
         }
     elif operation.media_type == NDJSON:
         answer["content"] = {

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from mailprobe.api.rest.messages import XLSX
+
 # field -> what it is, in every schema that has it and says nothing else
 FIELDS: dict[str, str] = {
     "email": "The string as it was sent.",
@@ -187,15 +189,20 @@ IDEMPOTENCY_KEY = {
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }  # fmt: skip
+# A list's file. `format: binary` is OpenAPI 3.0's word, and the one that makes generated clients take
+# octets. Many of them send the first media type whatever the file is: the one that says nothing of it. Python
+# clients of openapi-generator send one with "json" in its name before all others, so NDJSON is not among them:
+# it is taken as such, and recognised in octets.
 UPLOAD: dict[str, Any] = {
-    media_type: {"schema": {"type": "string", "contentMediaType": media_type}}
+    media_type: {
+        "schema": {"type": "string", "format": "binary", "contentMediaType": media_type},
+    }
     for media_type in (
+        "application/octet-stream",
         "text/csv",
         "text/tab-separated-values",
         "text/plain",
-        "application/x-ndjson",
-        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-        "application/octet-stream",
+        XLSX,
     )
 }
 WEBHOOK = "{$request.body#/webhook}"  # a runtime expression: where the callback goes
@@ -220,9 +227,15 @@ BILLING_EVENT = {
     "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }  # fmt: skip
+# As the answers have it, so that a generated client takes what it was given: keys have UUIDs, while the
+# ids of jobs and lists are strings.
 KEY_ID = {
-    "name": "id", "in": "path", "required": True, "description": "The id of the key, the job or the list.",
+    "name": "id", "in": "path", "required": True, "description": "The id of the key.",
     "schema": {"type": "string", "format": "uuid"},
+}  # fmt: skip
+WORK_ID = {
+    "name": "id", "in": "path", "required": True, "description": "The id of the job or the list.",
+    "schema": {"type": "string"},
 }  # fmt: skip
 
 HEADERS: dict[str, dict[str, Any]] = {

@@ -4,17 +4,19 @@ import importlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from tests.clients.conftest import DescribedService
 
 GENERATE_S = 120
+POLL_S = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +95,20 @@ def test_it_stores_a_job_and_fetches_its_result(
     stored = generated("api.email.verify_email").sync(
         client=client, body=models.VerifyRequest(email="role@sandbox.test", async_=True)
     )
-    job = generated("api.jobs.get_job").sync(id=UUID(stored.job_id), client=client)
+    job = generated("api.jobs.get_job").sync(id=stored.job_id, client=client)
     assert (job.status.value, job.result.role, job.attempts) == ("done", True, [])
+
+
+def test_it_uploads_a_list_and_reads_the_results(
+    generated: Any, connect: Any, service: DescribedService
+) -> None:
+    client = connect(service.test_key)
+    file = generated("types").File(payload=BytesIO(b"email\nfull@sandbox.test\n"))
+    sent = generated("api.lists.create_list").sync(client=client, body=file, name="list.csv")
+    while generated("api.lists.get_list").sync(sent.list_id, client=client).status.value != "done":
+        time.sleep(POLL_S)
+    reply = generated("api.lists.get_list_results").sync_detailed(sent.list_id, client=client)
+    assert json.loads(reply.content)["email"] == "full@sandbox.test"
 
 
 @pytest.mark.parametrize(

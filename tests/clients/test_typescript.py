@@ -55,6 +55,7 @@ def test_the_program_does_what_its_types_promise(program: Path, service: Describ
         "429 monthly_quota_exceeded",
         "done true",
         "gmail.com",
+        "list.csv 1 full@sandbox.test",
     ]
 
 

@@ -58,6 +58,23 @@ async function main(): Promise<void> {
     const result = JSON.parse(line) as Result;
     console.log(result.suggestion);
   }
+
+  const sent = await client.POST("/v1/lists", {
+    params: { query: { name: "list.csv" } },
+    headers: { "Content-Type": "text/csv" },
+    body: "email\nfull@sandbox.test\n",
+    bodySerializer: (file) => file,
+  });
+  if (!sent.data) throw new Error(sent.error?.message);
+  const path = { id: sent.data.list_id };
+  let list = await client.GET("/v1/lists/{id}", { params: { path } });
+  while (list.data?.status !== "done") {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    list = await client.GET("/v1/lists/{id}", { params: { path } });
+  }
+  const rows = await client.GET("/v1/lists/{id}/results", { params: { path }, parseAs: "text" });
+  const row = JSON.parse(rows.data ?? "") as Result;
+  console.log(sent.data.name, list.data.rows, row.email);
 }
 
 export function mistakes(): void {

@@ -1,6 +1,7 @@
 """Answers as octets: framing by version and method, and nothing that an application may not say."""
 
 import re
+from http import HTTPStatus
 
 import h11
 import pytest
@@ -37,10 +38,18 @@ def test_an_answer_is_framed_as_its_request_can_read_it(request_, status, fields
     encoder = ResponseEncoder(**request_)
     head = encoder.octets_of({**START, "status": status, "headers": fields}, OURS)
     lines = [b"%b: %b\r\n" % field for field in [*fields, *OURS]]
-    assert head == b"HTTP/1.1 %d \r\n" % status + b"".join(lines) + added + b"\r\n"
+    said = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    assert head == said + b"".join(lines) + added + b"\r\n"
     assert encoder.octets_of(part(b"ok" if status == 200 else b""), []) == body
     assert encoder.ended
     assert encoder.closes == (b"connection: close" in head)
+
+
+@pytest.mark.parametrize("status", [101, 200, 429, 503, 299, 599])
+def test_every_status_has_a_reason_phrase(status):
+    """Some clients read no status line without one."""
+    head = ResponseEncoder().octets_of({**START, "status": status, "headers": []}, [])
+    assert re.match(rb"HTTP/1\.1 %d [A-Z][A-Za-z ]+\r\n" % status, head)
 
 
 NO_FIELDS = {
@@ -60,7 +69,7 @@ def test_a_field_that_is_none_is_never_said(field):
     with pytest.raises(h11.LocalProtocolError):
         answer.octets_of({**START, "headers": [field]}, [])
     head = answer.octets_of({**START, "headers": [(b"content-length", b"0")]}, [])
-    assert re.fullmatch(rb"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n", head)
+    assert re.fullmatch(rb"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", head)
 
 
 @pytest.mark.parametrize("octets", [b"o", b"okay"])
