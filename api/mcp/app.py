@@ -1,12 +1,14 @@
 """The tool server as an ASGI application without a framework.
 
     POST /mcp            JSON-RPC, see `jsonrpc` and `calls`
+    POST /mcp/all        the same, with the wider set of tools
     GET /openapi.json    the definitions of the tools, without a key
 
-There are no sessions and no streams. GET and DELETE of /mcp return 405 without a body:
+There are no sessions and no streams. GET and DELETE of both return 405 without a body:
 MCP clients expect that, and some fail on a body that is not JSON-RPC.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -31,6 +33,7 @@ from mailprobe.api.rest.messages import OperationReply
 from mailprobe.api.schema import ApiError
 from mailprobe.api.service import Service
 
+WIDE = "/mcp/all"
 PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits
 
 _encode = msgspec.json.Encoder().encode
@@ -43,7 +46,11 @@ def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Applica
     may post.
     """
     places = replace(service.links, base_url=tools_url, docs_url=docs_url)
-    return _App(ToolServer(service, docs_url), places, origin_of(tools_url))
+    servers = {
+        "/mcp": ToolServer(service, docs_url),
+        WIDE: ToolServer(service, docs_url, wide=True),
+    }
+    return _App(servers, places, origin_of(tools_url))
 
 
 def origin_of(url: str) -> str:
@@ -55,7 +62,7 @@ def origin_of(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _App:
-    server: ToolServer
+    servers: Mapping[str, ToolServer]  # by path
     links: Links
     origin: str
 
@@ -69,13 +76,13 @@ class _App:
 
     async def _respond(self, scope: Message, receive: Receive, request_id: str) -> OperationReply:
         method: str = scope["method"]
-        match scope["path"], method:
-            case "/mcp", "POST":
-                return await self._post(scope, receive, request_id)
-            case "/mcp", _:
+        if (server := self.servers.get(scope["path"])) is not None:
+            if method != "POST":
                 return OperationReply(405, headers={"Allow": "POST"})
+            return await self._post(server, scope, receive, request_id)
+        match scope["path"], method:
             case "/openapi.json", "GET" | "HEAD":
-                return OperationReply(200, self.server.payload)
+                return OperationReply(200, self.servers["/mcp"].payload)
             case "/openapi.json", _:
                 refusal = MethodNotAllowed(method, "GET, HEAD")
                 return OperationReply(
@@ -83,7 +90,9 @@ class _App:
                 )
         return OperationReply(404, _encode(self._not_found()))
 
-    async def _post(self, scope: Message, receive: Receive, request_id: str) -> OperationReply:
+    async def _post(
+        self, server: ToolServer, scope: Message, receive: Receive, request_id: str
+    ) -> OperationReply:
         arrived_at = trio.current_time()
         headers = headers_of_scope(scope)
         if headers.get("origin", self.origin).lower() != self.origin:
@@ -96,7 +105,7 @@ class _App:
         async def read(octets_max: int) -> bytes:
             return await read_body(scope, receive, arrived_at, octets_max)
 
-        return await self.server.answer(
+        return await server.answer(
             Posted(request_id, headers, read, _early_body(scope), admission_of(scope))
         )
 

@@ -1,5 +1,8 @@
 """The tool server without its transport: from a message to the operation and back.
 
+It serves the specification's eight tools, where a failed call is an error of JSON-RPC, or the
+wider set, where it is a result: models see results.
+
 Every message needs a standard key. A tool performs its operation through `dispatch`,
 so that limits, quota, billing and log lines are those of the API. Management tools
 also need a provisioning key, and both keys must belong to one account: a client that
@@ -7,7 +10,7 @@ combines keys of two users must not let one act on the other's account.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,7 +19,6 @@ from msgspec import Raw, Struct
 
 from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.mcp.jsonrpc import (
-    HANDSHAKE_VERSIONS,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -25,14 +27,15 @@ from mailprobe.api.mcp.jsonrpc import (
     SHOWN_CHARACTERS_MAX,
     UNAUTHORIZED,
     UPSTREAM_FAILED,
-    VERSIONS,
     Message,
     Params,
     RpcFault,
     check_envelope,
     check_version,
     decode,
+    failure_text,
     fault_reply,
+    fits,
     id_in,
     read_message,
     reasoned,
@@ -40,13 +43,22 @@ from mailprobe.api.mcp.jsonrpc import (
     result_reply,
     speaks_2026,
 )
+from mailprobe.api.mcp.outcomes import (
+    METHODS,
+    METHODS_2026,
+    called,
+    constant_results,
+    failed,
+    initialized,
+)
 from mailprobe.api.mcp.tools import (
     INSTRUCTIONS,
     PROVISIONING_HEADER,
-    KeyId,
-    arguments_of,
-    define,
+    Tool,
+    ToolRequest,
+    tools,
 )
+from mailprobe.api.mcp.wide import WIDE_INSTRUCTIONS, wide_tools
 from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,
@@ -61,8 +73,6 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.dispatch import answer, check_head, refuse
 from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
-from mailprobe.api.rest.openapi import VERSION
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, ApiError
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
@@ -70,14 +80,6 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.tools")
 
-SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
-CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": False}}
-FRESH_MS = 600_000  # clients may cache the tool list for ten minutes
-COMPLETE = {"resultType": "complete", "_meta": {"io.modelcontextprotocol/serverInfo": SERVER}}
-CACHED = {**COMPLETE, "ttlMs": FRESH_MS, "cacheScope": "public"}  # the same for every caller
-
-METHODS_2026 = ("server/discover", "tools/list", "tools/call")
-METHODS = (*METHODS_2026, "initialize", "ping")  # for clients of other versions
 PASSED_ON = ("idempotency-key",)  # headers passed to the operation, besides the key
 
 _encode = msgspec.json.Encoder().encode
@@ -110,20 +112,16 @@ class ToolOutcome:
 class ToolServer:
     """The tools of one service. It keeps no state between messages."""
 
-    def __init__(self, service: Service, docs_url: str) -> None:
+    def __init__(self, service: Service, docs_url: str, *, wide: bool = False) -> None:
         self._service = service
         self._docs_url = docs_url
         self._links = replace(service.links, docs_url=docs_url)
-        self._operations = {each.name: each for each in OPERATIONS if each.tool}
-        self.payload = _encode({"tools": define(OPERATIONS, service.links)})
-        self._results = {
-            "ping": {},
-            "tools/list": {**msgspec.json.decode(self.payload), **CACHED},
-            "server/discover": {
-                "supportedVersions": VERSIONS, "capabilities": CAPABILITIES,
-                "instructions": INSTRUCTIONS, **CACHED,
-            },
-        }  # fmt: skip
+        self._fails_in_results = wide
+        self._tools = (wide_tools if wide else tools)(service.links)
+        self._instructions = WIDE_INSTRUCTIONS if wide else INSTRUCTIONS
+        definitions = [tool.definition for tool in self._tools.values()]
+        self.payload = _encode({"tools": definitions})
+        self._results = constant_results(definitions, self._instructions)
 
     async def answer(self, posted: Posted) -> OperationReply:
         """Return the response, errors included. Raises only Cancelled.
@@ -185,41 +183,46 @@ class ToolServer:
             )  # fmt: skip
         params = await self._decode(_members(message.params), Params, "member params")
         if method == "initialize":
-            return ToolOutcome(_initialized(params.protocolVersion), {})
+            return ToolOutcome(initialized(params.protocolVersion, self._instructions), {})
         check_envelope(message, params, headers, self._docs_url)
-        if method == "tools/call":
+        if method != "tools/call":
+            return ToolOutcome(self._results[method], {})
+        try:
             return await self._call(caller, params, posted)
-        return ToolOutcome(self._results[method], {})
+        except Exception as error:
+            if not self._fails_in_results:
+                raise
+            fault = self._fault(error, posted)
+            return ToolOutcome(failed(failure_text(fault)), fault.headers)
 
     async def _call(self, caller: Caller, params: Params, posted: Posted) -> ToolOutcome:
-        operation = self._operation(params.name)
+        tool = self._tool(params.name)
+        operation = tool.operation
         authorization = posted.headers["authorization"]
         if operation.key == "provisioning":
             authorization = await self._provisioning(caller, posted.headers)
         octets = _members(params.arguments)
         try:
-            taken = await self._decode(octets, arguments_of(operation), "member arguments")
+            taken = await self._decode(octets, tool.takes, "member arguments")
         except RpcFault as fault:
-            if operation.counts_malformed and fault.code == INVALID_PARAMS:
-                counted = await self._call_operation(operation, authorization, {}, octets, posted)
+            if _is_counted(operation, fault, octets):
+                request = ToolRequest(body=octets)
+                counted = await self._perform_request(tool, authorization, request, posted)
                 if counted.status != 400:  # not counted: an early repeat, or no store
                     raise _upstream(counted) from None
                 fault.headers = counted.headers
             raise
-        path = {"id": taken.id} if isinstance(taken, KeyId) else {}
-        reply = await self._call_operation(operation, authorization, path, octets, posted)
+        request = tool.request_of(taken, octets)
+        reply = await self._perform_request(tool, authorization, request, posted)
         if reply.status >= 400:
             raise _upstream(reply)
-        return _called(reply, path)
+        return ToolOutcome(called(await tool.answer_of(taken, reply)), reply.headers)
 
-    def _operation(self, name: str | None) -> Operation:
-        operation = self._operations.get(name or "")
-        if operation is not None:
-            return operation
-        why = "The params name no tool."
-        if name is not None:
-            why = f"There is no tool {name[:SHOWN_CHARACTERS_MAX]!r}."
-        raise self._fault_for(INVALID_PARAMS, why, f"Name one of {', '.join(self._operations)}.")
+    def _tool(self, name: str | None) -> Tool:
+        tool = self._tools.get(name or "")
+        if tool is not None:
+            return tool
+        raise unknown_tool(name, self._tools, self._docs_url)
 
     async def _provisioning(self, caller: Caller, headers: Mapping[str, str]) -> str:
         """The authorization of a management tool. Raises RpcFault for another account's key."""
@@ -244,23 +247,24 @@ class ToolServer:
             "account, beside Authorization: Bearer <standard key>.",
         )  # fmt: skip
 
-    async def _call_operation(
-        self,
-        operation: Operation,
-        authorization: str,
-        path: Mapping[str, str],
-        octets: bytes,
-        posted: Posted,
+    async def _perform_request(
+        self, tool: Tool, authorization: str, request: ToolRequest, posted: Posted
     ) -> OperationReply:
-        """Perform the operation with the arguments as the body of its request."""
+        """Perform the tool's operation as if the request had come to the API."""
+        parts = iter((request.body,))
 
         async def read(octets_max: int) -> bytes:
-            return octets
+            return request.body
+
+        async def receive() -> bytes:
+            return next(parts, b"")
 
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
-        headers = {"authorization": authorization, **sent}
-        inbound = Inbound(posted.request_id, headers, {}, path, read, admission=posted.admission)
-        return await answer(self._service, operation, inbound)
+        headers = {"authorization": authorization, **sent, **request.headers}
+        inbound = Inbound(
+            posted.request_id, headers, request.query, request.path, read, receive, posted.admission
+        )
+        return await answer(self._service, tool.operation, inbound)
 
     async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:
         return await decode(octets, kind, what, INVALID_PARAMS, self._docs_url)
@@ -274,27 +278,19 @@ def _members(sent: Raw) -> bytes:
     return b"{}" if bytes(sent) == NULL else bytes(sent)
 
 
-def _initialized(version: str | None) -> dict[str, Any]:
-    """The result of `initialize`: the requested version, or the newest with a handshake."""
-    return {
-        "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0],
-        "capabilities": CAPABILITIES,
-        "serverInfo": SERVER,
-        "instructions": INSTRUCTIONS,
-    }
+def _is_counted(operation: Operation, fault: RpcFault, octets: bytes) -> bool:
+    """Whether malformed arguments cost a unit: if the API would find them malformed, and count it."""
+    if not operation.counts_malformed or fault.code != INVALID_PARAMS:
+        return False
+    return operation.takes is not None and not fits(octets, operation.takes)
 
 
-def _called(reply: OperationReply, path: Mapping[str, str]) -> ToolOutcome:
-    """A tool's result: the object, and its JSON as text for older clients."""
-    assert isinstance(reply.body, bytes)
-    body = reply.body or _encode({"revoked": True, "id": path["id"].lower()})
-    result = {
-        "content": [{"type": "text", "text": body.decode()}],
-        "structuredContent": Raw(body),
-        "isError": False,
-        **COMPLETE,
-    }
-    return ToolOutcome(result, reply.headers)
+def unknown_tool(name: str | None, known: Iterable[str], docs_url: str) -> RpcFault:
+    """The fault of a call that names no tool, or one that is not there."""
+    why = "The params name no tool."
+    if name is not None:
+        why = f"There is no tool {name[:SHOWN_CHARACTERS_MAX]!r}."
+    return reasoned(INVALID_PARAMS, why, f"Name one of {', '.join(known)}.", docs_url)
 
 
 def _upstream(reply: OperationReply) -> RpcFault:

@@ -170,13 +170,14 @@ async def decode(octets: bytes, kind: type[T], what: str, otherwise: int, docs_u
     try:
         return await parse(octets, kind, SECTION)
     except InvalidRequest as refusal:
-        wrong_type = refusal.was_json and not _fits(octets, kind)
+        wrong_type = refusal.was_json and not fits(octets, kind)
         why = refusal.why.replace("The body", f"The {what}", 1)
         code = otherwise if wrong_type else PARSE_ERROR
         raise reasoned(code, why, AS_DESCRIBED, docs_url) from None
 
 
-def _fits(octets: bytes, kind: type[Struct]) -> bool:
+def fits(octets: bytes, kind: type[Struct]) -> bool:
+    """Whether JSON has this type."""
     try:
         msgspec.json.decode(octets, type=kind)
     except msgspec.ValidationError:
@@ -278,6 +279,20 @@ def fault_reply(fault: RpcFault, id_: bytes = NULL, *, modern: bool = False) -> 
     body = _encode({"jsonrpc": "2.0", "id": Raw(id_), "error": error})
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110 11.6.1
     return OperationReply(status, body, {**challenge, **fault.headers}, closes=fault.closes)
+
+
+def failure_text(fault: RpcFault) -> str:
+    """Why a call failed and what to do, in one paragraph for a model."""
+    data = fault.data
+    if "body" not in data:
+        return f"{data['reason']} {data['action']}"
+    body = msgspec.json.decode(bytes(data["body"]))
+    facts = [f"{data['status']} {body['error']}"]
+    if "reset_at" in body:
+        facts.append(f"reset_at {body['reset_at']}")
+    if "Retry-After" in fault.headers:
+        facts.append(f"Retry-After {fault.headers['Retry-After']} seconds")
+    return f"{body['message']} {body['action']} ({', '.join(facts)})"
 
 
 def error_body(code: str, places: Links) -> bytes:

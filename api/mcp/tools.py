@@ -1,4 +1,4 @@
-"""The tool definitions, made from the table of operations.
+"""The eight tools of /mcp, made from the table of operations.
 
 A definition has the schemas of the operation's types, and texts for a model and a
 person. Schemas contain no references: many clients do not resolve them.
@@ -6,25 +6,59 @@ Pure: no clock, no transport.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.rest.messages import Operation
+from mailprobe.api.rest.messages import Operation, OperationReply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import KEY_ID
+from mailprobe.api.rest.operations import OPERATIONS
 
 PROVISIONING_HEADER = "X-Service-Provisioning-Key"
-INSTRUCTIONS = (
-    "Every verification is counted and may be billed. Read a result in this order: a suggestion "
+NEEDS_HEADER = f" Needs the header {PROVISIONING_HEADER}."
+COUNTED = "Every verification is counted and may be billed."
+READING = (
+    "Read a result in this order: a suggestion "
     "(a likely typo) is to be shown to the person; disposable, invalid and undeliverable addresses "
     "are bad; catch_all and unknown prove nothing, and alone are no reason to reject an address; "
-    "deliverable is good. All tools but verify_email manage the account, and need the header "
+    "deliverable is good."
+)
+INSTRUCTIONS = (
+    f"{COUNTED} {READING} All tools but verify_email manage the account, and need the header "
     f"{PROVISIONING_HEADER} beside Authorization."
 )
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """The request to the API that a call makes."""
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool: its definition, the type of its arguments, and the operation that a call performs.
+
+    `request_of` takes the arguments, decoded and as sent; `answer_of` makes the object that the
+    tool returns of them and of a successful reply.
+    """
+
+    definition: Mapping[str, Any]
+    takes: type[Struct]
+    operation: Operation
+    request_of: Callable[[Any, bytes], ToolRequest]
+    answer_of: Callable[[Any, OperationReply], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +157,61 @@ def arguments_of(operation: Operation) -> type[Struct]:
     return operation.takes or (KeyId if "{id}" in operation.path else NoArguments)
 
 
-def define(operations: Sequence[Operation], places: Links) -> list[dict[str, Any]]:
-    """The definitions of all operations that are tools, in their order."""
-    schemas = describe(operations, places)["components"]["schemas"]
-    schemas["VerifyEmailResult"]["properties"].pop("evidence")  # tools cannot request it
-    return [_definition(each, schemas) for each in operations if each.tool]
+def tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
+    """The eight tools by name, in the order of the table of operations.
+
+    `needs` is said of the tools that need a provisioning key.
+    """
+    schemas = describe(OPERATIONS, places)["components"]["schemas"]
+    schemas["VerifyEmailResult"]["properties"].pop("evidence")  # these tools cannot request it
+    return {each.name: _tool(each, schemas, needs) for each in OPERATIONS if each.tool}
 
 
-def _definition(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(operation: Operation, schemas: Mapping[str, Any], needs: str) -> Tool:
     text = TOOL_TEXTS[operation.name]
-    needs = f" Needs the header {PROVISIONING_HEADER}." if operation.key == "provisioning" else ""
+    return Tool(
+        define(
+            operation.name,
+            text,
+            _input_schema(operation, schemas),
+            output_schema(operation, schemas),
+            needs if operation.key == "provisioning" else "",
+        ),
+        arguments_of(operation),
+        operation,
+        _request_of,
+        _answer_of,
+    )
+
+
+def _request_of(taken: Struct, octets: bytes) -> ToolRequest:
+    return ToolRequest(path_of(taken), body=octets)
+
+
+async def _answer_of(taken: Struct, reply: OperationReply) -> bytes:
+    assert isinstance(reply.body, bytes)
+    return reply.body or _encode({"revoked": True, "id": path_of(taken)["id"].lower()})
+
+
+def path_of(taken: Struct) -> dict[str, str]:
+    """The variable part of the operation's path."""
+    return {"id": taken.id} if isinstance(taken, KeyId) else {}
+
+
+def define(
+    name: str,
+    text: ToolText,
+    input_schema: Mapping[str, Any],
+    output_schema: Mapping[str, Any],
+    needs: str = "",
+) -> dict[str, Any]:
+    """A definition as `tools/list` has it."""
     return {
-        "name": operation.name,
+        "name": name,
         "title": text.title,
         "description": text.description + needs,
-        "inputSchema": _input_schema(operation, schemas),
-        "outputSchema": _output_schema(operation, schemas),
+        "inputSchema": input_schema,
+        "outputSchema": output_schema,
         "annotations": {
             "title": text.title,
             "readOnlyHint": text.only_reads,
@@ -151,7 +224,7 @@ def _definition(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, A
 
 def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if operation.takes is not None:
-        taken = _resolved(schemas[operation.takes.__name__], schemas)
+        taken = resolved(schemas[operation.takes.__name__], schemas)
         properties, required = dict(taken["properties"]), taken["required"]
         # No tool would fetch the result of the first two; the arguments are the specification's.
         for name in ("async", "recheck", "smtp"):
@@ -162,14 +235,14 @@ def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str,
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
-            name: _argument(known) | ARGUMENTS.get((operation.name, name), {})
+            name: plain_argument(known) | ARGUMENTS.get((operation.name, name), {})
             for name, known in properties.items()
         },
     }
     return schema | ({"required": required} if required else {})
 
 
-def _argument(schema: Mapping[str, Any]) -> dict[str, Any]:
+def plain_argument(schema: Mapping[str, Any]) -> dict[str, Any]:
     """An argument's schema without null: an optional argument is simply left out.
 
     The look-ahead against a line end is needed in Python only, and MCP clients refuse it.
@@ -183,25 +256,25 @@ def _argument(schema: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _output_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def output_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kind.__name__ for kind in (operation.gives, operation.promises) if kind is not None]
     if not kinds:
         return REVOKED
     if len(kinds) == 1:
-        schema: dict[str, Any] = _resolved(schemas[kinds[0]], schemas)
+        schema: dict[str, Any] = resolved(schemas[kinds[0]], schemas)
         return schema
-    return {"type": "object", "anyOf": [_resolved(schemas[kind], schemas) for kind in kinds]}
+    return {"type": "object", "anyOf": [resolved(schemas[kind], schemas) for kind in kinds]}
 
 
 _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 
-def _resolved(node: Any, schemas: Mapping[str, Any]) -> Any:
+def resolved(node: Any, schemas: Mapping[str, Any]) -> Any:
     """The schema with every reference replaced by its target. References are not cyclic."""
     if isinstance(node, list):
-        return [_resolved(value, schemas) for value in node]
+        return [resolved(value, schemas) for value in node]
     if not isinstance(node, dict):
         return node
-    own = {key: _resolved(value, schemas) for key, value in node.items() if key != "$ref"}
+    own = {key: resolved(value, schemas) for key, value in node.items() if key != "$ref"}
     reference = _REFERENCE.fullmatch(node.get("$ref", ""))
-    return {**_resolved(schemas[reference[1]], schemas), **own} if reference else own
+    return {**resolved(schemas[reference[1]], schemas), **own} if reference else own

@@ -53,7 +53,12 @@ class Waiting:
 
 @asynccontextmanager
 async def connected(
-    shop: RunningService, mode: str, *, key: str | None = None, provisioning: str | None = None
+    shop: RunningService,
+    mode: str,
+    *,
+    key: str | None = None,
+    provisioning: str | None = None,
+    path: str = "/mcp",
 ) -> AsyncIterator[Client]:
     app = create_tools_app(shop.service, "https://tools.test", "https://docs.test/api")
     headers = {
@@ -61,7 +66,9 @@ async def connected(
         PROVISIONING_HEADER: provisioning or shop.provisioning,
     }
     async with serving(app) as server, httpx2.AsyncClient(headers=headers) as http:
-        transport = streamable_http_client(f"http://127.0.0.1:{server.port}/mcp", http_client=http)
+        transport = streamable_http_client(
+            f"http://127.0.0.1:{server.port}{path}", http_client=http
+        )
         async with Client(transport, mode=mode) as client:
             yield client
 
@@ -134,6 +141,20 @@ async def test_a_client_without_a_provisioning_key_can_verify(mode: str):
         assert (error.code, set(error.data)) == (-32001, {"reason", "action", "docs"})
         found = await given(client, "verify_email", {"email": "no@friendly.test"})
         assert found["status"] == "undeliverable"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_of_the_wider_set_sees_failures_as_results(mode: str):
+    async with open_shop() as shop, connected(shop, mode, path="/mcp/all") as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        assert set(NAMES) < set(listed)
+        found = await given(
+            client, "verify_email", {"email": "ann@friendly.test", "evidence": True}
+        )
+        assert found["evidence"]["exchanges"]
+        result = await client.call_tool("get_list", {"id": "x"})
+        assert isinstance(result, CallToolResult)
+        assert result.is_error
 
 
 async def test_a_client_of_the_handshake_may_ping():

@@ -30,9 +30,10 @@ class Listener:
 
     shop: RunningService
     inside: RunningService  # the same service, with the tool server as its application
+    path: str = "/mcp"
 
     async def post(self, octets: bytes, **more: Any) -> HttpAnswer:
-        return await self.inside.request("POST", "/mcp", octets=octets, **more)
+        return await self.inside.request("POST", self.path, octets=octets, **more)
 
     async def rpc(
         self, method: Any, params: Any = None, *, id_: Any = 1, **more: Any
@@ -67,9 +68,9 @@ class Listener:
         return await self.rpc(method, {"_meta": meta, **(params or {})}, headers=headers)
 
 
-def listener_of(shop: RunningService) -> Listener:
+def listener_of(shop: RunningService, path: str = "/mcp") -> Listener:
     app = create_tools_app(shop.service, TOOLS_URL, "https://docs.test/api")
-    return Listener(shop, replace(shop, app=app))
+    return Listener(shop, replace(shop, app=app), path)
 
 
 def error_of(got: HttpAnswer) -> Any:
