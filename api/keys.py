@@ -3,7 +3,8 @@
 A key is a prefix that names its kind, 43 base-62 characters (256 random bits), and six more
 with the CRC-32 of all before. The checksum lets a scanner recognise a leaked key, and lets
 the API refuse a mistyped or invented one without the store. Only the SHA-256 is stored: a
-secret of 256 random bits needs no slow hash.
+secret of 256 random bits needs no slow hash. Keys that begin with pk_ are publishable: they stand
+in web pages, and are good for the checks of forms alone.
 """
 
 import re
@@ -15,7 +16,7 @@ from typing import Literal
 
 from mailprobe.storage.records import KeyKind
 
-Prefix = Literal["sk_live_", "sk_test_", "sk_mgmt_"]
+Prefix = Literal["sk_live_", "sk_test_", "sk_mgmt_", "pk_live_", "pk_test_"]
 Draw = Callable[[int], int]  # an unguessable integer from 0 to below the argument
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -27,9 +28,12 @@ KINDS: dict[str, KeyKind] = {
     "sk_live_": "standard",
     "sk_test_": "test",
     "sk_mgmt_": "provisioning",
+    "pk_live_": "form",
+    "pk_test_": "form_test",
 }
+SECRET, PUBLISHABLE = "sk_", "pk_"  # what every key of the kind begins with
 
-_FORM = re.compile(r"sk_(?:live|test|mgmt)_[0-9A-Za-z]{49}", re.ASCII)
+_FORM = re.compile(r"(?:sk_(?:live|test|mgmt)|pk_(?:live|test))_[0-9A-Za-z]{49}", re.ASCII)
 
 
 def mint(prefix: Prefix, draw: Draw = secrets.randbelow) -> str:

@@ -1,5 +1,6 @@
 """Conversion between records and database columns, which have the same names in both databases."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -78,6 +79,11 @@ def account_of(row: ColumnValues) -> Account:
     return Account(*_values(ACCOUNT_FIELDS, row))
 
 
+def origins_column(origins: Sequence[str]) -> str | None:
+    """Return a key's origins as its column stores them: an origin has no space (RFC 6454)."""
+    return " ".join(origins) or None
+
+
 def key_of(row: ColumnValues) -> Key:
     """Make a Key from a row of KEY_COLUMNS."""
     return Key(*_values(KEY_FIELDS, row))
@@ -105,6 +111,8 @@ def _values(names: tuple[str, ...], row: ColumnValues) -> list[Any]:
 
 
 def _value(name: str, value: Any) -> Any:
+    if name == "origins":
+        return tuple((value or "").split())
     if value is None:
         return None
     if name in INSTANTS:

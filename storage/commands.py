@@ -151,6 +151,8 @@ class CreateKey(StoreCommand[Key]):
     keys_per_minute_max: int | None = None
     idempotency: IdempotencyRecord | None = None
     answer: Callable[[Key], EncryptedFirst] | None = None
+    origins: tuple[str, ...] = ()
+    rate_per_min: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,11 @@ class ListKeys(StoreCommand[list[Key]]):
 class RevokeKey(StoreCommand[bool]):
     account_id: str | None
     key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IsFormOrigin(StoreCommand[bool]):
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any, Literal, overload
 SoldTier = Literal["free", "builder", "scale"]  # those that answers name
 # `own` is an operator's own account, without limits and prices; answers call it `scale`.
 Tier = Literal["free", "builder", "scale", "own"]
-KeyKind = Literal["standard", "test", "provisioning"]
+# The two kinds of forms are publishable: they stand in web pages.
+KeyKind = Literal["standard", "test", "provisioning", "form", "form_test"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
@@ -58,11 +59,18 @@ class Key:
     prefix: str  # the first 12 characters, for display
     created_at: datetime
     revoked_at: datetime | None = None
+    origins: tuple[str, ...] = ()  # of a publishable key: the sites whose pages may use it
+    rate_per_min: int | None = None  # of a publishable key: units a minute
 
     @property
     def is_test(self) -> bool:
         """Is it for a client's tests? It then sends nothing to a mail host and costs nothing."""
-        return self.kind == "test"
+        return self.kind in ("test", "form_test")
+
+    @property
+    def is_publishable(self) -> bool:
+        """May it stand in a web page? It is then good for the checks of forms alone."""
+        return self.kind in ("form", "form_test")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,16 +135,19 @@ class Store(SessionStore):
         keys_per_minute_max: int | None = None,
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
+        origins: Sequence[str] = (),
+        rate_per_min: int | None = None,
     ) -> Key:
         """Store a key by its SHA-256 (hex digits) and return it without its secret.
 
         `keys_max` limits the account's active keys of this kind, `keys_per_minute_max` those
-        created within the last minute; None is no limit. Provisioning keys are not limited. With `idempotency`, the answer that `answer` makes from the key is stored in
-        the same transaction: like `first` in `settle`. Raises KeyLimitReached,
+        created within the last minute; None is no limit. Provisioning keys are not limited. A
+        publishable key has `origins`, serialised as browsers do, and `rate_per_min`. With
+        `idempotency`, the answer that `answer` makes from the key is stored in the same
+        transaction: like `first` in `settle`. Raises KeyLimitReached,
         KeyCreationTooFast, KeyError if there is no such account, ValueError for a hash that
         is stored already.
         """
-
         if kind == "provisioning":
             keys_max = keys_per_minute_max = None
 
@@ -156,20 +159,17 @@ class Store(SessionStore):
         stored = first_of if idempotency and answer else None
         return await self._execute(
             commands.CreateKey(
-                account_id,
-                kind,
-                label,
-                sha256,
-                prefix,
-                keys_max,
-                keys_per_minute_max,
-                idempotency,
-                stored,
+                account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max,
+                idempotency, stored, tuple(origins), rate_per_min,
             )
-        )
+        )  # fmt: skip
+
+    async def is_form_origin(self, origin: str) -> bool:
+        """Whether an active publishable key, of whichever account, names this origin."""
+        return await self._execute(commands.IsFormOrigin(origin))
 
     async def keys(self, account_id: str) -> list[Key]:
-        """Return the account's active keys of both kinds, oldest first."""
+        """Return the account's active keys of all kinds, oldest first."""
         return await self._execute(commands.ListKeys(account_id))
 
     async def revoke_key(self, account_id: str | None, key_id: str) -> bool:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,14 @@ T = TypeVar("T")
 
 TIERS = ("free", "builder", "scale")
 OWN_HELP = "Your own account, which pays nothing: no limit a minute, no quota, no price, no caps."
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """What a publishable key is bound to."""
+
+    origins: tuple[str, ...]
+    rate_per_min: int
 
 
 @click.group()
@@ -218,7 +227,13 @@ async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any
 
 
 async def new_key(
-    store: "Store", account_id: str, prefix: "Prefix", label: str | None, *, keys_max: int | None
+    store: "Store",
+    account_id: str,
+    prefix: "Prefix",
+    label: str | None,
+    *,
+    keys_max: int | None,
+    bounds: KeyBounds | None = None,
 ) -> dict[str, Any]:
     """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
     from mailprobe.api.keys import key_hash, kind_of, mint, shown
@@ -231,8 +246,11 @@ async def new_key(
         sha256=key_hash(raw),
         prefix=shown(raw),
         keys_max=keys_max,
+        origins=bounds.origins if bounds else (),
+        rate_per_min=bounds.rate_per_min if bounds else None,
     )
-    return {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
+    made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
+    return made if bounds is None else {**made, **asdict(bounds)}
 
 
 async def find(store: "Store", account_id: str) -> "Account":

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.account import find, new_key, print_json, read_settings, with_store
+from mailprobe.api.cli.account import (
+    KeyBounds,
+    find,
+    new_key,
+    print_json,
+    read_settings,
+    with_store,
+)
 from mailprobe.api.errors import CommandError, Misuse
+
+RATE_MAX = 1_000_000  # units a minute of a publishable key; far above any tier's
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -27,16 +36,47 @@ def key() -> None:
 @click.option(
     "--provisioning", is_flag=True, help="Create a key that manages the account (sk_mgmt_)."
 )
-@click.option("--test", is_flag=True, help="Create a test key (sk_test_).")
-def create(account_id: str, label: str | None, provisioning: bool, test: bool) -> None:
+@click.option("--test", is_flag=True, help="Create a test key (sk_test_, pk_test_).")
+@click.option(
+    "--origin",
+    "origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Create a publishable key (pk_) for the forms of this site, such as "
+    "https://shop.example.org; may be repeated.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1, RATE_MAX),
+    help="Checks a minute of a publishable key, 60 by default; never more than its tier's.",
+)
+def create(
+    account_id: str,
+    label: str | None,
+    provisioning: bool,
+    test: bool,
+    origins: tuple[str, ...],
+    rate: int | None,
+) -> None:
     """Create a key for an account. Save it now; it is never shown again."""
+    from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
     from mailprobe.api.quota.plans import read_plans
     from mailprobe.storage.contract import KeyLimitReached
 
     if provisioning and test:
         raise Misuse("--provisioning and --test exclude each other")
     _check_label(label)
-    prefix: Prefix = "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
+    bounds: KeyBounds | None = None
+    if origins:
+        if provisioning:
+            raise Misuse("--provisioning and --origin exclude each other")
+        try:
+            bounds = KeyBounds(read_origins(origins), rate or RATE_DEFAULT)
+        except ValueError as error:
+            raise Misuse(f"--origin: {error}") from None
+    elif rate:
+        raise Misuse("--rate is of a publishable key, which --origin makes")
+    prefix = _prefix(provisioning=provisioning, test=test, publishable=bounds is not None)
     settings = read_settings()
     if test and settings.production:
         raise CommandError(
@@ -48,7 +88,7 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
         account = await find(store, account_id)
         keys_max = None if provisioning else plans[account.tier].max_keys
         try:
-            return await new_key(store, account_id, prefix, label, keys_max=keys_max)
+            return await new_key(store, account_id, prefix, label, keys_max=keys_max, bounds=bounds)
         except KeyLimitReached:
             raise CommandError(
                 f"the account has all {keys_max} keys of its tier; revoke one that is not used, "
@@ -83,8 +123,22 @@ def list_(account_id: str | None) -> None:
                 "label": one.label,
                 "prefix": one.prefix,
                 "created_at": one.created_at,
+                **_bounds_of(one),
             }
         )
+
+
+def _prefix(*, provisioning: bool, test: bool, publishable: bool) -> "Prefix":
+    if publishable:
+        return "pk_test_" if test else "pk_live_"
+    return "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
+
+
+def _bounds_of(key: "Key") -> dict[str, Any]:
+    """What a publishable key is bound to; nothing for others."""
+    if not key.is_publishable:
+        return {}
+    return {"origins": key.origins, "rate_per_min": key.rate_per_min}
 
 
 def _print_table(keys: "Sequence[Key]") -> None:
@@ -98,11 +152,13 @@ def _print_table(keys: "Sequence[Key]") -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("id", "account"):
         table.add_column(name, overflow="fold")  # copied whole, on any screen
-    for name in ("kind", "prefix", "label", "made"):
+    has_origins = any(one.origins for one in keys)
+    for name in ("kind", "prefix", "label", "made", *(["origins"] if has_origins else [])):
         table.add_column(name)
     for one in keys:
-        cells = (one.id, one.account_id, one.kind, one.prefix, one.label or "")
-        table.add_row(*(Text(plain(cell)) for cell in (*cells, f"{one.created_at:%Y-%m-%d}")))
+        cells = [one.id, one.account_id, one.kind, one.prefix, one.label or ""]
+        cells += [f"{one.created_at:%Y-%m-%d}", *([" ".join(one.origins)] if has_origins else [])]
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     console_on(sys.stdout).print(table)
 
 

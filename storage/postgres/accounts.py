@@ -13,6 +13,7 @@ from mailprobe.storage.columns import (
     instant,
     key_of,
     micros,
+    origins_column,
 )
 from mailprobe.storage.commands import (
     CreateKey,
@@ -38,9 +39,9 @@ MADE = (
 )
 HASHES = "SELECT sha256 FROM keys WHERE sha256 = ANY(%s)"
 KEEP_KEYS = (
-    "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at)"
+    "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins, rate_per_min)"
     " SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],"
-    " %s::text[], %s::bigint[])"
+    " %s::text[], %s::bigint[], %s::text[], %s::bigint[])"
 )
 
 
@@ -78,7 +79,8 @@ def create_keys(
             active[of_kind] = count + 1
             made.setdefault(of_kind, []).append(now)
             owner = key.id, account, key.kind
-            rows.append((*owner, key.label, key.prefix, command.sha256, micros(now)))
+            bounds = origins_column(key.origins), key.rate_per_min
+            rows.append((*owner, key.label, key.prefix, command.sha256, micros(now), *bounds))
     if rows:
         db.execute(KEEP_KEYS, [list(column) for column in zip(*rows, strict=True)])
     return reported

@@ -11,6 +11,7 @@ from mailprobe.storage.columns import (
     column,
     key_of,
     micros,
+    origins_column,
 )
 from mailprobe.storage.commands import (
     ChangeAccount,
@@ -19,6 +20,7 @@ from mailprobe.storage.commands import (
     CreateKey,
     FindAccount,
     FindAccountOfCustomer,
+    IsFormOrigin,
     ListAccounts,
     ListKeys,
     RevokeKey,
@@ -90,14 +92,17 @@ def change_account(db: Database, command: ChangeAccount) -> Account | None:
 
 def new_key(command: CreateKey, now: datetime) -> Key:
     """Return the key with a new UUID."""
-    return Key(str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now)
+    return Key(
+        str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now,
+        origins=command.origins, rate_per_min=command.rate_per_min,
+    )  # fmt: skip
 
 
 def insert_key(db: Database, account: int, key: Key, sha256: str) -> None:
     """Insert a key of the account with this number. Raises NotUnique for a known hash."""
     db.change(
-        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at)"
-        " VALUES (:id, :account, :kind, :label, :prefix, :sha256, :created_at)",
+        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins, rate_per_min)"
+        " VALUES (:id, :account, :kind, :label, :prefix, :sha256, :created_at, :origins, :rate_per_min)",
         {
             "id": key.id,
             "account": account,
@@ -106,6 +111,8 @@ def insert_key(db: Database, account: int, key: Key, sha256: str) -> None:
             "prefix": key.prefix,
             "sha256": sha256,
             "created_at": micros(key.created_at),
+            "origins": origins_column(key.origins),
+            "rate_per_min": key.rate_per_min,
         },
     )
 
@@ -118,6 +125,19 @@ def list_keys(db: Database, command: ListKeys) -> list[Key]:
         {"id": command.account_id},
     )
     return [key_of(row) for row in rows]
+
+
+def is_form_origin(db: Database, command: IsFormOrigin) -> bool:
+    """Whether an active publishable key names this origin."""
+    # An index has the origins of these keys alone: few, so reading them all takes microseconds.
+    # replace() is in both databases, and takes no letter of the origin for a pattern.
+    rows = db.all(
+        "SELECT 1 FROM keys WHERE origins IS NOT NULL AND revoked_at IS NULL"
+        " AND replace(' ' || origins || ' ', ' ' || :origin || ' ', '') <> ' ' || origins || ' '"
+        " LIMIT 1",
+        {"origin": command.origin},
+    )
+    return bool(rows)
 
 
 def revoke_key(db: Database, command: RevokeKey) -> bool:

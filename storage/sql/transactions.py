@@ -52,6 +52,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListAccounts.run_by(accounts.list_accounts),
         commands.FindAccountOfCustomer.run_by(accounts.account_of_customer),
         commands.ListKeys.run_by(accounts.list_keys),
+        commands.IsFormOrigin.run_by(accounts.is_form_origin),
         list_commands.FindList.run_by(lists.find),
         list_commands.ListLists.run_by(lists.list_lists),
         list_commands.ReadChunks.run_by(lists.read_chunks),

@@ -12,7 +12,13 @@ from mailprobe.api.keys import ALPHABET, key_hash, kind_of, mint, shown, well_fo
 
 @pytest.mark.parametrize(
     ("prefix", "kind"),
-    [("sk_live_", "standard"), ("sk_test_", "test"), ("sk_mgmt_", "provisioning")],
+    [
+        ("sk_live_", "standard"),
+        ("sk_test_", "test"),
+        ("sk_mgmt_", "provisioning"),
+        ("pk_live_", "form"),
+        ("pk_test_", "form_test"),
+    ],
 )
 def test_a_key_is_its_prefix_43_characters_and_a_check_sum(prefix: str, kind: str) -> None:
     key = mint(prefix)  # type: ignore[arg-type]

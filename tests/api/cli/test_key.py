@@ -43,6 +43,42 @@ def test_a_key_is_made_and_shown_once(
     assert made["key"] not in json.dumps(listed(run_cli))
 
 
+def test_a_publishable_key_is_bound_to_origins_and_to_a_rate(run_cli: RunCli, account: str) -> None:
+    words = ["--origin", "HTTPS://Shop.Test:443/", "--origin", "http://localhost:8000"]
+    made = printed_object(run_cli("key", "create", account, *words))
+    bounds = {"origins": ["https://shop.test", "http://localhost:8000"], "rate_per_min": 60}
+    assert made.pop("key").startswith("pk_live_")
+    assert made == {
+        "id": made["id"],
+        "account_id": account,
+        "kind": "form",
+        "label": None,
+        **bounds,
+    }
+    test = printed_object(run_cli("key", "create", account, *words, "--test", "--rate", "5"))
+    assert test["key"].startswith("pk_test_")
+    *_, live, other = listed(run_cli, account)
+    assert {name: live[name] for name in bounds} == bounds
+    assert (other["kind"], other["rate_per_min"]) == ("form_test", 5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--rate", "5"],
+        ["--origin", "https://shop.test", "--provisioning"],
+        ["--origin", "https://shop.test", "--rate", "0"],
+        ["--origin", "*"],
+        ["--origin", "https://shop.test\r\nSet-Cookie: a=b"],
+    ],
+)
+def test_a_publishable_key_without_bounds_is_not_made(
+    run_cli: RunCli, account: str, words: list[str]
+) -> None:
+    refused(run_cli("key", "create", account, *words), 2)
+    assert len(listed(run_cli, account)) == 2
+
+
 def test_keys_are_listed_of_one_account_or_of_all(run_cli: RunCli, account: str) -> None:
     other = printed_object(run_cli("account", "create", "--email", "bob@example.org"))["account_id"]
     assert [one["account_id"] for one in listed(run_cli)] == [account] * 2 + [other] * 2

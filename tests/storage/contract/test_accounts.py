@@ -231,6 +231,32 @@ async def test_a_revoked_key_fails_at_once_and_for_good(store: Store):
     assert await store.keys(caller.account.id) == []
 
 
+async def test_a_publishable_key_keeps_its_origins_and_its_rate(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    bounds: Any = {"origins": ("https://shop.test", "http://localhost:8000"), "rate_per_min": 30}
+    form = await keep_key(store, account.id, "form", sha256="f", **bounds)
+    secret = await keep_key(store, account.id, sha256="s")
+    caller = await store.caller("f")
+    assert caller is not None
+    assert caller.key == form
+    assert [key.origins for key in await store.keys(account.id)] == [bounds["origins"], ()]
+    assert (form.rate_per_min, secret.rate_per_min) == (30, None)
+    for origin, known in [
+        ("https://shop.test", True),
+        ("http://localhost:8000", True),
+        ("https://shop.tes", False),
+        ("https://shop.test:8443", False),
+        ("https://shop.%", False),
+        ("https://shop_test", False),
+        ("", False),
+        (" ", False),
+        ("null", False),
+    ]:
+        assert await store.is_form_origin(origin) is known, origin
+    await store.revoke_key(account.id, form.id)
+    assert not await store.is_form_origin("https://shop.test")
+
+
 async def test_an_account_cannot_revoke_another_accounts_key(store: Store):
     caller = await make_caller(store)
     other = await store.create_account("bob@shop.test", "free")

@@ -13,6 +13,7 @@ from mailprobe.storage.commands import (
     EncryptedFirst,
     FindAccount,
     FindCaller,
+    IsFormOrigin,
     ListAccounts,
     ListKeys,
     RevokeKey,
@@ -81,8 +82,9 @@ class ModelAccounts:
         if command.sha256 in self._key_ids:
             raise ValueError("a key with this hash is kept already")
         key = Key(
-            str(uuid4()), account.id, command.kind, command.label, command.prefix, self._now()
-        )
+            str(uuid4()), account.id, command.kind, command.label, command.prefix, self._now(),
+            origins=command.origins, rate_per_min=command.rate_per_min,
+        )  # fmt: skip
         if command.answer is not None:
             first = command.answer(key)
             self._check_runs(first)
@@ -99,6 +101,11 @@ class ModelAccounts:
 
     def keys(self, command: ListKeys) -> list[Key]:
         return self._active_keys(command.account_id)
+
+    def is_form_origin(self, command: IsFormOrigin) -> bool:
+        return any(
+            command.origin in key.origins and not key.revoked_at for key in self._keys.values()
+        )
 
     def revoke_key(self, command: RevokeKey) -> bool:
         key = self._keys.get(command.key_id)

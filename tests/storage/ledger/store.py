@@ -80,6 +80,7 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.ChangeAccount.run_by(ModelExecutor.change_account),
         commands.CreateKey.run_by(ModelExecutor.create_key),
         commands.ListKeys.run_by(ModelExecutor.keys),
+        commands.IsFormOrigin.run_by(ModelExecutor.is_form_origin),
         commands.RevokeKey.run_by(ModelExecutor.revoke_key),
         commands.FindCaller.run_by(ModelExecutor.caller),
         commands.Reserve[Any].run_by(ModelExecutor.reserve),

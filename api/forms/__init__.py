@@ -1,0 +1,1 @@
+"""Forms without a server: origins of pages, visitors by network, the script, the challenge."""
