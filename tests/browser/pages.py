@@ -56,6 +56,12 @@ class BrowserPage:
         self.provisioning_key = self.page.locator("#provisioning_key").inner_text()
         self.page.get_by_role("button", name="Go to the overview").click()
 
+    def sign_out(self) -> None:
+        """By the account's menu."""
+        self.page.get_by_label("Account menu").click()
+        self.page.get_by_role("button", name="Sign out").click()
+        self.page.get_by_role("heading", name="Sign in").wait_for()
+
     def heading(self) -> str:
         return self.page.locator("h1").inner_text()
 

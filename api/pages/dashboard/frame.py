@@ -8,7 +8,7 @@ refuses is shown in its words.
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from mailprobe.api.error_table import body_of, row_of
 from mailprobe.api.http.exchange import admission_of, request_id_of
 from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
+from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
@@ -59,14 +60,13 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-SECTIONS = (
-    ("Overview", HOME),
-    ("Lists", f"{HOME}/lists"),
-    ("Try", f"{HOME}/try"),
-    ("Keys", f"{HOME}/keys"),
-    ("Caps", f"{HOME}/caps"),
-    ("Jobs", f"{HOME}/jobs"),
+Section = tuple[str, str]  # its name and its address
+GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
+    ("", (("Overview", HOME),)),
+    ("Work", (("Try", f"{HOME}/try"), ("Lists", LISTS_PAGE), ("Jobs", f"{HOME}/jobs"))),
+    ("Account", (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"))),
 )
+RUN = ("Run", (("Operator", f"{HOME}/operator"),))  # for operators
 
 View = Callable[..., Awaitable[Response]]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -154,13 +154,13 @@ class Frame:
     async def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
         """A whole page."""
         session: Session | None = g.get("session")
-        sections = list(SECTIONS)
-        if session is not None and self.is_operator(session.caller):
-            sections.append(("Operator", f"{HOME}/operator"))
+        is_operator = session is not None and self.is_operator(session.caller)
+        sections = (*GROUPS, RUN) if is_operator else GROUPS
         html = await render_template(
             f"dashboard/{template}",
             title=title, session=session, sections=sections, assets=assets(), path=request.path,
-            links=self.service.links, once=token_hex(), **values,
+            links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
+            **values,
         )  # fmt: skip
         return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
 

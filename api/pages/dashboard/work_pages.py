@@ -1,7 +1,6 @@
-"""The pages of work: one address, jobs, and the lists."""
+"""The pages of work in the background: jobs, and the lists."""
 
 from contextlib import aclosing
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +14,6 @@ from mailprobe.api.pages.dashboard.frame import (
     HOME,
     LISTS_PAGE,
     Frame,
-    at_most_once,
     away,
     caller,
     form_fields,
@@ -24,102 +22,28 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest, JobNotFound, Refusal
+from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import StreamedParts
 from mailprobe.api.results.chunk_lines import results_of, rows_of
-from mailprobe.api.results.lights import WORDS
 from mailprobe.api.schema import (
     JobResponse,
     ListResponse,
     ListsResponse,
     ManagementUsageSummaryResponse,
-    VerifyEmailResult,
-    VerifyRequest,
 )
-from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.lights import light_of
 from mailprobe.storage.list_records import LAST_PLACE
 
 JOBS_SHOWN = 100
 PREVIEW_ROWS = 10
 COLUMNS_SHOWN = 20  # a list may have a thousand
 CELL_CHARACTERS_SHOWN = 200
-LAYERS = ("syntax", "disposable", "no_mx", "mailbox")
-
-ACTIONS: dict[str, str] = {
-    "green": "Keep it: mail will most likely arrive.",
-    "yellow": "Ask the person to confirm it, or try again later.",
-    "red": "Do not send mail there.",
-}
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
-    _register_try(pages, frame)
     _register_jobs(pages, frame)
     _register_lists(pages, frame)
     _register_list(pages, frame)
-
-
-def _register_try(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(f"{HOME}/try")
-    @frame.signed_in
-    async def try_page() -> Response:
-        return await frame.page("try.html", "Try one address", email="", result=None)
-
-    @pages.post(f"{HOME}/try")
-    @partial(frame.signed_in, spends_units=True)
-    async def try_address() -> Response:
-        form = await form_fields()
-        email = form.get("email", "")
-        body = VerifyRequest(email=email)
-        try:
-            result = await frame.result_of(
-                VerifyEmailResult, "verify_email", body,
-                query={"evidence": ["1"]}, sent=at_most_once(form, body),
-            )  # fmt: skip
-        except Refusal as refusal:
-            return await frame.refused(refusal)
-        light = light_of(result).removesuffix("_LIGHT").lower()
-        evidence = result.evidence
-        assert isinstance(evidence, Evidence)
-        return await frame.page(
-            "try.html", "Try one address", email=email, result=result, light=light,
-            evidence=evidence, action=ACTIONS[light],
-            reason=WORDS.get(evidence.reason or "", ""), layers=_layers_of(result),
-        )  # fmt: skip
-
-
-def _layers_of(result: VerifyEmailResult) -> list[tuple[str, str, str]]:
-    """The five layers: name, state (passed, failed, not asked), and what was found."""
-    failed = result.failed_check
-    reached = LAYERS.index(failed) if failed in LAYERS else len(LAYERS) - 1
-    found = (
-        "The address is well formed." if failed != "syntax" else "This is no address.",
-        "The domain is on the list of throwaways." if result.disposable else "No throwaway.",
-        f"Its mail goes to {result.mx_host}." if result.mx_host else "No mail host.",
-        f"{result.status}, confidence {result.confidence:.2f}",
-    )
-    names = ("Syntax", "Throwaway list", "Mail host (MX)", "Mailbox")
-    layers = []
-    for place, (name, text) in enumerate(zip(names, found, strict=True)):
-        if place > reached:
-            layers.append((name, "skipped", "Not asked."))
-        else:
-            is_bad = place == reached and failed is not None
-            layers.append((name, "failed" if is_bad else "passed", text))
-    signals = [
-        word
-        for word, is_so in (
-            ("a role address", result.role),
-            ("a free provider", result.free_provider),
-            (f"perhaps a typo of {result.suggestion}", result.suggestion),
-            ("the host accepts any name", result.catch_all),
-        )
-        if is_so
-    ]
-    layers.append(("Signals", "passed", ", ".join(signals).capitalize() or "Nothing special."))
-    return layers
 
 
 def _register_jobs(pages: Blueprint, frame: Frame) -> None:

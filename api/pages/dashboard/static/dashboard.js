@@ -28,18 +28,6 @@
     if (cells.length > 1) drawLine(place, "% refused because of us", cells.map(([day]) => Date.parse(day) / 1000), cells.map((row) => parseFloat(row[3])), true);
   }
 
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-copy]");
-    if (!button) return;
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-    button.textContent = "Copied";
-  });
-
-  document.addEventListener("submit", (event) => {
-    const words = event.target.dataset.confirm;
-    if (words && !confirm(words)) event.preventDefault();
-  });
-
   // A list is sent as it is, so that it may have 256 MB.
   const form = document.getElementById("upload");
   if (form) {

@@ -1,0 +1,91 @@
+"use strict";
+// What every page of the dashboard has: copying, questions before forms, a sign of waiting,
+// keys, and the addresses that this tab has tried.
+(() => {
+  // The clipboard of the browser is missing over plain http: then the text is selected and copied.
+  async function copy(text) {
+    if (navigator.clipboard) {
+      try { await navigator.clipboard.writeText(text); return true; } catch { /* not allowed: the old way */ }
+    }
+    const field = document.createElement("textarea"), before = document.activeElement;
+    field.value = text;
+    field.readOnly = true;
+    field.className = "copying";
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    before?.focus();
+    return done;
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const place = document.getElementById(button.dataset.copy);
+    if (await copy(place.textContent)) {
+      button.textContent = "Copied";
+      return;
+    }
+    getSelection().selectAllChildren(place);
+    button.textContent = "Press Ctrl+C";
+  });
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target, words = form.dataset.confirm;
+    if (words && !confirm(words)) { event.preventDefault(); return; }
+    if (!form.dataset.wait) return;
+    const button = form.querySelector("button");
+    if (button.ariaBusy === "true") { event.preventDefault(); return; }
+    button.dataset.words = button.textContent;
+    button.ariaBusy = "true";
+    button.textContent = form.dataset.wait;
+  });
+  addEventListener("pageshow", (event) => {
+    if (event.persisted && document.querySelector("button[aria-busy=true]")) location.reload();
+  });
+
+  // The last addresses of the page Try. Signing out, or into another account, forgets them.
+  const TRIED_MAX = 10;
+  const tried = document.getElementById("tried");
+  if (tried) {
+    let kept = JSON.parse(sessionStorage.getItem("tried") ?? "{}");
+    if (kept.account !== tried.dataset.account) kept = { account: tried.dataset.account, items: [] };
+    for (const { dataset } of document.querySelectorAll("[data-tried]")) {
+      const item = { email: dataset.tried, light: dataset.light, status: dataset.status };
+      kept.items = [item, ...kept.items.filter((each) => each.email !== item.email)].slice(0, TRIED_MAX);
+    }
+    sessionStorage.setItem("tried", JSON.stringify(kept));
+    for (const { email, status } of kept.items) {
+      const row = document.createElement("li"), link = document.createElement("a"), badge = document.createElement("span");
+      link.href = "/dashboard/try?" + new URLSearchParams({ email });
+      link.textContent = email;
+      badge.className = "badge " + status;
+      badge.textContent = status.replace("_", " ");
+      row.append(badge, " ", link);
+      tried.querySelector("ol").append(row);
+    }
+    tried.hidden = !kept.items.length;
+  } else if (!document.querySelector("meta[name=csrf]")) {
+    sessionStorage.removeItem("tried");
+  }
+
+  // Keys: / searches, n sends a list, ? shows them all.
+  const help = document.getElementById("keys-help");
+  document.addEventListener("keydown", (event) => {
+    if (!help || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.target.closest("input, textarea, select, [contenteditable], dialog")) return;
+    const acts = {
+      "/": () => {
+        const field = document.querySelector("[data-search], input[type=search]");
+        if (field) { field.focus(); field.select(); } else location.href = "/dashboard/try";
+      },
+      n: () => { location.href = "/dashboard/lists#file"; },
+      "?": () => help.showModal(),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  });
+  if (help) document.querySelector("[data-opens=keys-help]").addEventListener("click", () => help.showModal());
+})();

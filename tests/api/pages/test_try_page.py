@@ -1,0 +1,81 @@
+"""The page Try: what it offers and shows for an address, and what it spends."""
+
+import json
+import re
+import shlex
+from html import unescape
+
+import pytest
+
+from mailprobe.api.pages.dashboard.try_page import curl_of, text_of, turns_of
+from mailprobe.engine.evidence import ConversationLine
+from tests.api.pages.test_dashboard import signed_in
+from tests.api.service_fixture import open_shop
+
+HOSTILE = "o'brien\"$(id)`x`@friendly.test"
+
+
+async def test_an_address_in_the_pages_own_fills_the_field_and_spends_nothing(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        got = await visitor.get("/try?email=ann%2Bx%40friendly.test")
+        assert b'value="ann+x@friendly.test"' in got.octets
+        assert b"data-tried" not in got.octets
+        assert (await shop.store.ledger(await shop.caller())).month_units == 0
+
+
+async def test_the_result_says_first_what_was_probably_meant(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        page = (await visitor.post("/try", {"email": "ann@gmial.com"})).octets.decode()
+        meant = page.index("Did you mean ann@<strong>gmail.com</strong>?")
+        assert 'name="email" value="ann@gmail.com"' in page
+        assert meant < page.index('role="search"') < page.index("data-tried")
+
+
+async def test_the_result_shows_what_to_do_why_and_what_was_said(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        page = (await visitor.post("/try", {"email": "ann@friendly.test"})).octets.decode()
+        for words in ("Keep it", "Why: mailbox accepted", "badge deliverable", "C: RCPT TO:"):
+            assert words in page
+        found = re.search(r'id="as-json">(.*?)</code>', page, re.DOTALL)
+        assert found
+        assert json.loads(unescape(found[1]))["status"] == "deliverable"
+
+
+async def test_a_limit_keeps_the_field_and_says_why(autojump_clock):
+    async with open_shop("free") as shop:
+        visitor = await signed_in(shop)
+        await shop.use_up(500)
+        got = await visitor.post("/try", {"email": "ann@friendly.test"})
+        assert got.status == 429
+        assert b'value="ann@friendly.test"' in got.octets
+        assert b"used up" in got.octets
+
+
+@pytest.mark.parametrize("email", [HOSTILE, "ann@friendly.test", "-d@x", "a\\b@c", "ü@ü.test"])
+def test_the_line_for_a_shell_sends_exactly_the_address(email):
+    words = shlex.split(curl_of("https://api.test", email, query="?evidence=1"))
+    assert words[2] == "https://api.test/v1/email/verify?evidence=1"
+    assert json.loads(words[-1]) == {"email": email}
+
+
+def test_a_conversation_is_shown_by_commands_and_replies():
+    """Commands may be sent at once; a refusal of several lines is shown whole."""
+    said_lines = [
+        ("client", "EHLO probe.test"),
+        *(("server", text) for text in ("250-mx.test", "250-PIPELINING", "250 SIZE")),
+        ("client", "MAIL FROM:<>"),
+        ("client", "RCPT TO:<ann@x.test>"),
+        ("server", "250 Ok"),
+        *(("server", text) for text in ("550-5.1.1 No such user;", "550-see", "550 below")),
+    ]
+    lines = [ConversationLine(1.0, who, text) for who, text in said_lines]  # type: ignore[arg-type]
+    turns = turns_of(lines)
+    assert [(turn.is_ours, len(turn.lines)) for turn in turns] == [
+        (True, 1), (False, 3), (True, 1), (True, 1), (False, 1), (False, 3),
+    ]  # fmt: skip
+    assert [turn.is_folded for turn in turns] == [False, True, *[False] * 4]
+    assert text_of(lines).splitlines()[4:6] == ["C: MAIL FROM:<>", "C: RCPT TO:<ann@x.test>"]
+    assert turns_of([]) == []
