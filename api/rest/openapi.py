@@ -31,6 +31,8 @@ from mailprobe.api.schema import (
     BatchVerifyResponse,
     BillingPortalRequest,
     CreateKeyRequest,
+    FormRequest,
+    FormResponse,
     HealthResponse,
     JobResponse,
     ListResponse,
@@ -55,7 +57,7 @@ SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
-    VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
+    VerifyRequest, BatchRequest, FormRequest, CreateKeyRequest, BillingPortalRequest, FormResponse,
     AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
@@ -134,7 +136,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
     }
     parameters = [
         *([KEY_ID] if "{id}" in operation.path else []),
-        *([EVIDENCE] if operation.spends_units else []),
+        *([EVIDENCE] if operation.shows_limits else []),
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
         *operation.parameters,
     ]
@@ -189,7 +191,7 @@ def _callback() -> dict[str, Any]:
 
 
 def _success(operation: Operation) -> dict[str, Any]:
-    extra = ("RateLimit", "RateLimit-Policy") if operation.spends_units else ()
+    extra = ("RateLimit", "RateLimit-Policy") if operation.shows_limits else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
         "headers": _headers("X-Request-Id", *extra),
