@@ -13,6 +13,8 @@ import msgspec
 
 from mailprobe.api.refusals import (
     AnswerLost,
+    FormBusy,
+    FormOff,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
@@ -29,6 +31,7 @@ from mailprobe.api.refusals import (
     NeverFits,
     NoBillingAccount,
     NoSuchRoute,
+    OriginNotAllowed,
     OurFault,
     Overloaded,
     PayloadTooLarge,
@@ -106,6 +109,19 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     WrongKeyType: ErrorRow(
         403, "wrong_key_type", "A standard key does not open the management routes.",
         AUTHENTICATE + "a provisioning key (sk_mgmt_…).", "authentication",
+    ),
+    OriginNotAllowed: ErrorRow(
+        403, "origin_not_allowed", "The publishable key is not for pages of this origin.",
+        "Make a key for the origin of the page, as its Origin header has it.", "forms",
+    ),
+    FormBusy: ErrorRow(
+        429, "form_busy", "There were too many checks in the last minute.",
+        "Accept the address as it is, or wait Retry-After seconds.", "forms",
+    ),
+    FormOff: ErrorRow(
+        503, "form_off", "This form's addresses are not verified at the moment.",
+        "Accept the address as it is. The key's owner finds the cause in the dashboard.", "forms",
+        retry_s=600,
     ),
     PayloadTooLarge: ErrorRow(
         413, "payload_too_large", "The body has more than {octets_max} octets.",
@@ -281,6 +297,8 @@ def headers_of(refusal: Refusal) -> dict[str, str]:
             return {"Allow": allow}
         case MissingKey() | InvalidKey():
             return {"WWW-Authenticate": "Bearer"}  # RFC 9110 11.6.1
+        case FormBusy(retry_s=seconds):
+            return {"Retry-After": str(seconds)}
         case UpgradeRequired():
             return {"Upgrade": "websocket"}  # RFC 9110 15.5.22
         case RateLimited(asked_at=asked_at, reset_at=reset_at):

@@ -9,7 +9,7 @@ from typing import Literal
 
 # Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
-    "authentication", "batch", "endpoints", "errors", "idempotency", "jobs", "limits", "lists", "live", "management",
+    "authentication", "batch", "endpoints", "errors", "forms", "idempotency", "jobs", "limits", "lists", "live", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
 ]  # fmt: skip
 
@@ -48,6 +48,23 @@ class InvalidKey(Refusal):
 @dataclass(eq=False)
 class WrongKeyType(Refusal):
     """A standard key on a management route."""
+
+
+@dataclass(eq=False)
+class OriginNotAllowed(Refusal):
+    """The request comes from no page of the publishable key's origins."""
+
+
+@dataclass(eq=False)
+class FormBusy(Refusal):
+    """The visitor, or the publishable key, has used its checks of the minute."""
+
+    retry_s: int
+
+
+@dataclass(eq=False)
+class FormOff(Refusal):
+    """The account's quota or cap leaves no check; a visitor does not learn which."""
 
 
 @dataclass(eq=False)

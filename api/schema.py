@@ -11,10 +11,13 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
+from mailprobe.engine.lights import Light
+from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import ListState
 from mailprobe.storage.records import JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
+FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
 EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
 BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 EMAILS_MAX = 50
@@ -52,6 +55,12 @@ class BatchRequest(Struct, frozen=True):
     smtp: bool = True
 
 
+class FormRequest(Struct, frozen=True):
+    """One address of a form. Every string gets a result, as in a VerifyRequest."""
+
+    email: str
+
+
 class CreateKeyRequest(Struct, frozen=True):
     """The name of the key, without control characters. `test`: a test key, which sends nothing."""
 
@@ -74,6 +83,14 @@ class VerifyEmailResult(Verdict, frozen=True):
     """The result of a verification; `evidence` only on request."""
 
     evidence: Evidence | UnsetType = UNSET
+
+
+class FormResponse(Struct, frozen=True):
+    """What a form does with an address, and why. A suggestion is the domain that was meant."""
+
+    light: Light
+    reason: Reason
+    suggestion: str | None
 
 
 class BatchVerifyResponse(Struct, frozen=True):

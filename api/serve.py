@@ -194,6 +194,7 @@ async def open_service(
                 lists=lists,
                 reputation=reputation,
                 about_probes=settings.about_probes,
+                trusted_proxies=settings.trusted_proxies,
             )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
+from mailprobe.api.forms.visitors import Networks, VisitorLimit
 from mailprobe.api.keys import Draw
 from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
@@ -86,6 +87,8 @@ class Service:
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
+    visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
+    trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account."""

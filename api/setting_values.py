@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
@@ -157,6 +158,15 @@ def read_retry_waits(text: str) -> tuple[int, ...]:
     if len(waits) > RETRIES_MAX:
         raise ValueError
     return waits
+
+
+def read_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Addresses and networks, separated by commas."""
+    networks = [each.strip() for each in text.split(",") if each.strip()]
+    try:
+        return tuple(ip_network(each, strict=False) for each in networks)
+    except ValueError:  # its message does not name what a setting takes
+        raise ValueError from None
 
 
 def read_accounts(text: str) -> tuple[str, ...]:

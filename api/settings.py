@@ -8,6 +8,7 @@ WrongSetting with one line for a person.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mailprobe.api.setting_values import (
     read_lists_dir,
     read_mail_from,
     read_mail_url,
+    read_networks,
     read_one_of,
     read_page_file,
     read_proxy_url,
@@ -150,6 +152,12 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("PLANS_FILE", lambda: None, lambda text: Path(text) if text else None, "a path"),
     Setting("ABOUT_PROBES_FILE", lambda: None, read_page_file, "the path of a Markdown file"),
+    Setting(
+        "TRUSTED_PROXIES",
+        tuple,
+        read_networks,
+        "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas",
+    ),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
     Setting(
@@ -199,6 +207,7 @@ class Settings:
     secret_key: bytes | None = field(repr=False)  # None: the file beside the database
     plans_file: Path | None  # None: the built-in plans
     about_probes: str | None = field(repr=False)  # Markdown; None: the built-in text
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]  # whose X-Forwarded-For is believed
     metrics_bind: Bind | None
     webhook_ca_file: str | None  # None: the system's
     webhook_retry_s: tuple[int, ...]  # seconds before each retry of a callback
@@ -251,6 +260,7 @@ class Settings:
             secret_key=value["SECRET_KEY"],
             plans_file=value["PLANS_FILE"],
             about_probes=value["ABOUT_PROBES_FILE"],
+            trusted_proxies=value["TRUSTED_PROXIES"],
             metrics_bind=value["METRICS_BIND"],
             webhook_ca_file=value["WEBHOOK_CA_FILE"],
             webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],

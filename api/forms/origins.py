@@ -36,6 +36,20 @@ def read_origin(text: str) -> str:
     return f"{parts.scheme}://{host}" + ("" if is_default else f":{port}")
 
 
+def origin_of(url: str) -> str:
+    """The origin of an http or https URL."""
+    scheme, _, rest = url.partition("://")
+    return read_origin(f"{scheme}://{rest.partition('/')[0]}")
+
+
+def is_origin(text: str) -> bool:
+    """Whether a header's value is an origin as browsers serialise it."""
+    try:
+        return read_origin(text) == text
+    except ValueError:
+        return False
+
+
 def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the origins of a key, each once. Raises ValueError."""
     origins = tuple(dict.fromkeys(map(read_origin, texts)))

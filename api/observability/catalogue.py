@@ -82,7 +82,7 @@ def _statuses(operations: Operations) -> tuple[Labels, ...]:
     given += [(each.name, "202") for each in operations if each.promises]
     refused = [(name, str(row.status)) for name, row in _refused(operations)]
     gone = ((*name, GONE) for name in (*_names(operations), (TESTS,)))
-    verifying = {each.name for each in operations if each.key == "standard"}
+    verifying = {each.name for each in operations if each.key in ("standard", "form")}
     tests = [(TESTS, status) for name, status in (*given, *refused) if name in verifying]
     return tuple(dict.fromkeys((*given, *refused, *tests, *gone)))
 

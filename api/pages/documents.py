@@ -25,6 +25,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Use": (
         "api",
+        "forms",
         "dashboard",
         "sandbox",
         "verdicts",

@@ -89,7 +89,11 @@ def _operation(document: Node, method: str, path: str, operation: Node) -> Refer
         path,
         operation.get("summary", ""),
         operation.get("description") or "",
-        {"standardKey": "a standard key", "provisioningKey": "a provisioning key"}[keys[0]]
+        {
+            "standardKey": "a standard key",
+            "provisioningKey": "a provisioning key",
+            "formKey": "a publishable key",
+        }[keys[0]]
         if keys
         else "no key",
         [_parameter(document, each) for each in operation.get("parameters", ())],

@@ -62,6 +62,11 @@ class PricingPlan:
             price_micros_per_call=0,
         )
 
+    def for_publishable_keys(self, rate_per_min: int) -> "PricingPlan":
+        """Return what a publishable key has of this plan: its own rate, which no other key shares."""
+        rate = min(self.rate_limit_per_min, rate_per_min)
+        return replace(self, rate_limit_per_min=rate, max_keys=COUNT_MAX)
+
     def for_test_keys(self) -> "PricingPlan":
         """Return what a test key has of this plan: its own limit per minute, and no other."""
         return replace(self, tier="scale", price_micros_per_call=0, max_keys=COUNT_MAX)

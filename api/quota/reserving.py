@@ -16,7 +16,7 @@ from mailprobe.api.refusals import Overloaded, Refusal
 from mailprobe.storage.records import Caller, FirstAnswer, Ledger, Reservation, UsageRow
 
 # Of an operation in the usage log.
-UsageName = Literal["verify", "batch", "stream", "live", "list"]
+UsageName = Literal["verify", "batch", "stream", "live", "list", "form"]
 
 T = TypeVar("T")
 

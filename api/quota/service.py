@@ -62,8 +62,10 @@ class QuotaService:
     leases: Leases = field(default_factory=Leases)
 
     def plan(self, caller: Caller) -> PricingPlan:
-        """The plan of the caller's account; of a test key what holds for it."""
+        """The plan of the caller's account; of a test key or a publishable one what holds for it."""
         plan = self.plans[caller.account.tier]
+        if caller.key.rate_per_min is not None:
+            plan = plan.for_publishable_keys(caller.key.rate_per_min)
         return plan.for_test_keys() if caller.key.is_test else plan
 
     def reports_usage_of(self, caller: Caller) -> bool:

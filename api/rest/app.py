@@ -51,7 +51,7 @@ from mailprobe.api.refusals import (
     SlowBody,
 )
 from mailprobe.api.rest.decoding import next_part, read_body
-from mailprobe.api.rest.dispatch import answer, refuse
+from mailprobe.api.rest.dispatch import answer, preflight, refuse
 from mailprobe.api.rest.messages import (
     Inbound,
     Operation,
@@ -60,7 +60,7 @@ from mailprobe.api.rest.messages import (
     StreamedParts,
 )
 from mailprobe.api.rest.ndjson import NdjsonBody
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.rest.operations import FORMS, OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 
@@ -80,7 +80,22 @@ def create_api(service: Service) -> "ApiApp":
             methods=[operation.method],
             provide_automatic_options=False,
         )
+    app.add_url_rule(
+        FORMS,
+        "preflight",
+        _preflight(service),
+        methods=["OPTIONS"],
+        provide_automatic_options=False,
+    )
     return app
+
+
+def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
+    async def view() -> Response:
+        inbound = _inbound(request._get_current_object(), {})  # type: ignore[attr-defined]  # of a LocalProxy
+        return _response(await preflight(service, inbound), inbound.request_id)
+
+    return view
 
 
 def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
@@ -98,7 +113,7 @@ def _inbound(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
     headers = headers_of_scope(scope)
     return Inbound(
         request_id_of(scope), headers, query, path, incoming.read, incoming.next_part,
-        admission_of(scope),
+        admission_of(scope), (scope["client"] or [""])[0],
     )  # fmt: skip
 
 

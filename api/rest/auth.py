@@ -4,7 +4,7 @@ A header that cannot be one of our keys is refused by its form, without a query 
 store. The key is never repeated, neither in a response nor in a log.
 """
 
-from mailprobe.api.keys import key_hash, well_formed
+from mailprobe.api.keys import PUBLISHABLE, SECRET, key_hash, well_formed
 from mailprobe.api.refusals import InvalidKey, MissingKey, WrongKeyType
 from mailprobe.storage.records import Caller, KeyKind
 from mailprobe.storage.store import Store
@@ -12,6 +12,11 @@ from mailprobe.storage.store import Store
 NO_BEARER = "The Authorization header is no Bearer key of this service."
 NO_TEST_KEYS = "This service is in production: it takes no test keys (sk_test_…)."
 NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…) does."
+NOT_IN_A_PAGE = (
+    "This is a secret key (sk_…), which must never be in a web page: everyone who opens the page can"
+    " read it, and use the account with it. Revoke it if it is in one; a form takes a publishable"
+    " key (pk_…)."
+)
 
 
 async def authenticate(
@@ -19,21 +24,27 @@ async def authenticate(
 ) -> Caller:
     """Return the key's owner if the key is active and of the wanted kind.
 
-    A test key does what a standard one does, unless the service takes none. Raises MissingKey; InvalidKey, also for a provisioning key where a standard one is
-    wanted; WrongKeyType for a standard key on a management route; StoreUnavailable.
+    A test key does what its live one does, unless the service takes none. A publishable key is
+    unknown where another kind is wanted. Raises MissingKey; InvalidKey, also for a provisioning
+    key where a standard one is wanted, and a secret key where a publishable one is; WrongKeyType
+    for a standard key on a management route; StoreUnavailable.
     """
     if authorization is None or not authorization.strip():
-        raise MissingKey("standard" if wanted == "standard" else "provisioning")
+        raise MissingKey("publishable" if wanted == "form" else wanted)
     scheme, _, key = authorization.strip().partition(" ")
     key = key.strip()
+    if wanted == "form" and key.startswith(SECRET):
+        raise InvalidKey(NOT_IN_A_PAGE)
     if scheme.lower() != "bearer" or not well_formed(key):
         raise InvalidKey(NO_BEARER)
+    if wanted != "form" and key.startswith(PUBLISHABLE):
+        raise InvalidKey()
     caller = await store.caller(key_hash(key))
     if caller is None:
         raise InvalidKey()
     if caller.key.is_test and not takes_test_keys:
         raise InvalidKey(NO_TEST_KEYS)
-    if caller.key.kind == wanted or (caller.key.is_test and wanted == "standard"):
+    if caller.key.kind == wanted or (caller.key.is_test and wanted != "provisioning"):
         return caller
     if wanted == "standard":
         raise InvalidKey(NOT_FOR_THIS)

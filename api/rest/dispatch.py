@@ -1,7 +1,7 @@
 """Request dispatch: every check of a request, in the order that clients rely on.
 
-The caller has checked route and method (404, 405). Then follow: the key (401, 403),
-Content-Length (413), the body (408, 413, 400), and in the operation's own transaction
+The caller has checked route and method (404, 405). Then follow: the key (401, 403), a form's
+origin (403) and visitor (429), Content-Length (413), the body (408, 413, 400), and in the operation's own transaction
 hard cap (402), limits (429) and capacity (503). Every error becomes a documented
 response here and nowhere else.
 """
@@ -32,6 +32,13 @@ from mailprobe.api.refusals import (
     UsageUnknown,
 )
 from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.cors import (
+    VARY,
+    answer_preflight,
+    check_origin,
+    count_visitor,
+    page_headers,
+)
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
 from mailprobe.api.rest.messages import (
@@ -42,7 +49,7 @@ from mailprobe.api.rest.messages import (
     OperationReply,
     StreamedLines,
 )
-from mailprobe.api.schema import BatchRequest, VerifyRequest
+from mailprobe.api.schema import BatchRequest, FormRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreUnavailable
@@ -89,16 +96,21 @@ async def _answer_or_refuse(
         log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)
         reply = refuse(service, OurFault(inbound.request_id))
     limits = await _limits_after(service, operation, call, reply)
-    return replace(reply, headers={**limits.headers(), **reply.headers}) if limits else reply
+    more = limits.headers() if limits else {}
+    if operation.key == "form":
+        more = page_headers(call.authenticated, inbound)
+    return replace(reply, headers={**more, **reply.headers}) if more else reply
 
 
 async def _limits_after(
     service: Service, operation: Operation, call: Call, reply: OperationReply
 ) -> LimitsLeft | None:
     """What is left of the limits, as the charge saw it; without a charge it is looked up."""
+    if not operation.shows_limits:
+        return None
     if call.charge is not None and call.charge.limits is not None:
         return call.charge.limits
-    if not operation.spends_units or call.authenticated is None or reply.status >= 500:
+    if call.authenticated is None or reply.status >= 500:
         return None
     return await service.quota.limits_of(call.authenticated)
 
@@ -123,12 +135,24 @@ async def _answer(
             service.store, authorization, operation.key, takes_test_keys=service.takes_test_keys
         )
         inbound.admission.identified(call.authenticated.key.id)
+        if operation.key == "form":
+            check_origin(call.authenticated.key, inbound)
+            count_visitor(service, call.authenticated.key, inbound)
     octets = await _read(operation, inbound)
 
     async def act() -> OperationReply:
         return await _dispatch(service, operation, inbound, call, octets)
 
     return await _admit(service, operation, call, octets, act)
+
+
+async def preflight(service: Service, inbound: Inbound) -> OperationReply:
+    """Answer a browser that asks whether a page may call the route of forms."""
+    try:
+        return await answer_preflight(service, inbound)
+    except (Refusal, StoreUnavailable) as error:
+        reply = refuse(service, error if isinstance(error, Refusal) else UsageUnknown())
+        return replace(reply, headers={**VARY, **reply.headers})
 
 
 async def perform(
@@ -226,7 +250,7 @@ async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) ->
 def _addresses_in(body: Any) -> int:
     """The number of addresses in a body."""
     match body:
-        case VerifyRequest():
+        case VerifyRequest() | FormRequest():
             return 1
         case BatchRequest(emails=emails):
             return len(emails)

@@ -52,6 +52,7 @@ class Inbound:
     read: Callable[[int], Awaitable[bytes]]
     receive: Callable[[], Awaitable[bytes]] | None = None
     admission: Admission = NO_ADMISSION
+    client: str = ""  # the address that the connection comes from
 
 
 @dataclass(slots=True)
@@ -191,7 +192,12 @@ class Operation:
     @property
     def spends_units(self) -> bool:
         """Whether it verifies addresses, and so counts against the caller's limits."""
-        return self.key == "standard" and self.takes is not None
+        return self.key in ("standard", "form") and self.takes is not None
+
+    @property
+    def shows_limits(self) -> bool:
+        """Whether answers have the limits' headers, and evidence: nothing for a page's visitors."""
+        return self.spends_units and self.key == "standard"
 
     @property
     def counts_malformed(self) -> bool:
@@ -212,7 +218,7 @@ class Operation:
 
     @property
     def takes_idempotency_key(self) -> bool:
-        return self.method == "POST" and self.key is not None
+        return self.method == "POST" and self.key not in (None, "form")  # visitors store nothing
 
     @property
     def refusals(self) -> Refusals:

@@ -32,6 +32,8 @@ from mailprobe.api.schema import (
     BatchVerifyResponse,
     BillingPortalRequest,
     CreateKeyRequest,
+    FormRequest,
+    FormResponse,
     HealthResponse,
     JobResponse,
     ListResponse,
@@ -58,7 +60,7 @@ SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
-    VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
+    VerifyRequest, BatchRequest, FormRequest, CreateKeyRequest, BillingPortalRequest, FormResponse,
     AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
@@ -141,7 +143,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
             if "{id}" in operation.path
             else []
         ),
-        *([EVIDENCE] if operation.spends_units else []),
+        *([EVIDENCE] if operation.shows_limits else []),
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
         *operation.parameters,
     ]
@@ -196,7 +198,7 @@ def _callback() -> dict[str, Any]:
 
 
 def _success(operation: Operation) -> dict[str, Any]:
-    extra = ("RateLimit", "RateLimit-Policy") if operation.spends_units else ()
+    extra = ("RateLimit", "RateLimit-Policy") if operation.shows_limits else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
         "headers": _headers("X-Request-Id", *extra),

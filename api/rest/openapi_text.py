@@ -26,6 +26,7 @@ FIELDS: dict[str, str] = {
     "smtp_blocked": "The provider answers no such question, so the mailbox was not asked for.",
     "mx_found": "The domain has a host that takes mail.",
     "mx_host": "The mail host that answered, or the first of the domain.",
+    "light": "What to do with the address: accept it, take care, or reject it.",
     "suggestion": "The corrected domain of a likely typo.",
     "latency_ms": "Milliseconds that it took.",
     "evidence": "Only with `?evidence=1`.",
@@ -184,6 +185,11 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
+ORIGIN = {
+    "name": "Origin", "in": "header", "required": True,
+    "description": "The origin of the page; one of the key's. Browsers send it by themselves.",
+    "schema": {"type": "string"},
+}  # fmt: skip
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
@@ -256,6 +262,10 @@ HEADERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 SECURITY_SCHEMES = {
+    "formKey": {
+        "type": "http", "scheme": "bearer",
+        "description": "A publishable key, pk_live_… or pk_test_…, from a page of one of its origins.",
+    },
     "standardKey": {
         "type": "http", "scheme": "bearer", "description": "A standard key: sk_live_… or sk_test_…",
     },

@@ -8,6 +8,8 @@ from mailprobe.api.error_table import Links
 from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     AnswerLost,
+    FormBusy,
+    FormOff,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
@@ -22,6 +24,7 @@ from mailprobe.api.refusals import (
     MissingKey,
     NeverFits,
     NoBillingAccount,
+    OriginNotAllowed,
     PayloadTooLarge,
     ProviderUnavailable,
     QuotaExhausted,
@@ -37,16 +40,20 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest import jobs, lists, management, verification
+from mailprobe.api.rest import forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
+from mailprobe.api.rest.openapi_text import ORIGIN
 from mailprobe.api.schema import (
     EVENT_OCTETS_MAX,
+    FORM_OCTETS_MAX,
     AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
     CreateKeyRequest,
+    FormRequest,
+    FormResponse,
     HealthResponse,
     JobResponse,
     ListResponse,
@@ -65,6 +72,7 @@ from mailprobe.api.service import Service
 HEALTH = "/health"
 LISTS = "/v1/lists"
 LIVE = "/v1/email/verify/live"
+FORMS = "/v1/forms/verify"
 
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
@@ -111,6 +119,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_live", "GET", LIVE, "Open a live socket: addresses in, results out",
         verification.verify_live, "standard", None, 101, section="live",
         may=(*KEYED, UpgradeRequired), tool=False,
+    ),
+    Operation(
+        "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
+        forms.verify_form, "form", FormResponse,
+        takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
+        may=(*KEYED, *BODIED, OriginNotAllowed, FormBusy, FormOff), parameters=(ORIGIN,),
     ),
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",

@@ -42,7 +42,7 @@ async def verify_email(service: Service, call: Call) -> OperationReply:
         return reply(200, result_of(answers[0], EvidenceBudget()))
 
     spending = Verifications("verify", [body.email], explain, asks_hosts=body.smtp)
-    return await _answer_whole(service, call, spending, make)
+    return await answer_whole(service, call, spending, make)
 
 
 async def verify_batch(service: Service, call: Call) -> OperationReply:
@@ -58,7 +58,7 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
         return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
 
     spending = Verifications("batch", body.emails, explain, asks_hosts=body.smtp)
-    return await _answer_whole(service, call, spending, make)
+    return await answer_whole(service, call, spending, make)
 
 
 async def verify_stream(service: Service, call: Call) -> OperationReply:
@@ -78,7 +78,7 @@ async def verify_live(service: Service, call: Call) -> OperationReply:
     raise UpgradeRequired
 
 
-async def _answer_whole(
+async def answer_whole(
     service: Service,
     call: Call,
     spending: Verifications,

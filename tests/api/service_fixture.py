@@ -37,6 +37,7 @@ PART_ROWS = 2_000  # settled at a time, as streams do
 START = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 PLACES = Links("https://api.test", "https://docs.test/api", "https://dash.test")
 
+FORM_ORIGIN = "https://shop.test"
 VERIFY = "/v1/email/verify"
 BATCH = "/v1/email/verify/batch"
 STREAM = "/v1/email/verify/stream"
@@ -152,6 +153,15 @@ class RunningService:
         )  # fmt: skip
         return raw
 
+    async def new_form_key(self, prefix: Prefix = "pk_live_", rate_per_min: int = 1000) -> str:
+        """A publishable key for FORM_ORIGIN, and for a page on the developer's machine."""
+        raw = mint(prefix)
+        await self.store.create_key(
+            self.account.id, kind_of(raw), None, sha256=key_hash(raw), prefix=shown(raw),
+            keys_max=None, origins=(FORM_ORIGIN, "http://localhost:3000"), rate_per_min=rate_per_min,
+        )  # fmt: skip
+        return raw
+
     async def caller(self, key: str | None = None) -> Caller:
         caller = await self.store.caller(key_hash(key or self.key))
         assert isinstance(caller, Caller)
@@ -186,6 +196,7 @@ class RunningService:
         hang_up_at: float | None = None,
         hang_up_steps: int | None = None,
         pieces: list[tuple[float, bytes]] | None = None,
+        client: str = "192.0.2.7",
     ) -> HttpAnswer:
         """Send a request and return the whole answer. `key`: "" is the account's own, None is none.
 
@@ -207,7 +218,7 @@ class RunningService:
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
             "scheme": "https", "path": path, "raw_path": path.encode(), "root_path": "",
-            "query_string": query.encode(), "client": ("192.0.2.7", 4711),
+            "query_string": query.encode(), "client": (client, 4711),
             "server": ("api.test", 443), "state": {},
             "extensions": {WHOLE_BODY: octets} if pieces is None and octets else {},
             "headers": [

@@ -75,6 +75,8 @@ def test_the_environment_is_taken(
         ("ALLOW_PRIVATE", "yes"),
         ("LAYERS", "1-4"),
         ("LOG", "loud"),
+        ("TRUSTED_PROXIES", "nginx"),
+        ("TRUSTED_PROXIES", "10.0.0.0/33"),
         ("DATABASE", ""),
         ("DATABASE", "mysql://localhost/x"),
         ("DOH_URLS", ""),

@@ -1,5 +1,6 @@
 """What the commands of the pages need: a lab, a service in the lab, and a working directory."""
 
+import json
 import re
 import shutil
 import sys
@@ -12,10 +13,13 @@ import pytest
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.docs.pages import ROOT, Block
+from tests.docs.programs import run
 
 # pages whose commands have a service, and of them those that use a test key
-SERVED = {"api.md", "operating.md", "tools.md", "sandbox.md"}
+SERVED = {"api.md", "forms.md", "operating.md", "tools.md", "sandbox.md"}
 TESTING = {"quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md"}
+ORIGIN = "https://shop.example.org"  # of pages with a form
+PATIENCE_S = 120  # for a command that no page shows
 ROWS = 4  # of the example list: the next one stalls
 PREREQUISITES = ("curl", "sqlite3")  # programs that a page uses and mailprobe does not install
 
@@ -62,9 +66,20 @@ def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> 
         "PROVISIONING_KEY": service.account["provisioning_key"],
         "ACCOUNT_ID": service.account["account_id"],
     }
+    if "$FORM_KEY" in block.text:
+        variables |= {"ORIGIN": ORIGIN, "FORM_KEY": form_key(service, place, lab.env | variables)}
     if "$KEY_ID" in block.text:
         variables["KEY_ID"] = new_key(service)["id"]
     return lab.env | variables
+
+
+def form_key(service: ServiceProcess, place: Path, env: dict[str, str]) -> str:
+    """A publishable key for ORIGIN."""
+    account_id = service.account["account_id"]
+    words = ["mailprobe", "key", "create", account_id, "--origin", ORIGIN]
+    code, output = run(words, place, env, seconds=PATIENCE_S)
+    assert code == 0, output
+    return str(json.loads(output)["key"])
 
 
 def new_key(service: ServiceProcess, *, test: bool = False) -> dict[str, str]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 import trio
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.http import parse_cookie
 
+from mailprobe.api.forms.visitors import network_of
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -154,7 +154,7 @@ class SignInLimit:
 
     def try_enter(self, address: str, known_account: str | None = None) -> bool:
         """Count an attempt; False if there were too many."""
-        client = f"account {known_account}" if known_account else _network_of(address)
+        client = f"account {known_account}" if known_account else network_of(address)
         each = self._each.setdefault(client, deque())
         self._each.move_to_end(client)
         if len(self._each) > CLIENTS_MAX:
@@ -171,15 +171,6 @@ class SignInLimit:
         for times, _ in counted:
             times.append(now)
         return True
-
-
-def _network_of(address: str) -> str:
-    """An IPv6 client has a whole network of addresses (RFC 6177)."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return parsed.exploded[:19] if isinstance(parsed, IPv6Address) else address
 
 
 def is_same_site(origin: str | None, host: str | None, base_url: str) -> bool:

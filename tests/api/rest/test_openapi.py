@@ -15,7 +15,7 @@ from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder
-from tests.api.service_fixture import PLACES, RunningService
+from tests.api.service_fixture import FORM_ORIGIN, PLACES, RunningService
 
 SPEC: dict[str, Any] = json.loads(description(PLACES))
 REQUIRED = {
@@ -150,7 +150,12 @@ async def test_it_is_served_without_a_key(autojump_clock, shop: RunningService) 
 async def test_answers_are_what_the_description_says(autojump_clock, shop: RunningService) -> None:
     """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
-    bodies = {"verify_email": {"email": "known@friendly.test"}, "verify_batch": {"emails": ["a"]}}
+    one = {"email": "known@friendly.test"}
+    bodies = {"verify_email": one, "verify_form": one, "verify_batch": {"emails": ["a"]}}
+    keys = {
+        "standard": shop.key, "provisioning": shop.provisioning, "form": await shop.new_form_key(),
+        None: None,
+    }  # fmt: skip
     job = await shop.store.create_job(
         await shop.caller(), JobOrder(str(uuid4()), "a", None, ""), lambda ledger: None
     )
@@ -162,9 +167,12 @@ async def test_answers_are_what_the_description_says(autojump_clock, shop: Runni
     for operation in OPERATIONS:
         if operation.gives is None or operation.name in without:
             continue
-        key = {"standard": shop.key, "provisioning": shop.provisioning, None: None}[operation.key]
+        key = keys[operation.key]
         path = re.sub("{id}", ids.get(operation.section, made), operation.path)
-        got = await shop.request(operation.method, path, bodies.get(operation.name), key=key)
+        got = await shop.request(
+            operation.method, path, bodies.get(operation.name), key=key,
+            headers={"origin": FORM_ORIGIN},
+        )  # fmt: skip
         assert got.status == operation.status
         answer = SPEC["paths"][operation.path][operation.method.lower()]["responses"]
         schema = answer[str(operation.status)]["content"]["application/json"]["schema"]

@@ -32,6 +32,8 @@ max_keys = 1_000_000
 # does not go together with a webhook or async.
 # Each answer is written down.
 HOOKS = """
+from ipaddress import IPv4Address
+from random import randrange
 from uuid import UUID, uuid4
 
 import schemathesis
@@ -63,6 +65,10 @@ def before_call(context, case, kwargs):
         case.path_parameters["id"] = lists[-1] if lists else case.path_parameters["id"]
     if case.operation.path == "/v1/jobs/{id}" and is_uuid(case.path_parameters["id"]):
         case.path_parameters["id"] = jobs[-1] if jobs else case.path_parameters["id"]
+    if case.operation.path == "/v1/forms/verify":
+        if case.headers.get("Origin"):
+            case.headers["Origin"] = "https://shop.example.org"
+        case.headers["X-Forwarded-For"] = str(IPv4Address(randrange(2**32)))  # another visitor
     body = case.body
     if isinstance(body, dict) and str(body.get("webhook")).startswith("https://"):
         body["webhook"] = "https://hooks.example.org/mail"
@@ -91,6 +97,7 @@ continue-on-failure = true
 
 [auth.openapi]
 standardKey = {{ bearer = "{key}" }}
+formKey = {{ bearer = "{form_key}" }}
 provisioningKey = {{ bearer = "{provisioning_key}" }}
 
 [checks.positive_data_acceptance]
@@ -121,7 +128,7 @@ NEAREST = {"create_billing_portal": 402}
 
 
 def run_schemathesis(
-    path: Path, url: str, verifier: Credentials, owner: Credentials
+    path: Path, url: str, verifier: Credentials, form_key: str, owner: Credentials
 ) -> "subprocess.CompletedProcess[str]":
     """Run schemathesis; everything that it writes stays below `path`."""
     path.mkdir()
@@ -130,6 +137,7 @@ def run_schemathesis(
         CONFIG.format(
             examples_max=EXAMPLES_MAX,
             key=verifier.key,
+            form_key=form_key,
             provisioning_key=owner.provisioning_key,
         )
     )
@@ -163,8 +171,11 @@ def test_every_operation_keeps_its_description(tmp_path: Path) -> None:
     with start_lab() as lab:
         place = make_place(tmp_path / "place", lab, PLANS)
         verifier, owner = place.make_account("scale"), place.make_account("scale")
+        words = ("--origin", "https://shop.example.org", "--rate", "1000000")
+        made = json.loads(place.mailprobe("key", "create", verifier.account_id, *words))
+        place.env["MAILPROBE_TRUSTED_PROXIES"] = "127.0.0.1"  # so that the judge is many visitors
         with running(place) as service:
-            done = run_schemathesis(judge, service.url, verifier, owner)
+            done = run_schemathesis(judge, service.url, verifier, made["key"], owner)
             assert done.returncode == 0, done.stdout + done.stderr
             service.stop()
     assert "Traceback" not in place.log.read_text()

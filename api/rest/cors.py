@@ -1,0 +1,71 @@
+"""Pages of other sites (CORS, https://fetch.spec.whatwg.org/#http-cors-protocol), for forms alone.
+
+A publishable key names its origins. Only a response to one of them carries an
+Access-Control-Allow-Origin, with that origin and never `*`; credentials are never allowed. A
+preflight carries no key, so it passes if any active publishable key names its origin: it gives
+away no more than that, and the request that follows is checked with its key.
+"""
+
+from math import ceil
+
+from mailprobe.api.forms.origins import is_origin
+from mailprobe.api.forms.visitors import (
+    CHECKS_PER_MIN,
+    PREFLIGHTS_PER_MIN,
+    is_in,
+    visitor_address,
+)
+from mailprobe.api.refusals import FormBusy, OriginNotAllowed
+from mailprobe.api.rest.messages import Inbound, OperationReply
+from mailprobe.api.service import Service
+from mailprobe.storage.records import Caller, Key
+
+VARY = {"Vary": "Origin"}  # also where no origin is allowed: a cache must not mix the answers
+PREFLIGHT_KEPT_S = 600  # browsers keep no preflight for longer than some minutes
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "POST",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Max-Age": str(PREFLIGHT_KEPT_S),
+}
+EXPOSED = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
+
+
+def check_origin(key: Key, inbound: Inbound) -> None:
+    """Raise OriginNotAllowed if the request comes from no page of the key's sites.
+
+    So does one without an Origin, or with the `null` of a sandboxed frame, a file or a redirect.
+    """
+    if inbound.headers.get("origin", "") not in key.origins:
+        raise OriginNotAllowed
+
+
+def page_headers(caller: Caller | None, inbound: Inbound) -> dict[str, str]:
+    """The headers of a response, refusals too: a page of the key's sites may read it."""
+    origin = inbound.headers.get("origin", "")
+    if caller is None or origin not in caller.key.origins:
+        return VARY
+    return {**VARY, **EXPOSED, "Access-Control-Allow-Origin": origin}
+
+
+def count_visitor(service: Service, key: Key, inbound: Inbound) -> None:
+    """Count a check of the request's visitor. Raises FormBusy."""
+    _count(service, key.id, inbound, CHECKS_PER_MIN)
+
+
+async def answer_preflight(service: Service, inbound: Inbound) -> OperationReply:
+    """The response to a preflight. Raises FormBusy, OriginNotAllowed, StoreUnavailable."""
+    _count(service, "preflight", inbound, PREFLIGHTS_PER_MIN)
+    origin = inbound.headers.get("origin", "")
+    if not is_origin(origin) or not await service.store.is_form_origin(origin):
+        raise OriginNotAllowed
+    return OperationReply(204, headers={**VARY, **PREFLIGHT, "Access-Control-Allow-Origin": origin})
+
+
+def _count(service: Service, of: str, inbound: Inbound, per_minute: int) -> None:
+    forwarded_for = inbound.headers.get("x-forwarded-for", "")
+    if forwarded_for and not is_in(inbound.client, service.trusted_proxies):
+        service.visitors.warn_of_proxy(inbound.client)
+    address = visitor_address(inbound.client, forwarded_for, service.trusted_proxies)
+    wait_s = service.visitors.wait_s(of, address, per_minute)
+    if wait_s:
+        raise FormBusy(max(1, ceil(wait_s)))

@@ -1,0 +1,36 @@
+"""The operation of publishable keys: one address, for a form in a web page.
+
+Whoever opens the page may call it, so an answer holds what a form needs and no more: neither the
+result's other fields, nor evidence, nor anything of the account. Refusals of the account's limits
+lose their figures here.
+"""
+
+from collections.abc import Sequence
+
+from mailprobe.api.error_table import retry_after_s
+from mailprobe.api.quota.charge import Verifications
+from mailprobe.api.refusals import FormBusy, FormOff, HardCapReached, QuotaExhausted, RateLimited
+from mailprobe.api.rest.messages import Call, OperationReply, reply
+from mailprobe.api.rest.verification import answer_whole
+from mailprobe.api.schema import FormRequest, FormResponse
+from mailprobe.api.service import Service
+from mailprobe.engine import Answer
+from mailprobe.engine.lights import light_of
+
+
+async def verify_form(service: Service, call: Call) -> OperationReply:
+    """One address that a visitor typed: its light, its reason, and a suggestion for a typo."""
+    body: FormRequest = call.body
+    spending = Verifications("form", [body.email])
+    try:
+        return await answer_whole(service, call, spending, _reply_of)
+    except RateLimited as refusal:
+        raise FormBusy(retry_after_s(refusal.asked_at, refusal.reset_at)) from None
+    except (HardCapReached, QuotaExhausted):
+        raise FormOff from None
+
+
+def _reply_of(answers: Sequence[Answer]) -> OperationReply:
+    (answer,) = answers
+    verdict = answer.verdict
+    return reply(200, FormResponse(light_of(verdict), answer.cause.reason, verdict.suggestion))
