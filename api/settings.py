@@ -275,6 +275,58 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingState:
+    """A setting as it stands: its value in text without secrets, where it is from, what is wrong."""
+
+    variable: str
+    shown: str
+    source: str
+    error: str | None
+
+
+def survey(environ: Mapping[str, str], directory: Path | None = None) -> list[SettingState]:
+    """Every setting that `Settings.read` would read; wrong ones with their errors.
+
+    Raises WrongSetting if there is no reading the file, or if it has an unknown name.
+    """
+    file_values = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
+    return [_state(row, environ, file_values) for row in TABLE]
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables with our prefix that are no settings: misspelt, or of another version."""
+    known = {row.variable for row in TABLE} | {f"{PREFIX}CONFIG"}
+    return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+
+
+def _state(row: Setting, environ: Mapping[str, str], file_values: "_FileValues") -> SettingState:
+    source, error = "default", None
+    if row.variable in environ:
+        source, text = "environment", environ[row.variable]
+    elif row.key in file_values.values:
+        source, text = str(file_values.path), str(file_values.values[row.key])
+    else:
+        text = _default_text(row.default())
+    try:
+        _value(row, environ, file_values)
+    except WrongSetting as wrong:
+        error = str(wrong)
+    secret = row.secret and text != ""
+    return SettingState(
+        row.variable, SECRET if secret else _one_line(_without_password(text)), source, error
+    )
+
+
+def _default_text(value: object) -> str:
+    """A default as one would write it; nothing where nothing is set."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if value is None or value is NO_OWN_LISTS:
+        return ""
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+@dataclass(frozen=True, slots=True)
 class _FileValues:
     """The values of the file by lower-case name, and its path for error messages."""
 

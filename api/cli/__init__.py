@@ -58,6 +58,7 @@ COMMANDS = {
     "lab": CommandEntry(
         "mailprobe.bench.cli.lab", "lab", "Run test mail servers and a test resolver."
     ),
+    "config": CommandEntry("mailprobe.api.cli.config", "config", "Show and check the settings."),
     "doctor": CommandEntry(
         "mailprobe.api.cli.doctor", "doctor", "Check that this machine can verify addresses."
     ),

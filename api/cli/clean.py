@@ -221,32 +221,22 @@ def _source(
     """
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
-    if server is None or key is None:
-        from mailprobe.api.settings import Settings
+    from mailprobe.api.cli.remote.named_service import named_service
+    from mailprobe.api.settings import Settings
 
-        settings = Settings.read(os.environ)
-        server = settings.server if server is None else server
-        if server is None and live:
-            raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
-        if server is None and key is None:
-            engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-            return (lambda: _open_own_engine(engine)), True
-        key = settings.key if key is None else key
-    if server is None:
-        raise Misuse(
-            "--key needs the service's address too: give --server, or set MAILPROBE_SERVER"
-        )
-    if key is None:
-        raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
-    from mailprobe.api.cli.remote.http_source import check_server
-    from mailprobe.api.cli.remote.opening import open_http_source
-
-    check_server(server, key)
+    settings = Settings.read(os.environ)
+    if live and server is None and settings.server is None:
+        raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
+    if (service := named_service(server, key, settings)) is None:
+        engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
+        return (lambda: _open_own_engine(engine)), True
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source
 
-        return (lambda: open_live_source(server, key)), False
-    return (lambda: open_http_source(server, key, asks_hosts=asks_hosts)), False
+        return (lambda: open_live_source(*service)), False
+    from mailprobe.api.cli.remote.opening import open_http_source
+
+    return (lambda: open_http_source(*service, asks_hosts=asks_hosts)), False
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,21 @@ SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
     "--explain", is_flag=True, help="Add the SMTP conversation and what came from caches."
 )
 @click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Ask this service, not the mail hosts. Default: MAILPROBE_SERVER.",
+)
+@click.option("--key", metavar="KEY", help="The API key for the service. Default: MAILPROBE_KEY.")
 @collector_paused()
-def verify(addresses: tuple[str, ...], as_json: bool, explain: bool, no_smtp: bool) -> None:
+def verify(
+    addresses: tuple[str, ...],
+    as_json: bool,
+    explain: bool,
+    no_smtp: bool,
+    server: str | None,
+    key: str | None,
+) -> None:
     """Verify each ADDRESS and print its status and the reason.
 
     An ADDRESS of - reads addresses from standard input, one per line. Of
@@ -42,15 +56,26 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool, no_smtp: bo
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
+        from mailprobe.api.cli.remote.named_service import named_service
         from mailprobe.api.cli.source import open_own_engine
         from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
     raise_open_files()
     texts = list(_texts(addresses))
-    show = print_json if as_json else print_table
-    engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
-    show(texts, lambda: open_own_engine(engine), explain=explain)
+    if (service := named_service(server, key, settings)) is not None:
+        from mailprobe.api.cli.remote.opening import open_http_source
+
+        source: OpenSource = partial(
+            open_http_source, *service, takes_lists=False, asks_hosts=not no_smtp
+        )
+    else:
+        engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
+        source = partial(open_own_engine, engine)
+    if as_json:
+        print_json(texts, source, explain=explain)
+    else:
+        print_table(texts, source, explain=explain, is_local=service is None)
 
 
 def _texts(addresses: Iterable[str]) -> Iterable[str]:
@@ -132,21 +157,29 @@ def _write_all(octets: bytes) -> None:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
 
-def _print_dead_end(results: "Iterable[RowResult]", answers: "Iterable[Answer]") -> None:
+def _print_dead_end(
+    results: "Iterable[RowResult]", answers: "Iterable[Answer]", *, is_local: bool
+) -> None:
     """Print a hint if no mail host has said anything; the answers have evidence."""
-    from mailprobe.api.cli.output.advice import dead_end
+    from mailprobe.api.cli.output.advice import dead_end, failure_of
     from mailprobe.api.results.counts import ResultCounts
     from mailprobe.engine.evidence import is_reached
 
     counts = ResultCounts()
     for result in results:
         counts.count(result)
+    if not is_local:
+        if (hint := failure_of(counts, is_local=False)) is not None:
+            print_error(hint)
+        return
     reached = any(answer.evidence and is_reached(answer.evidence) for answer in answers)
     if (hint := dead_end(counts, reached=reached)) is not None:
         print_error(hint)
 
 
-def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
+def print_table(
+    texts: Sequence[str], open_source: "OpenSource", *, explain: bool, is_local: bool = True
+) -> None:
     """Print a table in request order once all are answered; show progress until then."""
     import trio
 
@@ -174,7 +207,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
 
     in_order = [found[position] for position in range(len(texts))]
     results = [row_result(answer) for answer in in_order]
-    _print_dead_end(results, in_order)
+    _print_dead_end(results, in_order, is_local=is_local)
     console = console_on(sys.stdout)
     if explain:
         for answer, result in zip(in_order, results, strict=True):

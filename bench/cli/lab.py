@@ -1,6 +1,7 @@
 """`mailprobe lab`: a resolver and mail servers on loopback, to try everything against."""
 
 import sys
+from shutil import which
 
 import click
 
@@ -15,12 +16,16 @@ import click
     "particular, restless, waiting, adverse, internet, sequences, dead or defences. See docs/lab.md.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
-def lab(scenario: str, seed: int) -> None:
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def lab(scenario: str, seed: int, command: tuple[str, ...]) -> None:
     """Run a DNS-over-HTTPS resolver and mail servers on this machine alone.
 
     The first line of standard output is one JSON object: "env" holds the
     settings that point mailprobe at the lab, "addresses" what there is to
     verify, by outcome. Runs until it is stopped.
+
+    With a COMMAND, nothing is printed: the lab runs it with these settings,
+    and ends with its exit code.
     """
     from mailprobe.bench.lab import SCENARIO_NAMES
 
@@ -29,10 +34,12 @@ def lab(scenario: str, seed: int) -> None:
             f"there is no scenario {scenario!r}; take one of: {', '.join(SCENARIO_NAMES)}",
             param_hint="--scenario",
         )
+    if command and which(command[0]) is None:
+        raise click.UsageError(f"there is no command {command[0]!r} to run in the lab")
     try:
         from mailprobe.bench.lab.run import run
 
-        code = run(scenario, seed)
+        code = run(scenario, seed, command)
     except KeyboardInterrupt:  # before the lab minds its signals itself
         code = 130
     sys.exit(code)

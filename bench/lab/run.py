@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ from mailprobe.bench.lab.scenarios import build
 RESOLVER_ADDRESS = "127.0.0.1"
 HELO = "probe.lab.test"
 INTERRUPTED = 130
+WRONG_USAGE = 2
+SIGNALLED = 128  # and the number of the signal that ended a command
 COMMAND_OCTETS_MAX = 4_096
 
 
-def run(name: str, seed: int, *, until_eof: bool = False) -> int:
-    """Run the lab until SIGINT (130) or SIGTERM (0), or the end of standard input; exit code."""
+def run(name: str, seed: int, command: Sequence[str] = (), *, until_eof: bool = False) -> int:
+    """Run the lab until SIGINT (130) or SIGTERM (0), or the end of standard input; exit code.
+
+    With a command, run it in the lab's environment and return its exit code.
+    """
     scenario = build(name, seed)
     try:
         allow_descriptors(len(scenario.hosts))
@@ -35,7 +41,7 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
             tempfile.TemporaryDirectory(prefix="mailprobe-lab-") as folder,
             LabListeners(scenario.hosts) as listeners,
         ):
-            return trio.run(_play, scenario, listeners, Path(folder), seed, until_eof)
+            return trio.run(_play, scenario, listeners, Path(folder), seed, command, until_eof)
     except TooFewDescriptors as wrong:
         print(f"mailprobe lab: {wrong}", file=sys.stderr)
         return 1
@@ -45,7 +51,12 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
 
 
 async def _play(
-    scenario: Scenario, smtp_listeners: LabListeners, folder: Path, seed: int, until_eof: bool
+    scenario: Scenario,
+    smtp_listeners: LabListeners,
+    folder: Path,
+    seed: int,
+    command: Sequence[str],
+    until_eof: bool,
 ) -> int:
     authority = doh.Authority(folder, RESOLVER_ADDRESS)
     resolver = doh.Resolver(
@@ -62,15 +73,42 @@ async def _play(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         # Before the doors are served: the kernel lets callers wait, and a reader that
         # has gone is a plain BrokenPipeError here.
-        _report(_introduction(scenario, urls, authority.trusted, smtp_listeners.port))
+        introduction = _introduction(scenario, urls, authority.trusted, smtp_listeners.port)
+        if not command:
+            _report(introduction)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
             nursery.start_soon(smtp_listeners.serve, seed)
+            if command:
+                code = await _run_command(command, introduction["env"], signals)
+                nursery.cancel_scope.cancel()
+                return code
             nursery.start_soon(_listen, scenario, resolver, nursery.cancel_scope, until_eof)
             async for number in signals:
                 nursery.cancel_scope.cancel()
                 return INTERRUPTED if number == signal.SIGINT else 0
     return 0
+
+
+async def _run_command(
+    command: Sequence[str], settings: Mapping[str, str], signals: AsyncIterator[int]
+) -> int:
+    """Run the command, which gets our signals too; its exit code, as a shell gives it."""
+    try:
+        process = await trio.lowlevel.open_process([*command], env={**os.environ, **settings})
+    except OSError as error:
+        print(f"mailprobe lab: {command[0]}: {error.strerror}", file=sys.stderr)
+        return WRONG_USAGE
+
+    async def pass_on() -> None:
+        async for number in signals:
+            process.send_signal(number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pass_on)
+        code = await process.wait()
+        nursery.cancel_scope.cancel()
+    return code if code >= 0 else SIGNALLED - code
 
 
 def _introduction(

@@ -44,12 +44,12 @@ from mailprobe.api.cli.remote.open_requests import (
     results_of,
 )
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
+from mailprobe.api.cli.remote.result_lines import ExplainedLine, ResultLine
 from mailprobe.api.cli.source import SentRecord
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.terminal import plain
-from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict, judge
+from mailprobe.engine.verdict import Outcome, judge
 
 PATH = "/v1/email/verify/stream"
 BATCH_PATH = "/v1/email/verify/batch"
@@ -81,30 +81,6 @@ KEYS_USED_UP = {"idempotency_answer_lost", "idempotency_key_reused"}
 PASSING = {408, 500, 502, 503, 504}  # the service sends 503, proxies the others
 
 
-class _Evidence(msgspec.Struct):
-    """Of a result's evidence, what a list needs. A service of an earlier version has neither."""
-
-    reason: Reason | None = None
-    blame: Blame | None = None
-
-
-class ResultLine(Verdict, frozen=True):
-    """A result as a service sends it."""
-
-    evidence: _Evidence | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The result alone."""
-        return Verdict(*(getattr(self, name) for name in Verdict.__struct_fields__))
-
-    @property
-    def cause(self) -> VerdictCause | None:
-        if self.evidence is None or self.evidence.reason is None:
-            return None
-        return VerdictCause(self.evidence.reason, self.evidence.blame)
-
-
 class HttpSource:
     """A AnswerSource; `open_http_source()` opens one."""
 
@@ -122,9 +98,11 @@ class HttpSource:
     async def open_answers(
         self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """See AnswerSource. `explain` is ignored: lists have no evidence."""
+        """See AnswerSource."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _Run(self._client, self._url, self._fields, texts, send, self._record)
+        run = _Run(
+            self._client, self._url, self._fields, texts, send, self._record, explain=explain
+        )
         async with running(run), receive:
             yield receive
 
@@ -174,6 +152,8 @@ class _Run:
         texts: Sequence[str],
         send: trio.MemorySendChannel[Answer],
         record: SentRecord | None,
+        *,
+        explain: bool,
     ) -> None:
         self.error: CommandError | None = None
         self._client = client
@@ -199,7 +179,7 @@ class _Run:
         self._alone: Counter[int] = Counter()  # failures of addresses alone in a request
         self._aside: list[int] = []
         self._changed = trio.Event()
-        self._decoder = msgspec.json.Decoder(ResultLine)
+        self._decoder = msgspec.json.Decoder(ExplainedLine if explain else ResultLine)
 
     async def run(self) -> None:
         """Verify all texts. Once `error` is set, only open requests are finished."""
@@ -412,7 +392,8 @@ class _Run:
             return f"the service at {self._url} answers about {text}, which was not in the request"
         self._calm()
         self._answered += 1
-        answer = Answer(positions.pop(), received.verdict, known_cause=received.cause)
+        evidence = received.evidence if isinstance(received, ExplainedLine) else None
+        answer = Answer(positions.pop(), received.verdict, evidence, received.cause)
         with suppress(trio.BrokenResourceError):  # interrupted; the service keeps the answer
             self._send.send_nowait(answer)
         if not positions:

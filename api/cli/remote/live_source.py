@@ -33,10 +33,10 @@ from mailprobe.api.cli.remote.http_source import (
     TIMEOUT_S,
     UNREAD_MAX,
     LimitNotice,
-    ResultLine,
     check_server,
     running,
 )
+from mailprobe.api.cli.remote.result_lines import ResultLine
 from mailprobe.api.errors import CommandError
 from mailprobe.api.terminal import plain
 from mailprobe.engine.background import sole_exception

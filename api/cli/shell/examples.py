@@ -26,6 +26,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe verify ann@example.org 'Bob <bob@example.org>'",
         "mailprobe verify --explain ann@example.org",
         "mailprobe verify --json - < addresses.txt > results.ndjson",
+        "MAILPROBE_KEY=sk_live_... mailprobe verify ann@example.org --server https://...",
     ),
     "clean": (
         "mailprobe clean list.csv",
@@ -71,7 +72,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "lab": (
         "mailprobe lab",
         "mailprobe lab --scenario hostile --seed 7",
+        "mailprobe lab -- mailprobe verify clara.nowak@harbour-books.test",
     ),
+    "config": ("mailprobe config check", "mailprobe config show"),
+    "config check": ("mailprobe config check",),
+    "config show": ("mailprobe config show",),
     "doctor": ("mailprobe doctor", "mailprobe doctor --json"),
     "completion": (
         'eval "$(mailprobe completion bash)"    # in ~/.bashrc',

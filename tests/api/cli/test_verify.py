@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from mailprobe.api.cli import main
 from mailprobe.api.cli.output.report import (
     explanation,
     print_verdicts,
@@ -285,3 +287,17 @@ def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]
         "publicsuffixlist",
     }
     assert not needless & imported
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--server", "http://127.0.0.1:1"), "the service needs an API key: set MAILPROBE_KEY"),
+        (("--key", "sk_live_x"), "--key needs the service's address too: give --server"),
+        (("--server", "ftp://x", "--key", "k"), "--server takes the address of a service"),
+    ],
+)
+def test_a_service_is_named_whole(arguments: tuple[str, ...], words: str) -> None:
+    done = CliRunner().invoke(main, ["verify", "ann@shop.test", *arguments])
+    assert done.exit_code == 2
+    assert words in done.stderr

@@ -227,3 +227,19 @@ async def test_an_answer_that_is_none_ends_the_run(
             with pytest.raises(CommandError, match="is not a result of a mailprobe service"):
                 await answered(source, knowns(1_000))
         assert (await shop.request("GET", LISTS)).body["lists"] == []
+
+
+async def test_an_explained_answer_has_the_services_evidence(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`verify --server --explain` prints what an engine here would have said."""
+    async with open_shop("scale") as shop, open_source(shop) as (_, transport):
+        headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
+        async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+            source = HttpSource(client, BASE + PATH + QUERY)
+            async with source.open_answers(knowns(1), explain=True) as answers:
+                [answer] = [answer async for answer in answers]
+    assert answer.evidence is not None
+    assert answer.evidence.rule == "accepted"
+    assert any(line.text.startswith("RCPT TO:") for line in answer.evidence.conversation)
+    assert answer.cause.reason == "accepted"

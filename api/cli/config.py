@@ -1,0 +1,72 @@
+"""`mailprobe config`: the settings as the service would read them, and what is wrong with them."""
+
+import os
+
+import click
+
+from mailprobe.api.errors import Misuse, print_error
+
+
+@click.group()
+def config() -> None:
+    """Show and check the settings: the environment, and mailprobe.toml."""
+
+
+@config.command()
+def check() -> None:
+    """Read every setting and the files that they name, and name each wrong one."""
+    if errors := _errors():
+        _end(errors)
+    click.echo("every setting can be used")
+
+
+@config.command()
+def show() -> None:
+    """Print each setting, its value without secrets, and where it comes from.
+
+    Tab-separated: name, value, source. The source is environment, default or the
+    path of the file.
+    """
+    from mailprobe.api.settings import survey
+    from mailprobe.api.terminal import plain
+
+    for state in survey(os.environ):
+        click.echo(f"{state.variable}\t{plain(state.shown)}\t{plain(state.source)}")
+    if errors := _errors():
+        _end(errors)
+
+
+def _errors() -> list[str]:
+    """What is wrong with the settings: with each alone, else with them together."""
+    from mailprobe.api.quota.plans import read_plans
+    from mailprobe.api.settings import Settings, WrongSetting, survey
+
+    errors = [state.error for state in survey(os.environ) if state.error is not None]
+    if errors:
+        return errors
+    try:
+        read_plans(Settings.read(os.environ).plans_file)
+    except WrongSetting as wrong:
+        return [str(wrong)]
+    _mention_unknown()
+    return []
+
+
+def _mention_unknown() -> None:
+    from difflib import get_close_matches
+
+    from mailprobe.api.settings import TABLE, unknown_variables
+
+    known = [row.variable for row in TABLE]
+    for name in unknown_variables(os.environ):
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        print_error(f"{name} is no setting, and is ignored{hint}")
+
+
+def _end(errors: list[str]) -> None:
+    """Say each error on a line of its own, and end with exit code 2."""
+    *others, last = errors
+    for error in others:
+        print_error(error)
+    raise Misuse(last)

@@ -1,0 +1,97 @@
+"""`mailprobe config`: every setting with its source and without secrets, and each wrong one at once."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mailprobe.api.cli import main
+from mailprobe.api.settings import TABLE
+
+SECRETS = {
+    "KEY": "sk_live_secret1",
+    "STRIPE_KEY": "sk_secret2",
+    "STRIPE_WEBHOOK_SECRET": "whsec_secret3",
+    "SECRET_KEY": "c2VjcmV0NHNlY3JldDRzZWNyZXQ0c2VjcmV0NHNlY3I=",
+    "DATABASE": "postgresql://ann:secret5@db/mailprobe",
+    "SMTP_PROXIES": "socks5://ann:secret6@192.0.2.1:1080,socks5://bob:secret7@192.0.2.2:1080",
+    "ALERT_SMTP_URL": "smtp://ann:secret8@relay.example:25",
+}
+
+
+def config(place: Path, *words: str, **environ: str) -> Result:
+    variables = {f"MAILPROBE_{name}": text for name, text in environ.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        return CliRunner().invoke(main, ["config", *words], env=variables)
+
+
+def shown(result: Result) -> dict[str, tuple[str, str]]:
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    return {name.removeprefix("MAILPROBE_"): (value, source) for name, value, source in rows}
+
+
+def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
+    (tmp_path / "mailprobe.toml").write_text('smtp_port = 2525\nlog = "debug"\nproduction = true\n')
+    result = config(tmp_path, "show", LOG="error")
+    assert result.exit_code == 0, result.output
+    rows = shown(result)
+    assert list(rows) == [row.name for row in TABLE]
+    assert rows["LOG"] == ("error", "environment")
+    assert rows["SMTP_PORT"] == ("2525", "mailprobe.toml")
+    assert rows["HOST_CONNECTIONS"] == ("4", "default")
+    assert rows["STRIPE_KEY"] == ("", "default")
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_no_secret_is_shown(tmp_path: Path, by_file: bool) -> None:
+    if by_file:
+        rows = "".join(f"{name.lower()} = {text!r}\n" for name, text in SECRETS.items())
+        (tmp_path / "mailprobe.toml").write_text(rows)
+    result = config(tmp_path, "show", **({} if by_file else SECRETS))
+    assert result.exit_code == 0, result.output
+    assert "secret" not in result.output.replace("SECRET", "")
+    assert SECRETS["SECRET_KEY"] not in result.output
+    assert "***" in shown(result)["DATABASE"][0]
+
+
+def test_each_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mailprobe.toml").write_text('host_connections = "many"\n')
+    for words in ("check", "show"):
+        result = config(tmp_path, words, SMTP_PORT="0", KEY="two secret words")
+        assert result.exit_code == 2
+        lines = result.stderr.splitlines()
+        assert [line.split()[1] for line in lines] == [
+            "MAILPROBE_SMTP_PORT", "host_connections", "MAILPROBE_KEY"
+        ]  # fmt: skip
+        assert "secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "words"),
+    [
+        ("smtp_port = ", {}, "is no TOML"),
+        ("smtp_prot = 25", {}, "did you mean smtp_port?"),
+        ("", {"CONFIG": "none.toml"}, "MAILPROBE_CONFIG names 'none.toml'"),
+        ("", {"PLANS_FILE": "none.toml"}, "MAILPROBE_PLANS_FILE"),
+        ("", {"LISTS_DIR": "none"}, "MAILPROBE_LISTS_DIR is 'none': the folder cannot be read"),
+        ("", {"DISPOSABLE_HOSTS_URL": "https://x.example/"}, "needs MAILPROBE_LISTS_DIR"),
+    ],
+)
+def test_what_serve_would_refuse_is_found(
+    tmp_path: Path, toml: str, environ: dict[str, str], words: str
+) -> None:
+    (tmp_path / "mailprobe.toml").write_text(toml)
+    result = config(tmp_path, "check", **environ)
+    assert result.exit_code == 2
+    [line] = result.stderr.splitlines()
+    assert words in line
+
+
+def test_settings_that_can_be_used_and_a_misspelt_variable(tmp_path: Path) -> None:
+    result = config(tmp_path, "check", SMTP_HELLO="probe.example.org")
+    assert (result.exit_code, result.stdout) == (0, "every setting can be used\n")
+    assert result.stderr == (
+        "mailprobe: MAILPROBE_SMTP_HELLO is no setting, and is ignored; "
+        "did you mean MAILPROBE_SMTP_HELO?\n"
+    )
