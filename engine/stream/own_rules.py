@@ -7,7 +7,7 @@ from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
-    *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked", "not_asked"),
+    *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked", "bounced", "not_asked"),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
