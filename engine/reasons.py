@@ -31,6 +31,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.NEEDS_SMTPUTF8: VerdictCause("needs_smtputf8", "host"),
     Outcome.HOST_BUDGET: VerdictCause("host_budget", "host"),
     Outcome.HOST_CHANGED: VerdictCause("host_changed", "host"),
+    Outcome.BOUNCED: VerdictCause("bounced", "address"),
     Outcome.NOT_ASKED: VerdictCause("not_asked", None),
 }
 

@@ -21,6 +21,7 @@ Reason = Literal[
     "no_mx",
     "no_mailbox",
     "disabled",
+    "bounced",
     "full",
     "greylisted",
     "rate_limited",
@@ -73,6 +74,7 @@ class Outcome(Enum):
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
     HOST_BUDGET = "host_budget"  # not asked: it tolerates no more refusals from us at the moment
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
+    BOUNCED = "bounced"  # not asked: its owner says that mail to it came back
     NOT_ASKED = "not_asked"  # layer 4 was left out, by a setting or by the request
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
@@ -110,6 +112,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
     Outcome.HOST_BUDGET: Rung("unknown", False, 0.50, None),
     Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
+    Outcome.BOUNCED: Rung("undeliverable", False, 0.02, "smtp"),
     Outcome.NOT_ASKED: Rung("unknown", False, 0.50, None),
 }
 

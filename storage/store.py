@@ -19,6 +19,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mailprobe.storage import commands
+from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import (
     at_most,
     check_changes,
@@ -59,7 +60,6 @@ from mailprobe.storage.records import (
     Work,
     units_of,
 )
-from mailprobe.storage.sessions import SessionStore
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store(SessionStore):
+class Store(BounceStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:

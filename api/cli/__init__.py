@@ -34,6 +34,9 @@ COMMANDS = {
     "score": CommandEntry(
         "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
     ),
+    "bounces": CommandEntry(
+        "mailprobe.api.cli.bounces", "bounces", "Feed back which addresses bounced."
+    ),
     "account": CommandEntry(
         "mailprobe.api.cli.account", "account", "Create, show, change and delete accounts."
     ),

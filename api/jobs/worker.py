@@ -151,7 +151,7 @@ class JobQueue:
 
     async def _verify(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
-        answer = await self._verify_all(job)
+        answer = await self._verify_all(claim)
         wait_s = recheck_after_s(job, answer)
         if wait_s is not None:
             due_at = self._now() + timedelta(seconds=wait_s)
@@ -164,16 +164,20 @@ class JobQueue:
 
         return AttemptResult(record)
 
-    async def _verify_all(self, job: Job) -> Answer:
+    async def _verify_all(self, claim: Claim) -> Answer:
         """Verify by the same stream as all clients; it counts towards this process's capacity.
 
         A job that is verified again gives slow hosts more time.
         """
-        capacity = self._quota.capacity
+        capacity, job = self._quota.capacity, claim.job
         capacity.enter(1)
         try:
             async with open_answers(
-                self._quota.engine, [job.email], account=job.account_id, patient=job.tries > 0
+                self._quota.engine,
+                [job.email],
+                account=job.account_id,
+                patient=job.tries > 0,
+                bounced=await self._quota.bounced(claim.caller, [job.email]),
             ) as answers:
                 return await anext(answers)
         finally:

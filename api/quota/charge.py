@@ -23,7 +23,7 @@ a request that dies is settled like any other. Raises a Refusal, or StoreUnavail
 client may see the answers.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -236,6 +236,7 @@ class ChargedAnswers(Charge):
         self._spending = spending
         self._left = len(spending.texts)  # not taken by the reader
         self._known: KnownAnswers | None = None
+        self._bounced: Mapping[str, str] = {}
         self._unread: list[Answer] = []  # of those
         self._reservation: Reservation | None = None
         self._stream: AbstractAsyncContextManager[Answers]
@@ -250,11 +251,13 @@ class ChargedAnswers(Charge):
     async def reserve(self) -> None:
         """Reserve the units; spend them if the answers are known and leave in parts."""
         spending = self._spending
+        self._bounced = await self._quota.bounced(self._caller, spending.texts)
         self._known = known_answers(
             self._quota.engine,
             spending.texts,
             explain=spending.explain,
             asks_hosts=spending.asks_hosts,
+            bounced=self._bounced,
         )
         if self._known is None:
             self._reservation = await self._reserved()
@@ -373,6 +376,7 @@ class ChargedAnswers(Charge):
                     account=account,
                     explain=spending.explain,
                     asks_hosts=spending.asks_hosts,
+                    bounced=self._bounced,
                 ) as answers:
                     try:
                         yield answers

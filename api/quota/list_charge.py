@@ -140,8 +140,9 @@ class ChargedChunk(Charge):
         quota.capacity.enter(units, account)
         try:
             with quota.holding(self._reservation):
+                bounced = await quota.bounced(self._caller, self._texts)
                 async with open_answers(
-                    quota.engine, self._texts, account=account, deferred_start=True
+                    quota.engine, self._texts, account=account, deferred_start=True, bounced=bounced
                 ) as answers:
                     yield answers
         finally:
@@ -211,8 +212,14 @@ class ChargedRecheck(Charge):
             return
         patient = not self._claim.list.strict_clocks
         account = self._caller.account.id
+        bounced = await self._quota.bounced(self._caller, self._texts)
         async with open_answers(
-            self._quota.engine, self._texts, account=account, deferred_start=True, patient=patient
+            self._quota.engine,
+            self._texts,
+            account=account,
+            deferred_start=True,
+            patient=patient,
+            bounced=bounced,
         ) as answers:
             self._better = [answer async for answer in answers if self._is_better(answer)]
 

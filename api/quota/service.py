@@ -4,7 +4,7 @@ Units are spent by `charge()` alone (mailprobe.api.quota.charge).
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +12,7 @@ from datetime import datetime
 import trio
 
 from mailprobe.api.quota.background_writes import BackgroundWrites
+from mailprobe.api.quota.bounced import BouncedAddresses
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.plans import Plans, PricingPlan
@@ -60,6 +61,7 @@ class QuotaService:
     reports_usage: bool = False  # billable units go to the billing provider
     watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
+    bounced_addresses: BouncedAddresses = field(default_factory=BouncedAddresses)
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account; of a test key or a publishable one what holds for it."""
@@ -67,6 +69,12 @@ class QuotaService:
         if caller.key.rate_per_min is not None:
             plan = plan.for_publishable_keys(caller.key.rate_per_min)
         return plan.for_test_keys() if caller.key.is_test else plan
+
+    async def bounced(self, caller: Caller, texts: Sequence[str]) -> Mapping[str, str]:
+        """Those of the addresses that bounced before: see open_answers(); none of a test key's."""
+        if caller.key.is_test:
+            return {}
+        return await self.bounced_addresses.among(self.store, caller.account.id, texts)
 
     def reports_usage_of(self, caller: Caller) -> bool:
         """Do the caller's billable units go to the billing meter?

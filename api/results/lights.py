@@ -14,6 +14,7 @@ WORDS: dict[str, str] = {
     "no_mx": "domain takes no mail",
     "no_mailbox": "no such mailbox",
     "disabled": "mailbox is closed",
+    "bounced": "mail to it came back",
     "full": "mailbox is full",
     "greylisted": "host asks to come back later",
     "rate_limited": "too many requests for the host",

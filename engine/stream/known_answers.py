@@ -3,7 +3,7 @@
 They take the same steps as in the stream, so both give the same verdicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import trio
@@ -12,7 +12,7 @@ from mailprobe.engine.observer import Observer
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
+from mailprobe.engine.stream.pipeline import NO_BOUNCES, Verification, read_route, read_text
 
 
 class KnownAnswers(msgspec.Struct, frozen=True):
@@ -33,12 +33,17 @@ class KnownAnswers(msgspec.Struct, frozen=True):
 
 
 def known_answers(
-    engine: Engine, texts: Sequence[str], *, explain: bool = False, asks_hosts: bool = True
+    engine: Engine,
+    texts: Sequence[str],
+    *,
+    explain: bool = False,
+    asks_hosts: bool = True,
+    bounced: Mapping[str, str] = NO_BOUNCES,
 ) -> KnownAnswers | None:
     """Return the answers to all these texts, in their order, if none needs a query or a probe.
 
     Stops at the first text that would have to wait, and returns None. Without `asks_hosts`,
-    a cached route is enough.
+    a cached route is enough. `bounced`: see open_answers().
     """
     now = trio.current_time()
     asks_hosts = asks_hosts and engine.settings.asks_hosts
@@ -48,7 +53,7 @@ def known_answers(
         verification = Verification(text, position, now)
         if explain:
             verification.notes = ProbeNotes()
-        read_text(verification, engine.lists)
+        read_text(verification, engine.lists, bounced)
         if verification.needs_route:
             _read_cached_route(verification, engine, asks_hosts)
         if verification.outcome is None:

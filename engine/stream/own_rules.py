@@ -8,7 +8,7 @@ from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "disposable.host", "no_mx", "resolver", "smtp_blocked"),
-    *("not_asked", "never_ask"),
+    *("bounced", "not_asked", "never_ask"),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),

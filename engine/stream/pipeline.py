@@ -5,6 +5,7 @@ decides, or leaves what the next layer needs. So a thousand addresses of a domai
 share one look-up and one conversation.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +17,8 @@ from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.reasons import VerdictCause, verdict_cause
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
+
+NO_BOUNCES: Mapping[str, str] = {}
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -33,6 +36,7 @@ class Verification(msgspec.Struct, eq=False):
     exchanges: list[MailExchange] | None = None  # in the order to try, if not the route's
     probe: Probe | None = None
     notes: ProbeNotes | None = None
+    bounced: str | None = None  # who told that mail to it came back, and when
     outcome: Outcome | None = None
     rule: str = ""  # one of deciding_rules()
     why: object = None  # details in words, where the id of the rule is not enough
@@ -80,8 +84,13 @@ class Verification(msgspec.Struct, eq=False):
         )
 
 
-def read_text(verification: Verification, lists: Lists) -> None:
-    """Layers 1, 2 and 5: decide, or set the address, whose domain is to be looked up."""
+def read_text(
+    verification: Verification, lists: Lists, bounced: Mapping[str, str] = NO_BOUNCES
+) -> None:
+    """Layers 1, 2 and 5: decide, or set the address, whose domain is to be looked up.
+
+    `bounced`: see open_answers().
+    """
     try:
         address = parse(verification.text)
     except NotAnAddress as error:
@@ -95,6 +104,8 @@ def read_text(verification: Verification, lists: Lists) -> None:
         verification.decide(Outcome.NOT_ASKED, "never_ask")
     else:
         verification.needs_route = True
+        if bounced:
+            verification.bounced = bounced.get(address.mailbox.lower())
 
 
 def read_route(
@@ -111,6 +122,8 @@ def read_route(
             if lists.is_disposable_by_host(verification.address, mx_host):
                 verification.signals = replace(verification.signals, disposable=True)
                 verification.decide(Outcome.DISPOSABLE, "disposable.host", mx_host)
+            elif verification.bounced is not None:
+                verification.decide(Outcome.BOUNCED, "bounced", verification.bounced)
             elif verification.signals.smtp_blocked:
                 verification.decide(Outcome.SMTP_BLOCKED, "smtp_blocked")
             elif not asks_hosts:

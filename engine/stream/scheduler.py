@@ -8,7 +8,7 @@ block cancels what is unfinished.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sized
+from collections.abc import AsyncIterator, Iterable, Mapping, Sized
 from contextlib import asynccontextmanager
 from typing import TypeGuard
 
@@ -23,7 +23,7 @@ from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
 from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
+from mailprobe.engine.stream.pipeline import NO_BOUNCES, Verification, read_route, read_text
 from mailprobe.engine.stream.submission_turns import SubmissionTurn
 
 OPEN_MAX = 20_000  # addresses submitted and not answered; enough to find work for every host
@@ -64,6 +64,7 @@ class _Scheduler:
         explain: bool,
         patient: bool,
         asks_hosts: bool,
+        bounced: Mapping[str, str],
     ) -> None:
         self.answers = Answers(self._check_capacity)
         self._engine = engine
@@ -74,6 +75,7 @@ class _Scheduler:
         self._deferred = deferred_start
         self._explain = explain
         self._patient = patient
+        self._bounced = bounced
         self._asks_hosts = asks_hosts and engine.settings.asks_hosts
         self._now = trio.lowlevel.current_clock().current_time
         self._open: dict[str, Verification] = {}  # by mailbox, which is probed once
@@ -181,7 +183,7 @@ class _Scheduler:
         verification = Verification(text, position, now)
         if self._explain:
             verification.notes = ProbeNotes()
-        read_text(verification, self._engine.lists)
+        read_text(verification, self._engine.lists, self._bounced)
         if self._observed:
             self._observer.text_read(now)
         if verification.address is None or verification.outcome is not None:
@@ -485,6 +487,7 @@ async def open_answers(
     explain: bool = False,
     patient: bool = False,
     asks_hosts: bool = True,
+    bounced: Mapping[str, str] = NO_BOUNCES,
 ) -> AsyncIterator[Answers]:
     """Verify each text; the block's value is a stream with one Answer for each.
 
@@ -493,7 +496,8 @@ async def open_answers(
     of an address begin when its host has capacity for it, not when the text is read.
     `explain` adds evidence. `patient` is for a later pass: a host that is not known to be
     quick has 10 s for each reply and 60 s in all, on few connections.
-    Without `asks_hosts` no mail host is asked. Leaving the block cancels what is unfinished.
+    Without `asks_hosts` no mail host is asked. `bounced` has mailboxes, in lower case, that
+    mail came back from, with how that is known: they are not asked about. Leaving the block cancels what is unfinished.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -505,6 +509,7 @@ async def open_answers(
                 explain=explain,
                 patient=patient,
                 asks_hosts=asks_hosts,
+                bounced=bounced,
             )
             nursery.start_soon(scheduler.submit_all, texts)
             try:

@@ -52,6 +52,7 @@ TABLES = (
     TableMap("usage", ("number",)),
     TableMap("reputation", ("day",)),
     TableMap("ended_sessions", ("id",)),
+    TableMap("bounces", ("account", "address")),
 )
 
 # Tables that are not moved: each store's own records, and leases, which expire by themselves.

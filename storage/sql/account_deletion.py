@@ -14,8 +14,8 @@ from mailprobe.storage.sql import lists
 from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
 
-# The rows of these tables say where an account's callbacks go, and what was answered to it.
-OF_ACCOUNT = ("idempotency_records", "receivers")
+# Where an account's callbacks go, what was answered to it, and what it told of addresses.
+OF_ACCOUNT = ("idempotency_records", "receivers", "bounces")
 DELETED_EMAIL = ""  # of an account that was deleted
 
 

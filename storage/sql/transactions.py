@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from mailprobe.storage import bounces as bounce_commands
 from mailprobe.storage import commands
 from mailprobe.storage import reputation as reputation_commands
 from mailprobe.storage import sessions as session_commands
@@ -11,6 +12,7 @@ from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
+    bounces,
     jobs,
     leases,
     lists,
@@ -43,6 +45,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
         reputation_commands.CountReputation.run_by(reputation.count),
+        bounce_commands.RecordBounces.run_by(bounces.record),
         session_commands.EndSession.run_by(sessions.end),
     ]
 )
@@ -66,6 +69,8 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
         reputation_commands.ReadReputation.run_by(reputation.read),
+        bounce_commands.HasBounces.run_by(bounces.has),
+        bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),
     ]
 )

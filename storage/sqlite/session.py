@@ -15,6 +15,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 KEYS = {  # of the tables without a number
+    "bounces": "account, address",
     "connection_leases": "address, holder",
     "ended_sessions": "id",
     "rate_windows": "key, at",

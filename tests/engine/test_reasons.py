@@ -77,6 +77,7 @@ def test_only_an_address_that_was_rejected_is_to_blame() -> None:
         Outcome.NO_MX,
         Outcome.UNDELIVERABLE,
         Outcome.MAILBOX_FULL,
+        Outcome.BOUNCED,
     }
 
 
@@ -91,6 +92,7 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         Outcome.NEEDS_SMTPUTF8,
         Outcome.HOST_CHANGED,
         Outcome.HOST_BUDGET,
+        Outcome.BOUNCED,
         Outcome.NOT_ASKED,
     )
     if outcome in BY_OUTCOME and outcome not in untold:

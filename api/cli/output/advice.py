@@ -6,7 +6,7 @@ from mailprobe.api.results.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCoun
 from mailprobe.api.results.lights import ANSWERED, UNREACHED
 from mailprobe.engine.verdict import Reason
 
-DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked", "not_asked")
+DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked", "bounced", "not_asked")
 
 
 def advice(counts: ResultCounts) -> Iterator[str]:

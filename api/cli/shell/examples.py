@@ -39,6 +39,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe score list.verified.csv bounces.mbox",
         "mailprobe score list.verified.csv bounces.csv --sent green",
     ),
+    "bounces": (
+        "mailprobe bounces bounces.mbox",
+        "mailprobe bounces suppressed.csv --account ID",
+    ),
     "account": ("mailprobe account create --email ann@example.org",),
     "account create": ("mailprobe account create --email ann@example.org --tier builder",),
     "account list": ("mailprobe account list",),

@@ -1,6 +1,7 @@
 """Streams of texts, and all their answers."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from mailprobe.engine import (
     Answer,
@@ -9,9 +10,7 @@ from mailprobe.engine import (
 )
 
 
-async def collect(
-    engine: Engine, *texts: str, account: str = "me", **options: bool
-) -> list[Answer]:
+async def collect(engine: Engine, *texts: str, account: str = "me", **options: Any) -> list[Answer]:
     """Every answer, in the order of arrival."""
     async with open_answers(engine, texts, account=account, **options) as answers:
         return [answer async for answer in answers]
