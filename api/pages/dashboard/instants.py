@@ -12,11 +12,11 @@ def when(now: datetime, instant: datetime) -> Markup:
     """A time element: `12 min ago`, and the exact instant where the pointer rests on it."""
     exact = f"{instant:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        instant.isoformat(), exact, said(instant - now, instant)
+        instant.isoformat(), exact, phrase_of(instant - now, instant)
     )
 
 
-def said(from_now: timedelta, instant: datetime) -> str:
+def phrase_of(from_now: timedelta, instant: datetime) -> str:
     """The distance of an instant in words, or its date if it is far."""
     seconds = abs(from_now.total_seconds())
     if seconds < MINUTE:

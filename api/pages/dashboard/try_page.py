@@ -42,7 +42,7 @@ REFUSALS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShownTurn:
     """A command of ours, or a reply of the host with all its lines."""
 
     is_ours: bool
@@ -107,15 +107,15 @@ def corrected(email: str, domain: str | None) -> tuple[str, str] | None:
     return (local_part + at, domain) if domain else None
 
 
-def turns_of(lines: Sequence[ConversationLine]) -> list[Turn]:
+def turns_of(lines: Sequence[ConversationLine]) -> list[ShownTurn]:
     """The conversation by commands and replies."""
-    turns: list[Turn] = []
+    turns: list[ShownTurn] = []
     for line in lines:
         is_ours = line.who == "client"
         if turns and not is_ours and turns[-1].goes_on:
             turns[-1] = replace(turns[-1], lines=(*turns[-1].lines, line.text))
         else:
-            turns.append(Turn(is_ours, line.at_ms, (line.text,)))
+            turns.append(ShownTurn(is_ours, line.at_ms, (line.text,)))
     return turns
 
 

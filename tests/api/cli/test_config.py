@@ -78,7 +78,7 @@ def test_each_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
         ("", {"DISPOSABLE_HOSTS_URL": "https://x.example/"}, "needs MAILPROBE_LISTS_DIR"),
     ],
 )
-def test_what_serve_would_refuse_is_found(
+def test_config_check_finds_each_setting_that_serve_refuses(
     tmp_path: Path, toml: str, environ: dict[str, str], words: str
 ) -> None:
     (tmp_path / "mailprobe.toml").write_text(toml)

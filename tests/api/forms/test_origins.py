@@ -37,7 +37,7 @@ def test_an_origin_is_read_as_browsers_write_it(written: str, origin: str) -> No
         "https://[", "https://[::1", "https://" + "a" * 300,
     ],
 )  # fmt: skip
-def test_what_is_no_origin_is_refused(text: str) -> None:
+def test_a_text_that_is_no_origin_is_refused(text: str) -> None:
     if text.strip() != text:  # a line end that a paste brings is not part of it
         assert read_origin(text) == text.strip()
         return
@@ -46,7 +46,7 @@ def test_what_is_no_origin_is_refused(text: str) -> None:
 
 
 @given(st.text(max_size=60) | st.builds("https://{}".format, st.text(max_size=40)))
-def test_whatever_is_read_can_stand_in_a_header(text: str) -> None:
+def test_every_origin_that_is_read_can_stand_in_a_header(text: str) -> None:
     try:
         origin = read_origin(text)
     except ValueError:
