@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any
 
 from mailprobe.storage.contract import ANSWER_OCTETS_MAX, WINDOW
 from mailprobe.storage.records import Account, Answered, JobState
@@ -41,7 +40,7 @@ def check_units(units: int) -> None:
         raise ValueError(f"{units} units cannot be reserved")
 
 
-def check_changes(changes: dict[str, Any]) -> None:
+def check_changes(changes: dict[str, object]) -> None:
     """Raise TypeError if a name is not a changeable field of Account."""
     fixed = changes.keys() - CHANGEABLE
     if fixed:

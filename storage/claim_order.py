@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+A = TypeVar("A", bound=Hashable)  # an account, as a store identifies it
 
 FAILING_AFTER = 10  # consecutive failed attempts of a receiver; from then on one at a time
 
@@ -47,8 +49,8 @@ class ClaimBounds(NamedTuple):
 
 
 def claim_in_turn(
-    first_due: Mapping[Any, Any],
-    heads_of: Callable[[Any], Iterator[Head]],
+    first_due: Mapping[A, Any],
+    heads_of: Callable[[A], Iterator[Head]],
     held: Mapping[Partition, int],
     hanging: Mapping[Partition, int],
     bounds: ClaimBounds,
@@ -63,7 +65,7 @@ def claim_in_turn(
     of_account, hang = _by_account(held), _by_account(hanging)
     turns = [(of_account[account], due_at, account) for account, due_at in first_due.items()]
     heapify(turns)
-    waiting: dict[Any, Iterator[Head]] = {}
+    waiting: dict[A, Iterator[Head]] = {}
     most = bounds.account_max
     taken: list[Head] = []
     while turns and len(taken) < bounds.limit:
@@ -83,9 +85,9 @@ def claim_in_turn(
     return taken
 
 
-def _by_account(counts: Mapping[Partition, int]) -> Counter[Any]:
+def _by_account(counts: Mapping[Partition, int]) -> Counter[Hashable]:
     """The sum of each account's counts."""
-    found: Counter[Any] = Counter()
+    found: Counter[Hashable] = Counter()
     for partition, count in counts.items():
         found[partition.account] += count
     return found

@@ -8,8 +8,6 @@ from functools import lru_cache
 
 from mailprobe.storage.records import Account
 
-FOREVER = datetime.max.replace(tzinfo=UTC)  # the end of a lease without an end
-
 
 def day_of(at: datetime) -> date:
     """Return the UTC day of an instant."""

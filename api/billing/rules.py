@@ -119,13 +119,13 @@ class _Event(msgspec.Struct):
     data: _EventData = msgspec.field(default_factory=_EventData)
 
 
-def _id_of(reported: Any) -> str | None:
+def _id_of(reported: object) -> str | None:
     """Return the id of a reference, which is an id or, if expanded, the whole object."""
     named = reported.get("id") if isinstance(reported, dict) else reported
     return named if isinstance(named, str) and named else None
 
 
-def _account_named(metadata: Any) -> str | None:
+def _account_named(metadata: object) -> str | None:
     named = metadata.get("account_id") if isinstance(metadata, dict) else None
     return named if isinstance(named, str) and named else None
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -46,7 +46,7 @@ def account() -> None:
     help="The plan: its limits and its price.",
 )
 @click.option("--own", is_flag=True, help=OWN_HELP)
-def create(email: str, tier: str | None, own: bool) -> None:
+def create(email: str, tier: "Tier | None", own: bool) -> None:
     """Create an account with two keys. Save them now; they are never shown again.
 
     `key` verifies addresses, `provisioning_key` manages the account over the API.
@@ -95,7 +95,7 @@ def show(account_id: str) -> None:
 @click.option("--alerts", type=click.Choice(("on", "off")), help="Send mail about quota and spend.")
 def set_(
     account_id: str,
-    tier: str | None,
+    tier: "Tier | None",
     own: bool,
     soft_cap: str | None,
     hard_cap: str | None,
@@ -258,13 +258,13 @@ async def find(store: "Store", account_id: str) -> "Account":
     return known or no_account(account_id)
 
 
-def no_account(account_id: str) -> Any:
+def no_account(account_id: str) -> NoReturn:
     raise CommandError(
         f"there is no account {account_id}; 'mailprobe account list' shows all accounts"
     )
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one line of JSON and flush it."""
     import msgspec
 
@@ -295,14 +295,14 @@ def _check_email(email: str) -> None:
         raise Misuse(f"--email is {email!r}: it takes an email address") from None
 
 
-def _tier_of(tier: Any, own: bool) -> "Tier | None":
+def _tier_of(tier: "Tier | None", own: bool) -> "Tier | None":
     """The tier of the options; None without one. Raises Misuse for both."""
     if own and tier:
         raise Misuse("--own and --tier exclude each other: an own account has no plan")
     return "own" if own else tier
 
 
-def _shown(account: "Account") -> dict[str, Any]:
+def _shown(account: "Account") -> dict[str, object]:
     from mailprobe.api.quota.plans import sold_tier
 
     return {

@@ -1,6 +1,6 @@
 """`mailprobe job`: asynchronous verifications and their callbacks. Prints JSON, one object per line."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -88,7 +88,7 @@ async def _find(store: "Store", job_id: str) -> "Job":
     return one
 
 
-def _shown(one: "Job") -> dict[str, Any]:
+def _shown(one: "Job") -> dict[str, object]:
     return {
         "id": one.id,
         "account_id": one.account_id,

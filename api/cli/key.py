@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -84,7 +84,7 @@ def create(
         )
     plans = read_plans(settings.plans_file)
 
-    async def make(store: "Store") -> dict[str, Any]:
+    async def make(store: "Store") -> dict[str, object]:
         account = await find(store, account_id)
         keys_max = None if provisioning else plans[account.tier].max_keys
         try:

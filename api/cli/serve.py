@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from mmap import mmap
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mailprobe.api.serve import Listeners
     from mailprobe.api.setting_values import Bind
     from mailprobe.api.settings import Settings
+    from mailprobe.engine import EngineSettings
     from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
@@ -177,7 +178,7 @@ def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters 
 # -- before the service -----------------------------------------------------------------------
 
 
-def _share(settings: "Settings", workers: int) -> Any:
+def _share(settings: "Settings", workers: int) -> "EngineSettings":
     """One worker's share of the engine's limits. Connections per mail host are leased from the store."""
     engine = settings.engine
     return replace(engine, probes_max=max(1, engine.probes_max // workers))

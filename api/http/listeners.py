@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
-from typing import Any
 
 import trio
 
@@ -40,7 +39,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

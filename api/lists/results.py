@@ -179,7 +179,7 @@ async def ndjson_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
 
     def line(row: Row) -> bytes:
         cells, result = row
-        values: Iterator[Any] = chain(cells, _absent(cells, own), columns.values(result))
+        values: Iterator[object] = chain(cells, _absent(cells, own), columns.values(result))
         return _encode(dict(zip(names, values, strict=True))) + b"\n"
 
     async with aclosing(_pieces_of_rows(results, line)) as made:

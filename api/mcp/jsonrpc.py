@@ -264,7 +264,7 @@ def _decoded(value: str) -> str | None:
 # -- responses ----------------------------------------------------------------------------
 
 
-def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> OperationReply:
+def result_reply(result: object, id_: bytes, headers: Mapping[str, str]) -> OperationReply:
     """A success. Its status is always 200: MCP's 202 has no result."""
     return OperationReply(
         200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers

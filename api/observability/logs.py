@@ -115,7 +115,7 @@ def cover(_: Any, __: str, event: Event) -> Event:
     return _cover_fields(event, 0)
 
 
-def _cover_fields(fields: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+def _cover_fields(fields: Mapping[Any, object], depth: int) -> dict[str, object]:
     covered_fields = {}
     for name, value in fields.items():
         reported, secret = _name(name if isinstance(name, str) else _described(name))
@@ -129,7 +129,7 @@ def _name(name: str) -> tuple[str, bool]:
     return covered(name), any(each in name.lower() for each in _SECRET_NAMES)
 
 
-def _cover(value: Any, depth: int) -> Any:
+def _cover(value: object, depth: int) -> object:
     if isinstance(value, str):
         return covered(value)
     if value is None or type(value) in (int, float, bool):
@@ -141,7 +141,7 @@ def _cover(value: Any, depth: int) -> Any:
     return covered(_described(value))
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     try:
         return repr(value)
     except Exception:  # a repr may raise anything
@@ -151,7 +151,7 @@ def _described(value: Any) -> str:
 # -- fields of every line -------------------------------------------------------------------
 
 
-def belong(_: Any, __: str, event: Event) -> Event:
+def belong(_: object, __: str, event: Event) -> Event:
     """Log processor: adds the present request's id and operation."""
     request_context = present()
     if request_context is not None:
@@ -160,7 +160,7 @@ def belong(_: Any, __: str, event: Event) -> Event:
     return event
 
 
-def log_age(version: str, started: float, _: Any, __: str, event: Event) -> Event:
+def log_age(version: str, started: float, _: object, __: str, event: Event) -> Event:
     """Log processor: adds version and uptime to the access line of a health check."""
     if event.get("operation") == "health" and event.get("event") == "access":
         event["version"] = version

@@ -9,7 +9,7 @@ import logging
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -150,7 +150,7 @@ def _log(request_context: RequestContext, seconds: float) -> None:
     """Write the access line of a request."""
     if not log.isEnabledFor(logging.INFO):
         return
-    reported: dict[str, Any] = {
+    reported: dict[str, object] = {
         "status": request_context.status,
         "duration_ms": round(seconds * 1000, 1),
         "addresses": request_context.addresses,

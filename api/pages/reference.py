@@ -188,5 +188,5 @@ def _name(schema: Node) -> str:
     return str(schema.get("$ref", "")).rpartition("/")[2]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -90,8 +90,8 @@ def _with_own(sold: Plans) -> Plans:
 PLANS: Plans = _with_own(SOLD)
 
 
-def _whole(low: int, high: int) -> tuple[Callable[[Any], int], str]:
-    def read(value: Any) -> int:
+def _whole(low: int, high: int) -> tuple[Callable[[object], int], str]:
+    def read(value: object) -> int:
         if type(value) is not int or not low <= value <= high:
             raise ValueError
         return value
@@ -99,7 +99,7 @@ def _whole(low: int, high: int) -> tuple[Callable[[Any], int], str]:
     return read, f"a whole number, {low} to {high}"
 
 
-def _price(value: Any) -> int:
+def _price(value: object) -> int:
     """Euros as a string -> whole micro-euros; never by way of a binary fraction."""
     if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", value):
         raise ValueError

@@ -247,7 +247,7 @@ async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) ->
     return await parse(octets, operation.takes, operation.section)
 
 
-def _addresses_in(body: Any) -> int:
+def _addresses_in(body: object) -> int:
     """The number of addresses in a body."""
     match body:
         case VerifyRequest() | FormRequest():

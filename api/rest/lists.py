@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from mailprobe.api.errors import Misuse
@@ -55,7 +54,7 @@ FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, N
 }
 
 
-def _parameter(name: str, text: str, where: str = "query", **schema: Any) -> dict[str, Any]:
+def _parameter(name: str, text: str, where: str = "query", **schema: object) -> dict[str, object]:
     schema = {"type": "string", **schema}
     return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
 

@@ -135,7 +135,7 @@ class OperationReply:
 ECHOED_CHARACTERS_MAX = 320  # of an address in a stored answer; longer texts are not addresses
 
 
-def _repeats_much(body: Any) -> bool:
+def _repeats_much(body: object) -> bool:
     """Whether the answer repeats a text too long for an address: up to 2 MB stored for nothing."""
     match body:
         case VerifyRequest(email=email):

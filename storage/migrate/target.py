@@ -212,7 +212,7 @@ class MigrationTarget:
 
         self._do(act)
 
-    def totals(self, plan: TablePlan) -> tuple[Any, ...]:
+    def totals(self, plan: TablePlan) -> tuple[object, ...]:
         with explain_error(self._server):
             row = self._db.execute(plan.totals(of_source=False)).fetchone()
         assert row

@@ -99,6 +99,6 @@ def callers_of_keys(db: TransactionSession, numbers: Iterable[int]) -> dict[int,
     return {row[1]: _caller(row) for row in rows}
 
 
-def _caller(row: tuple[Any, ...]) -> Caller:
+def _caller(row: tuple[object, ...]) -> Caller:
     fields = 2 + len(ACCOUNT_FIELDS)
     return Caller(account_of(row[2:fields]), key_of(row[fields:]))

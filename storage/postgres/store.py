@@ -183,11 +183,11 @@ class PostgresExecutor:
             after = await self._do(_bound(old))
 
 
-def _bound(function: Callable[[PostgresDatabase], Any]) -> Act:
+def _bound(function: Callable[[PostgresDatabase], object]) -> Act:
     return lambda db: function(PostgresDatabase(db))
 
 
-def _change(db: TransactionSession, statement: str, values: Mapping[str, Any]) -> None:
+def _change(db: TransactionSession, statement: str, values: Mapping[str, object]) -> None:
     PostgresDatabase(db).change(statement, values)
 
 

@@ -1,7 +1,6 @@
 """Transactions of the outbox. A message that another transaction holds is skipped."""
 
 from datetime import timedelta
-from typing import Any
 
 from mailprobe.storage.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from mailprobe.storage.commands import (
@@ -80,7 +79,7 @@ def attempted(db: Database, command: MessageAttempted) -> bool:
     return bool(changed)
 
 
-def _claimed(message: OutboxMessage) -> dict[str, Any]:
+def _claimed(message: OutboxMessage) -> dict[str, object]:
     return {
         "kind": message.kind,
         "name": message.name,

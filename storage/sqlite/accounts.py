@@ -3,7 +3,6 @@
 import sqlite3
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from mailprobe.storage.columns import (
     ACCOUNT_COLUMNS,
@@ -58,7 +57,7 @@ def _caller(db: DB, which: str, value: str | int) -> Caller | None:
 
 
 @lru_cache(maxsize=CALLERS_MAX)
-def _caller_of(row: tuple[Any, ...]) -> Caller:
+def _caller_of(row: tuple[object, ...]) -> Caller:
     """Build a Caller from a row. Cached: most requests come from few callers, whose rows are equal."""
     fields = len(ACCOUNT_FIELDS)
     return Caller(account_of(row[:fields]), key_of(row[fields:]))

@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 from mailprobe.storage.claim_order import (
     FAILING_AFTER,
@@ -209,7 +208,7 @@ AHEAD_MAX = 1000  # jobs corrected in one transaction
 LATEST = "iif(tries = 0, :now, :wait)"  # due time that a job may have
 
 
-def _limits(now: datetime) -> dict[str, Any]:
+def _limits(now: datetime) -> dict[str, object]:
     return {
         "now": micros(now),
         "lease": micros(now + LEASES_MAX),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mailprobe.storage.claim_order import Partition
 from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
@@ -196,7 +196,7 @@ def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:
     return _kept(db, which, claim.job.id, claim.fence, state)
 
 
-def _kept(db: DB, which: str, *values: Any) -> _SqliteJob | None:
+def _kept(db: DB, which: str, *values: object) -> _SqliteJob | None:
     row = db.execute(
         f"SELECT number, account, host, state, tries, fence FROM jobs WHERE {which}", values
     ).fetchone()
@@ -204,7 +204,7 @@ def _kept(db: DB, which: str, *values: Any) -> _SqliteJob | None:
 
 
 def _change(
-    db: DB, kept: _SqliteJob, state: JobState, due_at: datetime | None, **columns: Any
+    db: DB, kept: _SqliteJob, state: JobState, due_at: datetime | None, **columns: object
 ) -> None:
     """Change a job's state or due time: its claim ends, and it moves between partitions."""
     values = {"state": state, "due_at": due_at and micros(due_at), "lease_until": None, **columns}

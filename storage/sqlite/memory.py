@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import trio
 
@@ -38,7 +38,7 @@ class MemoryExecutor:
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run the command at once."""
         await trio.lowlevel.checkpoint()
-        result: Any = None
+        result: object = None
         if isinstance(command, commands.ApplyRetention):
             await retention.apply(self._call, self._call, command.retention_days)
         else:

@@ -39,7 +39,7 @@ async def apply(write: Call, read: Call, retention_days: Mapping[Tier, int]) -> 
         after = await write(_run(partial(shared.drop_settled, after=after, now=now)))
 
 
-def _run(drop: Callable[[SqliteDatabase], Any]) -> Callable[[DB, datetime], Any]:
+def _run(drop: Callable[[SqliteDatabase], object]) -> Callable[[DB, datetime], object]:
     return lambda db, now: drop(SqliteDatabase(db, now))
 
 

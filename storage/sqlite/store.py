@@ -73,7 +73,7 @@ class SqliteExecutor:
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run the command: in the writer's thread, in the reader's, or in several steps."""
         kind = type(command)
-        result: Any = None
+        result: object = None
         if write := WRITES.get(kind):
             result = await self._writer.call(lambda db, now: write(db, now, command))
         elif isinstance(command, commands.FindCaller):

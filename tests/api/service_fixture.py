@@ -62,12 +62,12 @@ class Unsteady:
             return method
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            doomed = _doomed.get()
-            if doomed is None:
+            killed_process = _killed_process.get()
+            if killed_process is None:
                 return await self._call(name, method, arguments, named)
-            await doomed.pass_by()
+            await killed_process.count_call()
             value = await self._call(name, method, arguments, named)
-            await doomed.pass_by()
+            await killed_process.count_call()
             return value
 
         return call
@@ -91,18 +91,18 @@ class KilledProcess:
         self._left = moments
         self.killed = trio.Event()
 
-    async def pass_by(self) -> None:
+    async def count_call(self) -> None:
         self._left -= 1
         if self._left < 0:
             self.killed.set()
             await trio.sleep_forever()
 
     async def run(self, act: Callable[[], Awaitable[Any]]) -> None:
-        _doomed.set(self)
+        _killed_process.set(self)
         await act()
 
 
-_doomed: ContextVar[KilledProcess | None] = ContextVar("doomed", default=None)
+_killed_process: ContextVar[KilledProcess | None] = ContextVar("killed_process", default=None)
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Prints a score as tables for a person, or as JSON."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -70,7 +69,7 @@ def notes(score: Score, bounces: Bounces) -> list[str]:
     return [f"{count:,} {words}" for words, count in found.items() if count]
 
 
-def as_json(score: Score, bounces: Bounces) -> dict[str, Any]:
+def as_json(score: Score, bounces: Bounces) -> dict[str, object]:
     return {
         "all": _entry(score.all),
         **{
@@ -86,7 +85,7 @@ def as_json(score: Score, bounces: Bounces) -> dict[str, Any]:
     }
 
 
-def _entry(group: Group) -> dict[str, Any]:
+def _entry(group: Group) -> dict[str, object]:
     low, high = group.interval()
     kinds: dict[str, int] = {kind: group.bounced[kind] for kind in KINDS}
     return {"sent": group.sent, **kinds, "low": round(low, 6), "high": round(high, 6)}

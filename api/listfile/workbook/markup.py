@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any
+from typing import IO
 from xml.parsers import expat
 
 READ_OCTETS = 1 << 16
@@ -33,7 +33,7 @@ def open_parser(encoding: str | None = "utf-8") -> expat.XMLParserType:
     return parser
 
 
-def _refuse_document_type(*_: Any) -> None:
+def _refuse_document_type(*_: object) -> None:
     raise ValueError("declares a document type")
 
 

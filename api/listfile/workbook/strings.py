@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from typing import IO, Any
+from typing import IO
 
 from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX
 from mailprobe.api.listfile.workbook.markup import (
@@ -58,7 +58,7 @@ class SharedStrings:
                 raise ValueError("a string without end")
             text.append(piece)
 
-        def start(name: str, _: Any) -> None:
+        def start(name: str, _: object) -> None:
             nonlocal hidden, depth
             depth += 1
             if depth > DEPTH_MAX:

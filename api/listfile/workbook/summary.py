@@ -6,7 +6,7 @@ own, and the workbook's list of sheets gets one entry more.
 
 import io
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mailprobe.api.listfile.workbook.markup import elements_of, escaped, with_children
 from mailprobe.api.listfile.workbook.package import TYPES_PART
@@ -49,7 +49,7 @@ def add_summary(book: "xlsxwriter.Workbook", counts: ResultCounts, title: str = 
     """Add the sheet to a workbook of xlsxwriter."""
     sheet = book.add_worksheet(title)
     sheet.set_column(0, 0, 32)
-    rows: list[tuple[str, Any]] = [("light", "rows")]
+    rows: list[tuple[str, object]] = [("light", "rows")]
     rows += [(light, counts.lights[light]) for light in COLOURS]
     rows += [("", None), ("status", "rows"), *counts.statuses.most_common()]
     rows += [("", None), ("reason", "rows")]

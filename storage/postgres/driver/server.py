@@ -301,9 +301,9 @@ class Writes:
 
     def __init__(self) -> None:
         self._statements: list[str] = []
-        self._values: list[Any] = []
+        self._values: list[object] = []
 
-    def add(self, statement: str, *values: Any) -> None:
+    def add(self, statement: str, *values: object) -> None:
         self._statements.append(statement)
         self._values += values
 

@@ -35,8 +35,8 @@ from tests.api.quota.test_killed_between_writes import (
     KillableService,
     added,
     answer_to,
-    doomed,
     job_of,
+    open_killable,
     tool,
 )
 from tests.api.stores import asked
@@ -100,7 +100,7 @@ async def open_billed(tmp_path: Path) -> AsyncIterator[Billed]:
             patched.setenv("MAILPROBE_STRIPE_KEY", KEY)
             patched.setenv("MAILPROBE_STRIPE_WEBHOOK_SECRET", SECRET)
             patched.setenv("MAILPROBE_STRIPE_API_BASE", stripe.url)
-            async with doomed(tmp_path, lab) as service:
+            async with open_killable(tmp_path, lab) as service:
                 secret_key = SECRET_KEY if is_postgres(service.database) else None
                 accounts = await make_accounts(service.database, secret_key, ACCOUNTS)
                 yield Billed(service, stripe, accounts)

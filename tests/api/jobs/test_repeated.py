@@ -71,7 +71,7 @@ async def test_a_repeat_within_a_day_is_the_same_job_and_a_later_one_another(aut
 async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(autojump_clock, kind):
     """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
-        doomed = KilledProcess(moment)
+        killed_process = KilledProcess(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=idle_board(shop))
             shop.app = create_app(shop.service)
@@ -83,9 +83,9 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
                 await submit(shop)
                 ended.set()
 
-            the_dead.start_soon(doomed.run, later)
-            await wait_for_one(doomed.killed, ended)
-            if not doomed.killed.is_set():
+            the_dead.start_soon(killed_process.run, later)
+            await wait_for_one(killed_process.killed, ended)
+            if not killed_process.killed.is_set():
                 assert moment > 4
                 break
             await trio.sleep(LEASE_S)

@@ -263,7 +263,7 @@ async def test_a_kill_between_any_two_writes_does_it_once(
 ):
     """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
-        doomed = KilledProcess(moment)
+        killed_process = KilledProcess(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=Promises())
             shop.app = create_app(shop.service)
@@ -273,9 +273,9 @@ async def test_a_kill_between_any_two_writes_does_it_once(
                 await send(shop)
                 ended.set()
 
-            the_dead.start_soon(doomed.run, first)
-            await wait_for_one(doomed.killed, ended)
-            if not doomed.killed.is_set():
+            the_dead.start_soon(killed_process.run, first)
+            await wait_for_one(killed_process.killed, ended)
+            if not killed_process.killed.is_set():
                 assert moment > 4
                 break
             soon = await send(shop)

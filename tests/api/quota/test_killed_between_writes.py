@@ -32,7 +32,7 @@ from tests.api.jobs.test_killed import (
     open_receiver,
     started,
 )
-from tests.api.quota.doomed_service import OFF, REACHED, Countdown
+from tests.api.quota.killable_service import OFF, REACHED, Countdown
 from tests.api.stores import asked
 from tests.beside import run_beside
 
@@ -184,12 +184,12 @@ class KillableService:
 
 
 @asynccontextmanager
-async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[KillableService]:
+async def open_killable(tmp_path: Path, lab: Lab) -> AsyncIterator[KillableService]:
     settings, authority = environment(tmp_path, lab)
     settings["MAILPROBE_TOOLS_BIND"] = "127.0.0.1:0"
     file = tmp_path / "countdown"
     countdown = Countdown(file)
-    with forking(settings, "tests.api.quota.doomed_service", str(file)) as process:
+    with forking(settings, "tests.api.quota.killable_service", str(file)) as process:
         assert process.stdout
         ports = [
             int(port) for port in (await trio.to_thread.run_sync(process.stdout.readline)).split()
@@ -239,7 +239,7 @@ def job_of(answer: httpx.Response) -> str | None:
 
 
 async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
-    async with doomed(tmp_path, lab) as service:
+    async with open_killable(tmp_path, lab) as service:
         before = service.done()
         for write in count():
             first = await service.send(case, write, doom=True)

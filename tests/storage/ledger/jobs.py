@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from mailprobe.storage.claim_order import (
@@ -29,7 +29,6 @@ from mailprobe.storage.commands import (
     ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
-from mailprobe.storage.periods import FOREVER
 from mailprobe.storage.records import (
     Attempt,
     Caller,
@@ -45,6 +44,8 @@ from tests.storage.ledger.claim_queue import ClaimQueue
 from tests.storage.ledger.usage import ModelUsage
 
 R = TypeVar("R")
+
+FOREVER = datetime.max.replace(tzinfo=UTC)  # the end of a lease without an end
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.periods import FOREVER, kept_since
+from mailprobe.storage.periods import kept_since
 from mailprobe.storage.store import Store
-from tests.storage.ledger.jobs import ModelJobs
+from tests.storage.ledger.jobs import FOREVER, ModelJobs
 
 R = TypeVar("R")
 

@@ -1,6 +1,6 @@
 """A `forking_service` that SIGKILL ends before a chosen write.
 
-    python -m tests.api.quota.doomed_service FILE
+    python -m tests.api.quota.killable_service FILE
 
 FILE is a `Countdown`: the test sets the number of writes after which the process
 dies. Each writing statement counts, each commit, and each batch's answer after its
@@ -81,33 +81,33 @@ class Countdown:
 def doom_sqlite(countdown: Countdown) -> None:
     configure, answer = Writer._configure, Writer._answer
 
-    def configure_doomed(self: Writer, db: Any) -> None:
+    def configure_killable(self: Writer, db: Any) -> None:
         configure(self, db)
         db.set_trace_callback(countdown.count_statement)
 
-    def answer_doomed(self: Writer, those: list[Any]) -> None:
+    def answer_killable(self: Writer, those: list[Any]) -> None:
         countdown.count()
         answer(self, those)
 
-    Writer._configure = configure_doomed  # type: ignore[method-assign]
-    Writer._answer = answer_doomed  # type: ignore[method-assign,assignment]
+    Writer._configure = configure_killable  # type: ignore[method-assign]
+    Writer._answer = answer_killable  # type: ignore[method-assign,assignment]
 
 
 def doom_postgres(countdown: Countdown) -> None:
     execute, do = TransactionSession.execute, BatchExecutor.do
 
-    def execute_doomed(self: TransactionSession, statement: str, values: Any = None) -> Any:
+    def execute_killable(self: TransactionSession, statement: str, values: Any = None) -> Any:
         countdown.count_statement(statement)
         return execute(self, statement, values)
 
-    def do_doomed(self: Any, work: Any, asked: Sequence[Any], until: float) -> list[Any]:
+    def do_killable(self: Any, work: Any, asked: Sequence[Any], until: float) -> list[Any]:
         outcomes = do(self, work, asked, until)
         if work.repeatable:  # what only reads is not
             countdown.count()
         return outcomes
 
-    TransactionSession.execute = execute_doomed  # type: ignore[method-assign]
-    BatchExecutor.do = do_doomed  # type: ignore[method-assign]
+    TransactionSession.execute = execute_killable  # type: ignore[method-assign]
+    BatchExecutor.do = do_killable  # type: ignore[method-assign]
 
 
 async def no_upkeep(service: object) -> None:
