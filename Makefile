@@ -18,7 +18,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container peers clients browser shots check actionlint compatible described bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers clients browser shots check actionlint compatible described bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -85,6 +85,16 @@ container:
 	@$(MAKE) --no-print-directory tools
 	@tests/container/install
 	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/container
+
+# A newcomer's first ten minutes: the README's first two commands and the library from the wheel on a clean
+# Debian, and the container's first page. That takes root, and packages from wherever pip finds them.
+first-use:
+	@tests/first_use/able
+	@tests/container/able
+	@$(MAKE) --no-print-directory tools
+	@tests/first_use/install
+	@tests/container/install
+	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/first_use
 
 # Clients generated from the API's description use a running service: in Python and TypeScript, and by
 # openapi-generator in Python, Go, Java and PHP, where their programs are.
@@ -174,4 +184,4 @@ lock:
 	$(LOCK) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 
 clean:
-	rm -rf .venv .venv-* .peers build dist *.egg-info
+	rm -rf .venv .venv-* .peers .first-use build dist *.egg-info

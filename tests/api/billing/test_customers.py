@@ -10,7 +10,7 @@ from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.billing.rules import (
     uncertain_since,
 )
-from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
+from mailprobe.api.refusals import ProviderUnavailable
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
@@ -25,7 +25,7 @@ from tests.api.billing.fake_stripe import (
     signed,
 )
 from tests.api.service_fixture import RunningService
-from tests.storage.fixed_clock import NOON, Clock, make_caller
+from tests.storage.fixed_clock import NOON, Clock
 
 # httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
@@ -157,17 +157,15 @@ async def test_a_portal_session_is_requested_again_after_a_lost_connection(billi
 # -- without Stripe -----------------------------------------------------------------------------
 
 
-async def test_without_a_key_nothing_is_loaded_and_nothing_is_billed():
+async def test_without_a_key_there_is_no_billing_provider():
+    """The dashboard offers an own account then."""
     clock = Clock()
     store: Any = MemoryStore(clock)
-    caller = await make_caller(store)
     async with open_payments(
         store, key=None, webhook_secret=None, api_base=None, dashboard_url=DASHBOARD, now=clock,
         rng=random.Random(0),
     ) as payments:  # fmt: skip
-        assert await payments.portal_url(caller.account, None) is None
-        with pytest.raises(NoSuchRoute):
-            await payments.receive_event(OCTETS, HEADER)
+        assert payments is None
 
 
 async def test_a_verification_that_is_not_metered_posts_nothing(

@@ -76,6 +76,7 @@ async def test_a_traceback_shows_no_key_even_with_all_that_its_frames_hold(monke
             store, key=KEY, webhook_secret=SECRET, api_base="http://127.0.0.1:9",
             dashboard_url=DASHBOARD, now=clock, rng=random.Random(0),
         ) as payments:  # fmt: skip
+            assert payments is not None
             await payments.portal_url(caller.account, None)
     reported = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     text = "".join(reported.format())
