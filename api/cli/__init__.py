@@ -41,6 +41,9 @@ COMMANDS = {
     "job": CommandEntry(
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
+    "listen": CommandEntry(
+        "mailprobe.api.cli.listen", "listen", "Receive callbacks, and pass them to a program here."
+    ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
     ),

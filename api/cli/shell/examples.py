@@ -26,7 +26,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe verify ann@example.org 'Bob <bob@example.org>'",
         "mailprobe verify --explain ann@example.org",
         "mailprobe verify --json - < addresses.txt > results.ndjson",
-        "MAILPROBE_KEY=sk_live_... mailprobe verify ann@example.org --server https://...",
+        "mailprobe verify --server https://mailprobe.example ann@example.org",
     ),
     "clean": (
         "mailprobe clean list.csv",
@@ -58,6 +58,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "job list": ("mailprobe job list --state failed --limit 20",),
     "job show": ("mailprobe job show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "job resend": ("mailprobe job resend 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "listen": (
+        "mailprobe listen --forward http://127.0.0.1:3000/hook",
+        "MAILPROBE_WEBHOOK_SECRET=whsec_... mailprobe listen --bind 127.0.0.1:8090",
+    ),
     "migrate": (
         "mailprobe migrate --from data/mailprobe.db \\",
         "  --to postgresql://mailprobe:password@db/mailprobe",
