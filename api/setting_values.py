@@ -180,6 +180,12 @@ def read_word_or_none(text: str) -> str | None:
     return text or None
 
 
+def read_webhook_secret(text: str) -> str | None:
+    if text and not 8 <= len(text) <= 256:  # as a request's webhook_secret
+        raise ValueError
+    return text or None
+
+
 def read_mail_url(text: str) -> str | None:
     from urllib.parse import urlsplit
 

@@ -38,6 +38,7 @@ from mailprobe.api.setting_values import (
     read_retry_waits,
     read_secret_key,
     read_sender_or_none,
+    read_webhook_secret,
     read_whole,
     read_word_or_none,
     read_yes_or_no,
@@ -184,6 +185,13 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("ALERT_FROM", lambda: None, read_sender_or_none, "an e-mail address"),
     Setting("SERVER", lambda: None, read_public_url, URL_TAKES),
+    Setting(
+        "WEBHOOK_SECRET",
+        lambda: None,
+        read_webhook_secret,
+        "the secret of callbacks, 8 to 256 characters",
+        secret=True,
+    ),
     Setting("KEY", lambda: None, read_word_or_none, "an API key, such as sk_live_…", secret=True),
 )
 
@@ -218,6 +226,7 @@ class Settings:
     alert_from: str | None
     server: str | None  # these two: what the command line uses without --server and --key
     key: str | None = field(repr=False)
+    webhook_secret: str | None = field(repr=False)  # of the callbacks that `listen` receives
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -271,6 +280,7 @@ class Settings:
             alert_from=value["ALERT_FROM"],
             server=value["SERVER"],
             key=value["KEY"],
+            webhook_secret=value["WEBHOOK_SECRET"],
         )
 
 

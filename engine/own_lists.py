@@ -11,7 +11,7 @@ from mailprobe.engine.address import Address
 
 
 @dataclass(frozen=True, slots=True)
-class ListedNames:
+class OwnNames:
     """Domains, each with everything below it, and addresses, whatever the case of their letters."""
 
     domains: frozenset[str] = frozenset()
@@ -30,9 +30,9 @@ class ListedNames:
 class OwnLists:
     """What an owner rules on. Read by read_own_lists()."""
 
-    disposable: ListedNames = ListedNames()
-    allow: ListedNames = ListedNames()  # never disposable
-    never_ask: ListedNames = ListedNames()  # no look-up and no connection
+    disposable: OwnNames = OwnNames()
+    allow: OwnNames = OwnNames()  # never disposable
+    never_ask: OwnNames = OwnNames()  # no look-up and no connection
     free: frozenset[str] = frozenset()  # domains of free providers, without those below them
     disposable_hosts: frozenset[str] = frozenset()  # mail hosts of throwaway services
     folder: Path | None = None  # where they were read from

@@ -50,6 +50,9 @@ COMMANDS = {
     "restore": CommandEntry(
         "mailprobe.api.cli.backup", "restore", "Put a backup in the database's place."
     ),
+    "listen": CommandEntry(
+        "mailprobe.api.cli.listen", "listen", "Receive callbacks, and pass them to a program here."
+    ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
     ),

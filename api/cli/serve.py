@@ -32,7 +32,7 @@ log = logging.getLogger("mailprobe.serve")
 WORKERS_MAX = 256
 
 
-def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
+def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
     from mailprobe.api.setting_values import BIND_TAKES, read_bind
 
     if text is None:
@@ -44,9 +44,14 @@ def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind
 
 
 @click.command()
-@click.option("--bind", metavar="H:P", callback=_bind, help="Address and port of the API.")
 @click.option(
-    "--tools-bind", metavar="H:P", callback=_bind, help="Address and port of the tool server."
+    "--bind", metavar="H:P", callback=read_bind_option, help="Address and port of the API."
+)
+@click.option(
+    "--tools-bind",
+    metavar="H:P",
+    callback=read_bind_option,
+    help="Address and port of the tool server.",
 )
 @click.option(
     "--workers",

@@ -8,7 +8,7 @@ import difflib
 from pathlib import Path
 
 from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.engine.own_lists import ListedNames, OwnLists, address_key
+from mailprobe.engine.own_lists import OwnLists, OwnNames, address_key
 
 FILES = ("disposable.txt", "allow.txt", "never_ask.txt", "free.txt", "disposable_hosts.txt")
 FILE_OCTETS_MAX = 16 * 1024 * 1024  # some 600,000 addresses, which take 100 MB of memory
@@ -47,7 +47,7 @@ def _check_files(folder: Path) -> None:
             raise WrongList(f"{file} is none of its lists; {hint}")
 
 
-def _read(path: Path) -> ListedNames:
+def _read(path: Path) -> OwnNames:
     takes_addresses = path.name not in ("free.txt", "disposable_hosts.txt")
     try:
         with path.open("rb") as file:
@@ -56,7 +56,7 @@ def _read(path: Path) -> ListedNames:
             raise WrongList(f"{path.name} has more than {FILE_OCTETS_MAX >> 20} MiB")
         text = octets.decode("utf-8-sig")
     except FileNotFoundError:
-        return ListedNames()
+        return OwnNames()
     except OSError as error:
         raise WrongList(f"{path.name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -65,7 +65,7 @@ def _read(path: Path) -> ListedNames:
     return _names(text, path.name, takes_addresses=takes_addresses)
 
 
-def _names(text: str, file: str, *, takes_addresses: bool) -> ListedNames:
+def _names(text: str, file: str, *, takes_addresses: bool) -> OwnNames:
     domains, addresses = set[str](), set[str]()
     for number, line in enumerate(text.split("\n"), 1):
         name = line.partition("#")[0].strip()
@@ -84,4 +84,4 @@ def _names(text: str, file: str, *, takes_addresses: bool) -> ListedNames:
             addresses.add(address_key(address))
         else:
             domains.add(address.domain)
-    return ListedNames(frozenset(domains), frozenset(addresses))
+    return OwnNames(frozenset(domains), frozenset(addresses))

@@ -26,7 +26,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe verify ann@example.org 'Bob <bob@example.org>'",
         "mailprobe verify --explain ann@example.org",
         "mailprobe verify --json - < addresses.txt > results.ndjson",
-        "MAILPROBE_KEY=sk_live_... mailprobe verify ann@example.org --server https://...",
+        "mailprobe verify --server https://mailprobe.example ann@example.org",
     ),
     "clean": (
         "mailprobe clean list.csv",
@@ -67,6 +67,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "restore": (
         "mailprobe restore backup/mailprobe-2026-03-14.db",
         "mailprobe restore --force backup/mailprobe-2026-03-14.db",
+    ),
+    "listen": (
+        "mailprobe listen --forward http://127.0.0.1:3000/hook",
+        "MAILPROBE_WEBHOOK_SECRET=whsec_... mailprobe listen --bind 127.0.0.1:8090",
     ),
     "migrate": (
         "mailprobe migrate --from data/mailprobe.db \\",

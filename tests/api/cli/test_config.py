@@ -10,6 +10,7 @@ from mailprobe.api.settings import TABLE
 
 SECRETS = {
     "KEY": "sk_live_secret1",
+    "WEBHOOK_SECRET": "a secret9",
     "STRIPE_KEY": "sk_secret2",
     "STRIPE_WEBHOOK_SECRET": "whsec_secret3",
     "SECRET_KEY": "c2VjcmV0NHNlY3JldDRzZWNyZXQ0c2VjcmV0NHNlY3I=",
