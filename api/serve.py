@@ -214,6 +214,7 @@ def create_app(service: Service) -> ApiApp:
         pages_blueprint(
             lambda: description(service.links),
             lambda: service.about_probes or about_probes(service.quota.engine.settings),
+            service.links.base_url,
         )
     )
     return app

@@ -1,7 +1,8 @@
-"""The routes of the documentation: `/docs`, its search, each page as Markdown, `/llms.txt`, `/about-probes`.
+"""The routes of the documentation: `/docs`, its search, `/llms.txt`, `/about-probes`, `/form.js`.
 
 They need no key, and ask nothing of the store. A browser may load nothing from elsewhere, run no
-script and send no form to another host (Content-Security-Policy). Each page is rendered once, and
+script but that of the live example of a form, and send no form to another host
+(Content-Security-Policy). Each page is rendered once, and
 searches run in another thread, so no API request waits for them.
 """
 
@@ -14,6 +15,9 @@ from markupsafe import Markup
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
+from mailprobe.api.forms.origins import origin_of
+from mailprobe.api.forms.script import integrity, script_tag, script_text
+from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
 from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
 from mailprobe.api.pages.reference import operations_in
@@ -34,14 +38,31 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "max-age=300",
 }
+SCRIPT = "/form.js"
+# A public file, the same for everybody: a page of any site may load and pin it. This is not the
+# route that it calls, which answers pages of a key's origins alone.
+FOR_ANY_PAGE = {
+    "Access-Control-Allow-Origin": "*",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+}
+FORM_EXAMPLE = f"{HOME}/forms/example"
+FORM_EXAMPLE_TITLE = "A form, live"
+# The one page that runs a script: its own form's.
+RUNS_OUR_SCRIPT = {
+    "Content-Security-Policy": HEADERS["Content-Security-Policy"]
+    + "; script-src 'self'; connect-src 'self'",
+    "Cache-Control": "no-store",  # it shows a key
+}
 MISSING = ""  # among the rendered pages: no path
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECTION_LEVELS = (2, 3)  # shown beside a page
 
 
-def pages_blueprint(describe: Callable[[], bytes], about: Callable[[], str]) -> Blueprint:
+def pages_blueprint(
+    describe: Callable[[], bytes], about: Callable[[], str], base_url: str
+) -> Blueprint:
     """Make the routes. `describe` returns the OpenAPI description in JSON, `about` the Markdown
-    of the page about our probes.
+    of the page about our probes; `base_url` is the service's public address.
     """
     pages = Blueprint("pages", __name__, template_folder="templates")
 
@@ -109,6 +130,21 @@ def pages_blueprint(describe: Callable[[], bytes], about: Callable[[], str]) -> 
     @pages.get(f"{about_probes.URL}.md")
     async def for_administrators_as_markdown() -> Response:
         return _text(about(), "text/markdown")
+
+    @pages.get(SCRIPT)
+    async def form_script() -> Response:
+        return _text(script_text(), "text/javascript", more=FOR_ANY_PAGE)
+
+    @pages.get(FORM_EXAMPLE)
+    async def form_example() -> Response:
+        key = request.args.get("key", "").strip()
+        is_usable = well_formed(key) and key.startswith(PUBLISHABLE)
+        html = await _html(
+            "form_example.html", title=FORM_EXAMPLE_TITLE, key=key if is_usable else "",
+            refused=bool(key) and not is_usable, integrity=integrity(), origin=origin_of(base_url),
+            script_url=SCRIPT, tag=script_tag(base_url, key if is_usable else "pk_live_…"),
+        )  # fmt: skip
+        return _text(html, "text/html", more=RUNS_OUR_SCRIPT)
 
     @pages.get("/docs/static/style.css")
     async def style() -> Response:
@@ -180,6 +216,7 @@ async def _html(template: str, /, **values: object) -> str:
         for group, names in documents.GROUPS.items()
     }
     groups["Use"].insert(1, PageLink(REFERENCE, "API reference"))
+    groups["Use"].insert(3, PageLink(FORM_EXAMPLE, FORM_EXAMPLE_TITLE))
     groups["Run"].append(PageLink(about_probes.URL, about_probes.TITLE))
     values.setdefault("query", "")
     return await render_template(
@@ -187,10 +224,12 @@ async def _html(template: str, /, **values: object) -> str:
     )
 
 
-def _text(text: str, media_type: str, status: int = 200) -> Response:
+def _text(
+    text: str, media_type: str, status: int = 200, *, more: Mapping[str, str] | None = None
+) -> Response:
     """An answer that a browser may keep; unchanged since, it is a 304 (RFC 9110 13.1.2)."""
     tag = sha256(text.encode()).hexdigest()[:32]
-    headers = {**HEADERS, "ETag": f'"{tag}"'}
+    headers = {**HEADERS, **(more or {}), "ETag": f'"{tag}"'}
     if status == 200 and request.if_none_match.contains(tag):
         return Response(b"", 304, headers=headers)
     return Response(text, status, headers=headers, content_type=f"{media_type}; charset=utf-8")

@@ -10,7 +10,7 @@ from quart_trio import QuartTrio
 
 from mailprobe.api.error_table import Links
 from mailprobe.api.pages.about_probes import about_probes
-from mailprobe.api.pages.views import pages_blueprint
+from mailprobe.api.pages.views import FORM_EXAMPLE, pages_blueprint
 from mailprobe.api.rest.operations import description
 from mailprobe.engine.settings import EngineSettings
 
@@ -26,7 +26,7 @@ Get = Callable[..., Awaitable[Response]]
 def get() -> Get:
     app = QuartTrio("pages", static_folder=None)
     app.register_blueprint(
-        pages_blueprint(lambda: description(LINKS), lambda: about_probes(SETTINGS))
+        pages_blueprint(lambda: description(LINKS), lambda: about_probes(SETTINGS), LINKS.base_url)
     )
     return app.test_client().get
 
@@ -47,7 +47,8 @@ async def test_every_link_of_every_page_opens_and_leads_outside_only_by_a_click(
         assert response.status_code == 200, url
         text = await text_of(response)
         if response.mimetype == "text/html":
-            assert not re.search(r"<script|<img|<iframe|src=|style=", text), url
+            if url != FORM_EXAMPLE:
+                assert not re.search(r"<script|<img|<iframe|src=|style=", text), url
             loaded = re.findall(r'<link rel="stylesheet" href="([^"]+)"', text)
             assert loaded == ["/docs/static/style.css"]
         found = re.findall(r'href="(/[^"#]*)', text) + re.findall(r"\]\((/[^)#]*)\)", text)
@@ -118,7 +119,7 @@ async def test_the_operators_text_takes_the_place_of_ours() -> None:
     """Its HTML is text, like that of every page."""
     app = QuartTrio("pages", static_folder=None)
     own = "# Ours\n\nAsk *us*. <script>x</script> [verdicts](verdicts.md)\n"
-    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own))
+    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own, LINKS.base_url))
     text = await text_of(await app.test_client().get("/about-probes"))
     assert "<title>Ours – mailprobe</title>" in text
     assert "Ask <em>us</em>." in text
