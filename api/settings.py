@@ -172,6 +172,13 @@ TABLE: tuple[Setting, ...] = (
     Setting("ALERT_FROM", lambda: None, read_sender_or_none, "an e-mail address"),
     Setting("SERVER", lambda: None, read_public_url, URL_TAKES),
     Setting("KEY", lambda: None, read_word_or_none, "an API key, such as sk_live_…", secret=True),
+    Setting(
+        "PROVISIONING_KEY",
+        lambda: None,
+        read_word_or_none,
+        "a provisioning key, such as sk_mgmt_…",
+        secret=True,
+    ),
 )
 
 
@@ -203,6 +210,7 @@ class Settings:
     alert_from: str | None
     server: str | None  # these two: what the command line uses without --server and --key
     key: str | None = field(repr=False)
+    provisioning_key: str | None = field(repr=False)  # of `mailprobe mcp`
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -249,6 +257,7 @@ class Settings:
             alert_from=value["ALERT_FROM"],
             server=value["SERVER"],
             key=value["KEY"],
+            provisioning_key=value["PROVISIONING_KEY"],
         )
 
 
