@@ -193,6 +193,13 @@ TABLE: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting("KEY", lambda: None, read_word_or_none, "an API key, such as sk_live_…", secret=True),
+    Setting(
+        "PROVISIONING_KEY",
+        lambda: None,
+        read_word_or_none,
+        "a provisioning key, such as sk_mgmt_…",
+        secret=True,
+    ),
 )
 
 
@@ -227,6 +234,7 @@ class Settings:
     server: str | None  # these two: what the command line uses without --server and --key
     key: str | None = field(repr=False)
     webhook_secret: str | None = field(repr=False)  # of the callbacks that `listen` receives
+    provisioning_key: str | None = field(repr=False)  # of `mailprobe mcp`
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -281,6 +289,7 @@ class Settings:
             server=value["SERVER"],
             key=value["KEY"],
             webhook_secret=value["WEBHOOK_SECRET"],
+            provisioning_key=value["PROVISIONING_KEY"],
         )
 
 

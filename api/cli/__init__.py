@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": CommandEntry("mailprobe.api.cli.serve", "serve", "Run the service."),
     "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
     "clean": CommandEntry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
+    "mcp": CommandEntry("mailprobe.api.cli.mcp", "mcp", "Offer verification as tools (MCP)."),
     "score": CommandEntry(
         "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
     ),

@@ -48,10 +48,10 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         with telling_open_files():
             return trio.run(until_signal)
     except BaseExceptionGroup as group:
-        _raise_foremost(group)
+        raise_foremost(group)
 
 
-def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+def raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     """Raise the one exception that matters; the whole group if it may contain a bug."""
     leaves = list(_exits(group))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):

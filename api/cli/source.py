@@ -56,10 +56,17 @@ OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
 class OwnEngine:
-    """An engine in this process. A probe's deadline starts once its host has a free connection."""
+    """An engine in this process. A probe's deadline starts once its host has a free connection.
 
-    def __init__(self, engine: "Engine") -> None:
+    Mail hosts and resolvers are shared fairly by `account`.
+    """
+
+    def __init__(
+        self, engine: "Engine", *, account: str = ACCOUNT, asks_hosts: bool = True
+    ) -> None:
         self._engine = engine
+        self._account = account
+        self._asks_hosts = asks_hosts
 
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
@@ -69,10 +76,11 @@ class OwnEngine:
         return open_answers(
             self._engine,
             texts,
-            account=ACCOUNT,
+            account=self._account,
             deferred_start=True,
             explain=explain,
             patient=patient,
+            asks_hosts=self._asks_hosts,
         )
 
 

@@ -49,10 +49,10 @@ def initialized(version: str | None, instructions: str) -> dict[str, Any]:
     }
 
 
-def called(body: bytes) -> dict[str, Any]:
-    """A tool's result: the object, and its JSON as text for older clients."""
+def called(body: bytes, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """A tool's result: the object, its JSON as text for older clients, and what is to be added."""
     return {
-        "content": [{"type": "text", "text": body.decode()}],
+        "content": [{"type": "text", "text": text} for text in (body.decode(), *notes)],
         "structuredContent": Raw(body),
         "isError": False,
         **COMPLETE,

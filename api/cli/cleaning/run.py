@@ -7,7 +7,7 @@ answers, nothing else that grows.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import BinaryIO
@@ -27,6 +27,8 @@ from mailprobe.api.reader.frames import ReadAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
 from mailprobe.api.terminal import plain
 
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
 
 def clean_list(
     order: Order,
@@ -35,8 +37,11 @@ def clean_list(
     standard_output: BinaryIO,
     show_progress: ShowProgress = no_progress,
     resume_command: str = "the same command with --resume",
+    run: Run = run,
 ) -> Summary:
     """Clean a list. Raises CommandError if it cannot be done or finished.
+
+    `run` runs the verification on trio.
 
     Answers before an early end are in the journal. Without any answer nothing is left
     behind. The output file appears only once it is complete.
@@ -57,7 +62,7 @@ def clean_list(
             writer = OutputWriter(order, source, passes, standard_output, started)
             if order.output is not None:
                 passes.write = writer.write_what_is_known
-            is_interrupted = _verify(passes, open_source)
+            is_interrupted = _verify(passes, open_source, run)
             summary = writer.finish()
             if is_interrupted:
                 journal.sync()
@@ -153,7 +158,7 @@ def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresse
     return addresses
 
 
-def _verify(passes: Passes, open_source: OpenSource) -> bool:
+def _verify(passes: Passes, open_source: OpenSource, run: Run) -> bool:
     """Ask what is to be asked. Returns True if a Ctrl-C has ended the asking again, and no more."""
 
     async def verify() -> None:

@@ -34,14 +34,15 @@ async def open_http_source(
         headers=headers,
         timeout=TIMEOUT,
         limits=httpx.Limits(max_connections=REQUESTS_MAX),
-        trust_env=not _on_this_machine(httpx.URL(url).host),  # a proxy cannot reach our loopback
+        trust_env=not on_this_machine(httpx.URL(url).host),  # a proxy cannot reach our loopback
     ) as client:
         stream = HttpSource(client, url, asks_hosts=asks_hosts)
         takes_lists = takes_lists and asks_hosts
         yield RemoteLists(client, server.rstrip("/"), stream) if takes_lists else stream
 
 
-def _on_this_machine(host: str) -> bool:
+def on_this_machine(host: str) -> bool:
+    """Whether a host's name or address is that of loopback."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -35,6 +35,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe clean list.csv --resume",
         "MAILPROBE_KEY=sk_live_... mailprobe clean list.csv --server https://...",
     ),
+    "mcp": (
+        "mailprobe mcp",
+        "MAILPROBE_KEY=sk_live_... mailprobe mcp --server https://mailprobe.example",
+    ),
     "score": (
         "mailprobe score list.verified.csv bounces.mbox",
         "mailprobe score list.verified.csv bounces.csv --sent green",
@@ -98,6 +102,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 EXIT_CODES: Mapping[str, str] = {
     "serve": "0 stopped by a signal, 1 a crash or no database, 2 wrong usage.",
+    "mcp": "0 the client has closed the input, 1 it went away, 2 wrong usage, 130\n  interrupted.",
     "doctor": "0 all is well, 1 a check failed, 2 wrong usage.",
     "completion": "0 printed, 2 wrong usage. bash needs version 4.4 or newer.",
     **dict.fromkeys(

@@ -1,0 +1,90 @@
+"""`mailprobe mcp`: the tool server on standard input and output, which a client starts."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.errors import Misuse, print_error
+from mailprobe.api.gc_tuning import collector_paused, tune_collector
+
+if TYPE_CHECKING:
+    from mailprobe.api.cli.toolserver.session import Toolbox
+    from mailprobe.api.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Use this service, not an engine of this machine. Default: MAILPROBE_SERVER.",
+)
+@click.option("--key", metavar="KEY", help="The API key for the service. Default: MAILPROBE_KEY.")
+@collector_paused()
+def mcp(server: str | None, key: str | None) -> None:
+    """Offer verification as tools to a client of the Model Context Protocol (MCP).
+
+    The client starts this command and talks to it on standard input and output.
+    Without a service it verifies addresses and cleans files by itself; with one it
+    has lists and the account too. Tools that manage the account take the
+    provisioning key of MAILPROBE_PROVISIONING_KEY.
+    """
+    with ending_at_once():
+        import trio  # noqa: F401 - a Ctrl-C could be lost in an import
+
+        from mailprobe.api.cli.toolserver.lines import claim_standard_streams
+        from mailprobe.api.cli.toolserver.session import ToolSession
+        from mailprobe.api.settings import Settings
+
+        settings = Settings.read(os.environ)
+    server, key = server or settings.server, key or settings.key
+    if server is not None and key is None:
+        raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
+    if sys.stdin.isatty():
+        print_error("waiting for a client's messages on standard input; Ctrl-C ends")
+    raise_open_files()
+    reader, writer = claim_standard_streams()
+
+    async def main() -> None:
+        async with _open_toolbox(settings, server, key) as toolbox:
+            await ToolSession(toolbox, reader, writer.send).run()
+
+    run(main)
+
+
+@asynccontextmanager
+async def _open_toolbox(
+    settings: "Settings", server: str | None, key: str | None
+) -> "AsyncIterator[Toolbox]":
+    if server is not None and key is not None:
+        from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox
+
+        async with open_remote_toolbox(server, Keys(key, settings.provisioning_key)) as toolbox:
+            tune_collector()
+            yield toolbox
+        return
+    from mailprobe.api.cli.closed_port import saying_closed_port
+    from mailprobe.api.cli.source import OwnEngine
+    from mailprobe.api.cli.toolserver.own_tools import own_toolbox
+    from mailprobe.api.error_table import Links
+    from mailprobe.engine.stream.engine import open_engine
+
+    notes: list[str] = []
+
+    def report(note: str) -> None:
+        print_error(note)
+        notes.append(note)
+
+    async with saying_closed_port(settings.engine, report), open_engine(settings.engine) as engine:
+        tune_collector()
+        yield own_toolbox(
+            lambda account, smtp: OwnEngine(
+                engine, account=account, asks_hosts=smtp and settings.engine.asks_hosts
+            ),
+            Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs", ""),
+            notes,
+        )

@@ -1,0 +1,1 @@
+"""`mailprobe mcp`: the tool server on standard input and output."""

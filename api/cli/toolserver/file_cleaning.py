@@ -1,0 +1,232 @@
+"""The tool `clean_file`: cleans a file of this machine as `mailprobe clean` does.
+
+The result is beside the file, with `.verified` before the ending, and has no other name: a model
+chooses what is read, and not what is written.
+"""
+
+import io
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import trio
+from msgspec import Meta, Struct
+
+from mailprobe.api.cli.cleaning.outputs import Order, output_path
+from mailprobe.api.cli.cleaning.passes import Recheck, ShowProgress
+from mailprobe.api.cli.cleaning.run import clean_list
+from mailprobe.api.cli.output.advice import advice, failure_of
+from mailprobe.api.cli.output.progress import statuses
+from mailprobe.api.cli.output.summary import Summary
+from mailprobe.api.cli.runner import raise_foremost
+from mailprobe.api.cli.source import OpenSource
+from mailprobe.api.cli.toolserver.session import Report, SessionTool
+from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.listfile import ReadOptions, known_encoding
+from mailprobe.api.listfile.selection import Selection
+from mailprobe.api.mcp.tools import ToolText, define
+from mailprobe.api.mcp.wide import input_schema
+from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.lights import lights_of
+from mailprobe.api.terminal import plain
+
+NAME = "clean_file"
+RECHECKS_MAX = 2  # each waits for 5 minutes: a model that waits longer is better off asking later
+PROGRESS_S = 1.0
+
+TEXT = ToolText(
+    "Clean a file of addresses",
+    "Verify every email address of a file on this machine: CSV, TSV, XLSX, NDJSON or plain "
+    "lines, also compressed. The result is a new file beside it, with .verified before the "
+    "ending: every row with its result, the reason and a light (GREEN_LIGHT: good, YELLOW_LIGHT: "
+    "unsure, RED_LIGHT: bad). The file itself is never changed. Takes from seconds for a short "
+    "file to hours for a million rows.",
+    reaches_out=True,
+)
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "path": {"description": "The file; best with its whole path."},
+    "column": {"description": "The column of the addresses: its name, or its number from 1."},
+    "sheet": {"description": "The sheet of a workbook: its title, or its number from 1."},
+    "encoding": {"description": "The file's encoding, such as cp1252, if it is not found."},
+    "errors": {"description": "replace: replace octets that are no text."},
+    "skip_lines": {"description": "Lines of title or notes above the header."},
+    "quotes": {"description": "Whether quotes enclose cells, if it is not found."},
+    "backslash": {"description": "Whether a backslash escapes, if it is not found."},
+    "only": {"description": "Write only the rows of these lights, such as green,yellow."},
+    "dedupe": {"description": "true: write only the first row of each mailbox."},
+    "suggest": {"description": "true: add a column with the corrected address of a mistyped one."},
+    "recheck": {
+        "description": "How often to ask again, each time 5 minutes later, what time may cure."
+    },
+    "smtp": {"description": "false: ask no mail host, which works without port 25."},
+    "overwrite": {"description": "true: replace a result that is there already."},
+    "resume": {"description": "true: go on where an earlier call was interrupted."},
+}
+OUTPUT = {
+    "type": "object",
+    "properties": {
+        "output": {"type": "string", "description": "The file with the result."},
+        "rows": {"type": "integer", "description": "How many rows the list has."},
+        "addresses": {"type": "integer", "description": "How many different addresses."},
+        "verified": {"type": "integer", "description": "How many were verified by this call."},
+        "took_s": {"type": "number", "description": "Seconds that it took."},
+        "lights": {"type": "object", "description": "How many rows have each light."},
+        "statuses": {"type": "object", "description": "How many rows have each status."},
+        "reasons": {"type": "object", "description": "How many rows have each reason."},
+        "advice": {
+            "type": "array", "items": {"type": "string"},
+            "description": "What to do about rows that could have been known.",
+        },
+    },
+    "required": ["output", "rows", "addresses", "verified", "lights", "statuses", "advice"],
+}  # fmt: skip
+
+# Options of `mailprobe clean` in its messages, and the arguments that are the same. The output
+# cannot be named here.
+OPTIONS = {
+    "force": "overwrite: true", "resume": "resume: true", "quotes": "quotes: true",
+    "no-quotes": "quotes: false",
+}  # fmt: skip
+OUTPUT_OPTION = re.compile(r"(, or|;) name another output with -o")
+
+
+class CleanArguments(Struct, frozen=True):
+    """A file, and how it is read and written."""
+
+    path: Annotated[str, Meta(min_length=1)]
+    column: str | None = None
+    sheet: str | None = None
+    encoding: str | None = None
+    errors: Literal["strict", "replace"] = "strict"
+    skip_lines: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    quotes: bool | None = None
+    backslash: Literal["text", "escape"] | None = None
+    only: str | None = None
+    dedupe: bool = False
+    suggest: bool = False
+    recheck: Annotated[int, Meta(ge=0, le=RECHECKS_MAX)] = 0
+    smtp: bool = True
+    overwrite: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileCleaner:
+    """Cleans files, one at a time. `open_source` opens what verifies; it takes `smtp`."""
+
+    open_source: Callable[[bool], OpenSource]
+    is_local: bool
+    _turn: trio.Lock = field(default_factory=trio.Lock)
+
+    def tool(self) -> SessionTool:
+        schema = input_schema(NAME, CleanArguments, {})
+        for name, known in ARGUMENTS.items():
+            schema["properties"][name] |= known
+        return SessionTool(define(NAME, TEXT, schema, OUTPUT), CleanArguments, self.clean)
+
+    async def clean(self, taken: CleanArguments, octets: bytes, report: Report) -> bytes:
+        """Clean the file. Raises CommandError."""
+        async with self._turn:
+            try:
+                summary = await self._clean(_order(taken), self.open_source(taken.smtp), report)
+            except CommandError as error:
+                raise CommandError(in_arguments(error.message)) from error
+        (output,) = summary.outputs
+        if (hint := failure_of(summary.counts, is_local=self.is_local)) is not None:
+            raise CommandError(f"{hint}. What is known is in {output}.")
+        return _result_of(summary, output)
+
+    async def _clean(self, order: Order, open_source: OpenSource, report: Report) -> Summary:
+        """In a thread, which has its trio work done here: a cancel ends that first."""
+        return await trio.to_thread.run_sync(
+            partial(
+                clean_list, order, open_source, standard_output=io.BytesIO(),
+                show_progress=_reporting(report), resume_command="the same call with --resume",
+                run=_run_from_thread,
+            )
+        )  # fmt: skip
+
+
+def in_arguments(message: str) -> str:
+    """A message of the command in the words of the tool's arguments."""
+    message = OUTPUT_OPTION.sub("", message)
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: _argument(found[1]), message)
+
+
+def _argument(option: str) -> str:
+    return OPTIONS.get(option, option.replace("-", "_"))
+
+
+def _order(taken: CleanArguments) -> Order:
+    """The run that a call asks for. Raises Misuse."""
+    path = Path(os.path.abspath(os.path.expanduser(taken.path)))
+    if not path.is_file():
+        what = "is no file" if path.exists() else "is not there"
+        raise Misuse(f"{plain(str(path))} {what}; give the whole path of a file")
+    reading = ReadOptions(
+        taken.column, taken.encoding and known_encoding(taken.encoding), taken.errors,
+        taken.skip_lines, taken.quotes, taken.backslash, taken.sheet,
+    )  # fmt: skip
+    lights = None if taken.only is None else lights_of(taken.only, "the argument only")
+    return Order(
+        path, output_path(path), reading, taken.resume, Recheck(taken.recheck),
+        Selection(lights, dedupe=taken.dedupe), suggest=taken.suggest, force=taken.overwrite,
+    )  # fmt: skip
+
+
+def _run_from_thread(main: Callable[[], Any]) -> None:
+    try:
+        trio.from_thread.run(main)
+    except BaseExceptionGroup as group:
+        raise_foremost(group)
+
+
+def _reporting(report: Report) -> ShowProgress:
+    """Shows the progress of all passes by `report`, as one number that increases."""
+    before = 0  # addresses of the passes that have ended
+
+    @asynccontextmanager
+    async def show(counts: ResultCounts, total: int) -> AsyncIterator[None]:
+        nonlocal before
+
+        async def repeat() -> None:
+            while True:
+                await trio.sleep(PROGRESS_S)
+                report(before + counts.done, before + total, statuses(counts))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(repeat)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+                before += counts.done
+
+    return show
+
+
+def _result_of(summary: Summary, output: Path) -> bytes:
+    counts = summary.counts
+    return msgspec.json.encode(
+        {
+            "output": str(output),
+            "rows": summary.rows,
+            "addresses": summary.addresses,
+            "verified": summary.verified,
+            "took_s": round(summary.took_s, 1),
+            "lights": _positive(counts.lights),
+            "statuses": _positive(counts.statuses),
+            "reasons": _positive(counts.reasons),
+            "advice": list(map(in_arguments, advice(counts))),
+        }
+    )
+
+
+def _positive(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count > 0}

@@ -1,0 +1,128 @@
+"""The tools of an engine in this process: no service, no account, no key, no counting."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from mailprobe.api.cli.source import AnswerSource
+from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
+from mailprobe.api.cli.toolserver.session import Report, SessionTool, Toolbox
+from mailprobe.api.error_table import Links
+from mailprobe.api.mcp.tools import READING, ToolText, define
+from mailprobe.api.mcp.wide import BatchArguments, wide_tools
+from mailprobe.api.rest.verification import result_of
+from mailprobe.api.schema import EMAILS_MAX, BatchVerifyResponse
+from mailprobe.engine import Answer
+from mailprobe.engine.evidence import EvidenceBudget
+
+# Takes the account by which mail hosts are shared fairly, and whether hosts are asked at all.
+SourceOf = Callable[[str, bool], AnswerSource]
+
+CALLS = "tool calls"
+FILES = "files"  # another account: a call waits for no file
+
+INSTRUCTIONS = (
+    f"Addresses are verified by this machine; nothing is billed. {READING} Verify up to "
+    f"{EMAILS_MAX} addresses with verify_batch, a file with clean_file. A call that fails says "
+    "why and what to do."
+)
+TEXTS: dict[str, ToolText] = {
+    "verify_email": ToolText(
+        "Verify an email address",
+        "Find out whether an email address takes mail, without sending any. Takes some 3 seconds "
+        "at most. With evidence the answer says why: the mail hosts that were tried, the "
+        "conversation with them, and the rule that decided.",
+        reaches_out=True,
+    ),
+    "verify_batch": ToolText(
+        f"Verify up to {EMAILS_MAX} addresses",
+        f"Find out which of up to {EMAILS_MAX} email addresses take mail, without sending any. The "
+        "results are in the order of the addresses.",
+        reaches_out=True,
+    ),
+}  # fmt: skip
+NEEDS_SERVICE = (
+    "The tool {name} needs a service, and this server verifies by itself. Use {instead}, or ask the "
+    "person to start it as: mailprobe mcp --server URL, with MAILPROBE_KEY set."
+)
+
+
+class OwnVerifyArguments(Struct, frozen=True):
+    """One address."""
+
+    email: str
+    smtp: bool = True
+    evidence: bool = False
+
+
+def own_toolbox(source_of: SourceOf, links: Links, notes: Sequence[str] = ()) -> Toolbox:
+    """The tools of an engine. `notes` are said with each result."""
+
+    @asynccontextmanager
+    async def open_source(account: str, smtp: bool) -> AsyncIterator[AnswerSource]:
+        yield source_of(account, smtp)
+
+    verifier = _Verifier(source_of)
+    cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), is_local=True)
+    wide = wide_tools(links)
+    tools = {
+        "verify_email": SessionTool(
+            _definition("verify_email", OwnVerifyArguments, wide["verify_email"].definition),
+            OwnVerifyArguments,
+            verifier.verify,
+        ),
+        "verify_batch": SessionTool(
+            _definition("verify_batch", BatchArguments, wide["verify_batch"].definition),
+            BatchArguments,
+            verifier.verify_batch,
+        ),
+        "clean_file": cleaner.tool(),
+    }
+    instead = ", ".join(tools)
+    elsewhere = {
+        name: NEEDS_SERVICE.format(name=name, instead=instead) for name in wide if name not in tools
+    }
+    return Toolbox(tools, INSTRUCTIONS, links.docs_url, elsewhere, notes)
+
+
+def _definition(name: str, takes: type[Struct], service: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of a service's tool with these arguments alone."""
+    schema, output = service["inputSchema"], service["outputSchema"]
+    properties = {each: schema["properties"][each] for each in takes.__struct_fields__}
+    properties["smtp"] = {
+        "type": "boolean", "description": "false: ask no mail host, which works without port 25.",
+    }  # fmt: skip
+    return define(
+        name, TEXTS[name],
+        {"type": "object", "properties": properties, "required": schema["required"]},
+        output["anyOf"][0] if "anyOf" in output else output,  # never the promise of a job
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Verifier:
+    source_of: SourceOf
+
+    async def verify(self, taken: OwnVerifyArguments, octets: bytes, report: Report) -> bytes:
+        (answer,) = await self._answers([taken.email], taken.smtp, taken.evidence)
+        return msgspec.json.encode(result_of(answer, EvidenceBudget()))
+
+    async def verify_batch(self, taken: BatchArguments, octets: bytes, report: Report) -> bytes:
+        began = trio.current_time()
+        answers = await self._answers(taken.emails, taken.smtp, taken.evidence)
+        budget = EvidenceBudget()
+        results = [result_of(answer, budget) for answer in answers]
+        took_ms = round((trio.current_time() - began) * 1000)
+        return msgspec.json.encode(BatchVerifyResponse(results, len(results), took_ms))
+
+    async def _answers(self, texts: list[str], smtp: bool, explain: bool) -> list[Answer]:
+        """The answers in the order of the texts."""
+        source = self.source_of(CALLS, smtp)
+        async with source.open_answers(texts, explain=explain) as answers:
+            found = [answer async for answer in answers]
+        return sorted(found, key=lambda answer: answer.position)

@@ -1,0 +1,169 @@
+"""The tools of a service: each call is a request to its REST API."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import trio
+
+from mailprobe.api.cli.remote.http_responses import read_error_body
+from mailprobe.api.cli.remote.http_source import BATCH_OCTETS_MAX, TIMEOUT, check_server
+from mailprobe.api.cli.remote.open_requests import read_whole
+from mailprobe.api.cli.remote.opening import on_this_machine, open_http_source
+from mailprobe.api.cli.source import OpenSource
+from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
+from mailprobe.api.cli.toolserver.session import CALLS_MAX, Report, SessionTool, Toolbox
+from mailprobe.api.error_table import Links
+from mailprobe.api.errors import CommandError
+from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
+from mailprobe.api.mcp.tools import COUNTED, READING, Tool
+from mailprobe.api.mcp.wide import wide_tools
+from mailprobe.api.rest.messages import JSON, OperationReply, StreamedParts
+from mailprobe.api.schema import EMAILS_MAX, ApiError
+from mailprobe.engine.background import sole_exception
+
+SETTING = "MAILPROBE_PROVISIONING_KEY"
+NEEDS_SETTING = f" Needs a provisioning key: {SETTING} where this server is started."
+INSTRUCTIONS = (
+    f"{COUNTED} {READING} Verify up to {EMAILS_MAX} addresses with verify_batch, more with "
+    "create_list, a file with clean_file. A call that fails says why and what to do."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of an account; the tools that manage it need the second."""
+
+    standard: str
+    provisioning: str | None = None
+
+
+@asynccontextmanager
+async def open_remote_toolbox(server: str, keys: Keys) -> AsyncIterator[Toolbox]:
+    """Open the tools of this service. Raises Misuse for a wrong address or key."""
+    check_server(server, keys.standard)
+    server = server.rstrip("/")
+    async with httpx.AsyncClient(
+        timeout=TIMEOUT,
+        limits=httpx.Limits(max_connections=CALLS_MAX),
+        trust_env=not on_this_machine(httpx.URL(server).host),
+    ) as client:
+        yield remote_toolbox(client, server, keys)
+
+
+def remote_toolbox(client: httpx.AsyncClient, server: str, keys: Keys) -> Toolbox:
+    """The tools of the service at this address, which has no slash at its end."""
+
+    def open_source(smtp: bool) -> OpenSource:
+        return lambda: open_http_source(server, keys.standard, asks_hosts=smtp)
+
+    links = Links(server, f"{server}/docs", f"{server}/dashboard")
+    service = _Service(client, server, keys)
+    tools = {
+        name: SessionTool(tool.definition, tool.takes, partial(service.call, tool))
+        for name, tool in wide_tools(links, NEEDS_SETTING).items()
+    }
+    tools["clean_file"] = FileCleaner(open_source, is_local=False).tool()
+    return Toolbox(tools, INSTRUCTIONS, links.docs_url)
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    client: httpx.AsyncClient
+    url: str
+    keys: Keys
+
+    async def call(self, tool: Tool, taken: Any, octets: bytes, report: Report) -> bytes:
+        """Perform a tool's operation. Raises RpcFault, CommandError."""
+        operation, request = tool.operation, tool.request_of(taken, octets)
+        path = operation.path.format(
+            **{name: quote(part, "") for name, part in request.path.items()}
+        )
+        has_body = operation.uploads or operation.takes is not None
+        headers = {
+            "authorization": f"Bearer {self._key(tool)}",
+            **({"content-type": JSON} if has_body else {}),
+            **request.headers,
+        }
+        query = {name: list(values) for name, values in request.query.items()}
+        try:
+            async with self.client.stream(
+                operation.method, self.url + path, params=query, headers=headers,
+                content=request.body if has_body else None,
+            ) as response:  # fmt: skip
+                if response.status_code >= 400:
+                    raise self._refused(response, await read_error_body(response))
+                async with _opened_reply(tool, response) as reply:
+                    return self._checked(await tool.answer_of(taken, reply))
+        except httpx.RequestError as error:
+            raise CommandError(
+                f"The service at {self.url} cannot be reached ({str(error) or type(error).__name__}). "
+                "See that it runs and that MAILPROBE_SERVER or --server is right, then call again."
+            ) from error
+
+    def _key(self, tool: Tool) -> str:
+        if tool.operation.key != "provisioning":
+            return self.keys.standard
+        if self.keys.provisioning is None:
+            raise CommandError(
+                f"The tool {tool.operation.name} needs a provisioning key (sk_mgmt_…). Ask the person "
+                f"to set {SETTING} where this server is started, and to start it again."
+            )
+        return self.keys.provisioning
+
+    def _refused(self, response: httpx.Response, octets: bytes) -> Exception:
+        try:
+            refused = msgspec.json.decode(octets, type=ApiError)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._foreign(f"{response.status_code}")
+        data = {
+            "status": response.status_code, "body": octets, "action": refused.action, "docs": refused.docs,
+        }  # fmt: skip
+        waits = response.headers.get("retry-after")
+        return RpcFault(
+            UPSTREAM_FAILED, data, headers={} if waits is None else {"Retry-After": waits}
+        )
+
+    def _checked(self, octets: bytes) -> bytes:
+        """The answer on one line, if it is an object."""
+        try:
+            found = msgspec.json.decode(octets, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise self._foreign("something else") from None
+        return msgspec.json.encode(found)
+
+    def _foreign(self, what: str) -> CommandError:
+        return CommandError(
+            f"The answer of {self.url} is {what}, and not that of a mailprobe service. See that "
+            "MAILPROBE_SERVER or --server is right; a proxy may have answered: call again later."
+        )
+
+
+@asynccontextmanager
+async def _opened_reply(tool: Tool, response: httpx.Response) -> AsyncIterator[OperationReply]:
+    """The reply of a good response: whole, or in parts if it is a download, of which a page is read.
+
+    httpx's generators must be read to the end or cancelled; a task does that for the parts.
+    """
+    if not tool.operation.media_types:
+        yield OperationReply(response.status_code, await read_whole(response, BATCH_OCTETS_MAX))
+        return
+    send, parts = trio.open_memory_channel[bytes](0)
+
+    async def read() -> None:
+        async with send:
+            async for part in response.aiter_bytes():
+                await send.send(part)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            yield OperationReply(response.status_code, StreamedParts(parts))
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise sole_exception(group) from None

@@ -1,0 +1,117 @@
+"""`mailprobe mcp` as a process: the official client against the lab, signals, and wrong usage."""
+
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import CallToolResult
+
+from mailprobe.api.cli import main
+from mailprobe.bench.lab import Lab, start_lab
+from tests.api.cli.test_clean import names_in, written
+from tests.api.cli.test_serve import COMMAND, environment
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@contextmanager
+def started(place: Path, lab: Lab, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(
+        [*COMMAND, "mcp"], cwd=place, env={**environment(place, lab), **more},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab, mode: str):
+    good, bad = lab.addresses["deliverable"][0], lab.addresses["undeliverable"][0]
+    path = written(tmp_path / "list.csv", f"email\n{good}\n{bad}\n")
+    server = StdioServerParameters(
+        command=COMMAND[0], args=[*COMMAND[1:], "mcp"], cwd=str(tmp_path),
+        env=environment(tmp_path, lab),
+    )  # fmt: skip
+    with trio.fail_after(60):
+        async with Client(stdio_client(server), mode=mode) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names == ["verify_email", "verify_batch", "clean_file"]
+            one = await client.call_tool("verify_email", {"email": good, "evidence": True})
+            assert isinstance(one, CallToolResult)
+            assert one.structured_content is not None
+            assert one.structured_content["status"] == "deliverable"
+            done = await client.call_tool("clean_file", {"path": "list.csv"})
+            assert isinstance(done, CallToolResult)
+            assert done.structured_content is not None
+            assert done.structured_content["lights"] == {"GREEN_LIGHT": 1, "RED_LIGHT": 1}
+            again = await client.call_tool("clean_file", {"path": str(path)})
+            assert isinstance(again, CallToolResult)
+            assert again.is_error
+    assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
+
+
+def test_the_end_of_the_input_ends_it_and_nothing_else_is_on_the_output(tmp_path: Path, lab: Lab):
+    with started(tmp_path, lab) as process:
+        out, err = process.communicate(PING + b"\n{\n" + PING.rstrip(), timeout=60)
+    first, wrong, last = out.splitlines(keepends=True)
+    assert (first, last) == (PONG, PONG)
+    assert b"-32700" in wrong
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_a_ctrl_c_ends_it_with_130(tmp_path: Path, lab: Lab):
+    with started(tmp_path, lab) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(PING)
+        process.stdin.flush()
+        assert process.stdout.readline() == PONG
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+def test_a_client_that_goes_away_ends_it(tmp_path: Path, lab: Lab):
+    with started(tmp_path, lab) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        process.stdin.write(PING)
+        process.stdin.flush()
+        assert process.wait(60) == 1
+        assert b"Traceback" not in process.stderr.read()
+
+
+WRONG: dict[str, tuple[Mapping[str, str], str]] = {
+    "no key": ({"MAILPROBE_SERVER": "https://a.test"}, "needs an API key: set MAILPROBE_KEY"),
+    "a wrong setting": ({"MAILPROBE_SMTP_PORT": "x"}, "MAILPROBE_SMTP_PORT"),
+    "a wrong provisioning key": ({"MAILPROBE_PROVISIONING_KEY": "a b"}, "sk_mgmt_"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_usage_is_one_line(tmp_path: Path, case: str, monkeypatch):
+    more, words = WRONG[case]
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(main, ["mcp"], env=dict(more))
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert words in line
+    assert "a b" not in line
+    assert names_in(tmp_path) == []
