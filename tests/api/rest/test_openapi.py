@@ -12,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
 from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.rest.openapi_text import BOUNCES
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder
@@ -150,7 +151,11 @@ async def test_it_is_served_without_a_key(autojump_clock, shop: RunningService) 
 async def test_answers_are_what_the_description_says(autojump_clock, shop: RunningService) -> None:
     """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
-    bodies = {"verify_email": {"email": "known@friendly.test"}, "verify_batch": {"emails": ["a"]}}
+    bodies: dict[str, Any] = {
+        "verify_email": {"email": "known@friendly.test"},
+        "verify_batch": {"emails": ["a"]},
+        "feed_bounces": BOUNCES["application/json"]["example"],
+    }
     job = await shop.store.create_job(
         await shop.caller(), JobOrder(str(uuid4()), "a", None, ""), lambda ledger: None
     )
