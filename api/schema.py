@@ -18,6 +18,7 @@ from mailprobe.storage.records import JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
 FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
+BOUNCES_OCTETS_MAX = 1024 * 1024  # SendGrid posts up to 768 KiB together, the others less
 EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
 BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 EMAILS_MAX = 50
@@ -170,6 +171,14 @@ class ListCallback(Struct, frozen=True):
     counts: dict[str, int]
     created_at: Instant
     ended_at: Instant
+
+
+class BounceCounts(Struct, frozen=True):
+    """Addresses that were fed back; those that are recorded are `bounced` for 90 days."""
+
+    recorded: int
+    soft: int
+    ignored: int
 
 
 class HealthResponse(Struct, frozen=True):

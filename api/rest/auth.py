@@ -4,6 +4,8 @@ A header that cannot be one of our keys is refused by its form, without a query 
 store. The key is never repeated, neither in a response nor in a log.
 """
 
+from base64 import b64decode
+
 from mailprobe.api.keys import PUBLISHABLE, SECRET, key_hash, well_formed
 from mailprobe.api.refusals import InvalidKey, MissingKey, WrongKeyType
 from mailprobe.storage.records import Caller, KeyKind
@@ -19,15 +21,29 @@ NOT_IN_A_PAGE = (
 )
 
 
+def _password(credentials: str) -> str:
+    """The password of a Basic scheme (RFC 7617); empty if there is none."""
+    try:
+        return b64decode(credentials, validate=True).decode("ascii").partition(":")[2]
+    except ValueError:  # binascii.Error is one, and UnicodeDecodeError
+        return ""
+
+
 async def authenticate(
-    store: Store, authorization: str | None, wanted: KeyKind, *, takes_test_keys: bool = True
+    store: Store,
+    authorization: str | None,
+    wanted: KeyKind,
+    *,
+    takes_test_keys: bool = True,
+    takes_basic: bool = False,
 ) -> Caller:
     """Return the key's owner if the key is active and of the wanted kind.
 
-    A test key does what its live one does, unless the service takes none. A publishable key is
-    unknown where another kind is wanted. Raises MissingKey; InvalidKey, also for a provisioning
-    key where a standard one is wanted, and a secret key where a publishable one is; WrongKeyType
-    for a standard key on a management route; StoreUnavailable.
+    With `takes_basic` the key may be the password of HTTP's Basic scheme, for clients that can
+    set nothing but a URL. A test key does what its live one does, unless the service takes none.
+    A publishable key is unknown where another kind is wanted. Raises MissingKey; InvalidKey, also
+    for a provisioning key where a standard one is wanted, and a secret key where a publishable one
+    is; WrongKeyType for a standard key on a management route; StoreUnavailable.
     """
     if authorization is None or not authorization.strip():
         raise MissingKey("publishable" if wanted == "form" else wanted)
@@ -35,6 +51,8 @@ async def authenticate(
     key = key.strip()
     if wanted == "form" and key.startswith(SECRET):
         raise InvalidKey(NOT_IN_A_PAGE)
+    if takes_basic and scheme.lower() == "basic":
+        scheme, key = "bearer", _password(key)
     if scheme.lower() != "bearer" or not well_formed(key):
         raise InvalidKey(NO_BEARER)
     if wanted != "form" and key.startswith(PUBLISHABLE):

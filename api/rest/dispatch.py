@@ -57,6 +57,7 @@ from mailprobe.storage.contract import StoreUnavailable
 log = logging.getLogger("mailprobe.api")
 
 TEST_KEYS = "sk_test_ "
+BASIC = {"WWW-Authenticate": 'Bearer, Basic realm="mailprobe"'}  # RFC 7617 2
 CODING_SHOWN_MAX = 40  # characters repeated in the response
 
 _encode = msgspec.json.Encoder().encode
@@ -95,6 +96,8 @@ async def _answer_or_refuse(
     except Exception:
         log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)
         reply = refuse(service, OurFault(inbound.request_id))
+    if operation.takes_basic and "WWW-Authenticate" in reply.headers:
+        reply = replace(reply, headers={**reply.headers, **BASIC})  # SNS waits to be asked
     limits = await _limits_after(service, operation, call, reply)
     more = limits.headers() if limits else {}
     if operation.key == "form":
@@ -132,7 +135,11 @@ async def _answer(
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
         call.authenticated = await authenticate(
-            service.store, authorization, operation.key, takes_test_keys=service.takes_test_keys
+            service.store,
+            authorization,
+            operation.key,
+            takes_test_keys=service.takes_test_keys,
+            takes_basic=operation.takes_basic,
         )
         inbound.admission.identified(call.authenticated.key.id)
         if operation.key == "form":

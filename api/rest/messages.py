@@ -181,7 +181,10 @@ class Operation:
     media_type: str = "application/json"
     media_types: tuple[str, ...] = ()  # of a download, whose query chooses one
     tool: bool = True
-    raw: bool = False  # the handler reads the body's bytes: they are signed
+    raw: Mapping[str, Any] | None = (
+        None  # the handler reads the bytes of this body (OpenAPI's form)
+    )
+    takes_basic: bool = False  # the key may be a password: for clients that can set only a URL
     uploads: bool = False  # the handler receives the body in parts, to put it on disk
     octets_max: int = BODY_OCTETS_MAX
     is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found

@@ -10,7 +10,6 @@ from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
 from mailprobe.api.rest.messages import NDJSON, XLSX, Operation
 from mailprobe.api.rest.openapi_text import (
-    BILLING_EVENT,
     CALLBACK,
     CALLBACK_HEADERS,
     CONDITIONS,
@@ -31,6 +30,7 @@ from mailprobe.api.schema import (
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
+    BounceCounts,
     CreateKeyRequest,
     FormRequest,
     FormResponse,
@@ -61,7 +61,7 @@ JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
     VerifyRequest, BatchRequest, FormRequest, CreateKeyRequest, BillingPortalRequest, FormResponse,
-    AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
+    AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, BounceCounts, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
     ManagementBillingPortalResponse,
@@ -131,7 +131,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
         "summary": operation.summary,
         "description": operation.handler.__doc__,
         "tags": [operation.path.split("/")[2] if operation.key else "service"],
-        "security": [{f"{operation.key}Key": []}] if operation.key else [],
+        "security": _security(operation),
         "responses": {
             str(operation.status): _success(operation),
             **_failures(operation, places),
@@ -157,13 +157,18 @@ def _operation(operation: Operation, places: Links) -> dict[str, Any]:
             },
         }
     if operation.raw:
-        reported["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
+        reported["requestBody"] = {"required": True, "content": operation.raw}
     if operation.uploads:
         reported["requestBody"] = {"required": True, "content": UPLOAD}
     if operation.promises is not None:
         reported["responses"]["202"] = _promise(operation.promises)
         reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
     return reported
+
+
+def _security(operation: Operation) -> list[dict[str, list[str]]]:
+    schemes = [f"{operation.key}Key"] if operation.key else []
+    return [{name: []} for name in (*schemes, *(["basicKey"] if operation.takes_basic else []))]
 
 
 def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:

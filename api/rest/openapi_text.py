@@ -6,6 +6,9 @@ from mailprobe.api.rest.messages import XLSX
 
 # field -> what it is, in every schema that has it and says nothing else
 FIELDS: dict[str, str] = {
+    "recorded": "Mailboxes that do not exist: `bounced` for 90 days.",
+    "soft": "Addresses whose bounces pass, such as of full mailboxes. Nothing is recorded.",
+    "ignored": "Addresses refused for another reason, or for none that is known.",
     "email": "The string as it was sent.",
     "emails": "The addresses; one unit and one result each.",
     "webhook": "Where the result is posted.",
@@ -229,9 +232,17 @@ CALLBACK_HEADERS: list[dict[str, Any]] = [
          "With a webhook_secret: sha256= and the HMAC-SHA256 of the body in hex."),
     )
 ]  # fmt: skip
-BILLING_EVENT = {
+BILLING_EVENT = {"application/json": {
     "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
+}}  # fmt: skip
+BOUNCES = {
+    "application/json": {
+        "schema": {"description": "An event of SES (as SNS posts it), SendGrid, Postmark or Mailgun."},
+        "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
+    },
+    "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},
+    "multipart/report": {"schema": {"type": "string", "description": "The body of a delivery report."}},
 }  # fmt: skip
 # As the answers have it, so that a generated client takes what it was given: keys have UUIDs, while the
 # ids of jobs and lists are strings.
@@ -258,7 +269,7 @@ HEADERS: dict[str, dict[str, Any]] = {
     },
     "Allow": {"description": "The methods of this path.", "schema": {"type": "string"}},
     "Upgrade": {"description": "The protocol of this path.", "schema": {"type": "string"}},
-    "WWW-Authenticate": {"description": "Always Bearer.", "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "Bearer, and Basic where that is taken.", "schema": {"type": "string"}},
 }  # fmt: skip
 
 SECURITY_SCHEMES = {
@@ -268,6 +279,9 @@ SECURITY_SCHEMES = {
     },
     "standardKey": {
         "type": "http", "scheme": "bearer", "description": "A standard key: sk_live_… or sk_test_…",
+    },
+    "basicKey": {
+        "type": "http", "scheme": "basic", "description": "A standard key as the password; the user name does not count.",
     },
     "provisioningKey": {
         "type": "http", "scheme": "bearer", "description": "A provisioning key: sk_mgmt_…",

@@ -40,17 +40,19 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest import forms, jobs, lists, management, verification
+from mailprobe.api.rest import bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import ORIGIN
+from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, ORIGIN
 from mailprobe.api.schema import (
+    BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
     FORM_OCTETS_MAX,
     AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
+    BounceCounts,
     CreateKeyRequest,
     FormRequest,
     FormResponse,
@@ -167,6 +169,12 @@ OPERATIONS: tuple[Operation, ...] = (
         lists.delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
     ),
     Operation(
+        "feed_bounces", "POST", "/v1/bounces", "Feed back which mails came back",
+        bounces.feed_bounces, "standard", BounceCounts, section="bounces",
+        may=(*KEYED, *BODIED, *REPEATABLE), tool=False, raw=BOUNCES,
+        octets_max=BOUNCES_OCTETS_MAX, takes_basic=True,
+    ),
+    Operation(
         "create_api_key", "POST", "/v1/management/keys", "Create a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
@@ -202,7 +210,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
         management.receive_billing_event, None, None, 204, section="endpoints",
-        may=(*BODIED, ProviderUnavailable), tool=False, raw=True, octets_max=EVENT_OCTETS_MAX,
+        may=(*BODIED, ProviderUnavailable), tool=False, raw=BILLING_EVENT, octets_max=EVENT_OCTETS_MAX,
         is_on=management.receives_billing_events,
     ),
     Operation(

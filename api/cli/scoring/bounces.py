@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
+from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of
+from mailprobe.api.bounces.reports import bounces_of
 from mailprobe.api.cli.scoring.mails import files_of, is_mail, mails_of
-from mailprobe.api.cli.scoring.reports import bounces_of
 from mailprobe.api.listfile import BadList, ReadOptions
 from mailprobe.api.reader.own_list import rows_of
 from mailprobe.api.terminal import plain

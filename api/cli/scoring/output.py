@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mailprobe.api.bounces.kinds import KINDS
 from mailprobe.api.cli.scoring.bounces import Bounces
-from mailprobe.api.cli.scoring.kinds import KINDS
 from mailprobe.api.cli.scoring.scores import Group, Score
 from mailprobe.api.terminal import plain
 

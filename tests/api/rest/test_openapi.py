@@ -12,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
 from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.rest.openapi_text import BOUNCES
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder
@@ -151,7 +152,12 @@ async def test_answers_are_what_the_description_says(autojump_clock, shop: Runni
     """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
     one = {"email": "known@friendly.test"}
-    bodies = {"verify_email": one, "verify_form": one, "verify_batch": {"emails": ["a"]}}
+    bodies: dict[str, Any] = {
+        "verify_email": one,
+        "verify_form": one,
+        "verify_batch": {"emails": ["a"]},
+        "feed_bounces": BOUNCES["application/json"]["example"],
+    }
     keys = {
         "standard": shop.key, "provisioning": shop.provisioning, "form": await shop.new_form_key(),
         None: None,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailprobe.api.bounces.kinds import KINDS, Kind
+from mailprobe.api.bounces.reports import bounces_of
 from mailprobe.api.cli.scoring.bounces import read_bounces
-from mailprobe.api.cli.scoring.kinds import KINDS, Kind
-from mailprobe.api.cli.scoring.reports import bounces_of
 from mailprobe.api.listfile import BadList
 
 SAMPLES = Path(__file__).with_name("bounce_samples.txt")

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli import main
 from mailprobe.api.cli.scoring.bounces import key_of, read_bounces
-from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of
 from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
 from mailprobe.api.listfile import OutputFormat, ResultColumns, open_list, open_writer
 from mailprobe.api.reader import starting

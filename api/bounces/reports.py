@@ -14,10 +14,22 @@ from collections.abc import Collection, Iterator
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import getaddresses
+from itertools import islice
 
-from mailprobe.api.cli.scoring.kinds import KINDS, Kind, kind_of_reason
+from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of_reason
 
 SCAN_OCTETS_MAX = 1 << 16  # flufl.bounce reads a mail some fifty times
+# Of a report that is posted; what it returns is not read. The email package takes seconds for
+# thousands of parts, parts within parts, or pieces of a parameter.
+REPORT_OCTETS_MAX = 1 << 15
+REPORTED_MAX = 20  # addresses: a report has one, each costs some milliseconds
+COUNTS_MAX: tuple[tuple[re.Pattern[bytes], int], ...] = (
+    (re.compile(rb"boundary", re.I), 8),
+    (re.compile(rb"\n--"), 50),
+    (re.compile(rb"\n\r?\n"), 300),
+    (re.compile(rb"\*\d*\*?="), 20),
+    (re.compile(rb";"), 500),
+)
 TEXT_MAX = 20_000  # of a mail's own text
 HEADER_MAX = 10_000
 BLOCK_LINES_MAX = 40  # under an address
@@ -64,6 +76,22 @@ def bounces_of(octets: bytes) -> dict[str, Kind] | None:
     """The bounced addresses with their kinds; empty if none could be read; None if it is no bounce."""
     try:
         return _bounces_of(octets)
+    except Exception:  # the email package meets text that nobody has thought of
+        return {}
+
+
+def reported_in(octets: bytes) -> dict[str, Kind]:
+    """The addresses of a delivery report (RFC 3464) with their kinds; empty for any other mail.
+
+    Unlike `bounces_of()` it searches no text for addresses: whoever posts it may be hostile.
+    """
+    octets = octets[:REPORT_OCTETS_MAX]
+    if any(len(piece.findall(octets)) > most for piece, most in COUNTS_MAX):
+        return {}
+    try:
+        message = email.message_from_bytes(octets)
+        blocks = list(islice(_status_blocks(message), REPORTED_MAX))
+        return _by_status(blocks, "") if blocks else {}
     except Exception:  # the email package meets text that nobody has thought of
         return {}
 

@@ -1,0 +1,1 @@
+"""Bounces that are fed back: reports of mail servers, and events of mail services."""

@@ -1,0 +1,81 @@
+"""The operation on bounces: a mail service or a mail server says which mails came back."""
+
+import logging
+from collections import Counter
+from functools import partial
+
+import trio
+
+from mailprobe.api.bounces.events import Confirmation, NotEvents, read_events
+from mailprobe.api.bounces.kinds import Kind
+from mailprobe.api.bounces.reports import reported_in
+from mailprobe.api.quota.bounced import mailboxes_of
+from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.rest.messages import Call, OperationReply, reply
+from mailprobe.api.schema import BounceCounts
+from mailprobe.api.service import Service
+from mailprobe.engine.evidence import shown
+
+log = logging.getLogger("mailprobe.bounces")
+
+EVENTS_MAX = 1000  # of a request: no mail service posts more together
+REPORTS = ("message/rfc822", "message/global", "multipart/report")
+UNKNOWN = (
+    "The body is neither a delivery report (RFC 3464) as message/rfc822 or multipart/report, nor an"
+    " event of SES, SendGrid, Postmark or Mailgun in JSON."
+)
+
+_reading = trio.CapacityLimiter(1)  # reports at a time: each holds the GIL for some milliseconds
+
+
+async def feed_bounces(service: Service, call: Call) -> OperationReply:
+    """Tell which mails came back: an event of a mail service, or a delivery report (RFC 3464)."""
+    source, kinds = await _read(call)
+    gone = [address for address, kind in kinds.items() if kind == "no_mailbox"]
+    mailboxes = [*mailboxes_of(gone)]
+    account = call.caller.account.id
+    if mailboxes and not call.caller.key.is_test:
+        await service.store.record_bounces(account, mailboxes, source)
+        service.quota.bounced_addresses.forget(account)
+    count = Counter(kinds.values())
+    soft = count["temporary"]
+    return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))
+
+
+async def _read(call: Call) -> tuple[str, dict[str, Kind]]:
+    """Where the bounces come from, and the kinds of the addresses. Raises InvalidRequest."""
+    content_type = call.sent.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type in REPORTS:
+        head = f"Content-Type: {content_type}\r\n\r\n" if media_type == REPORTS[-1] else ""
+        octets = head.encode() + call.body
+        found = await trio.to_thread.run_sync(partial(reported_in, octets), limiter=_reading)
+        if not found:
+            raise InvalidRequest("The report names no address and its status.", "bounces")
+        return "report", found
+    try:
+        read = read_events(call.body)
+    except NotEvents:
+        raise InvalidRequest(UNKNOWN, "bounces") from None
+    if isinstance(read, Confirmation):
+        _log_confirmation(call, read)
+        return "sns", {}
+    source, events = read
+    if len(events) > EVENTS_MAX:
+        raise InvalidRequest(f"A request takes at most {EVENTS_MAX:,} events.", "bounces")
+    kinds: dict[str, Kind] = {}
+    for event in events:
+        kind = event.kind  # up to a millisecond of CPU
+        if kinds.get(event.address) != "no_mailbox":
+            kinds[event.address] = kind
+        await trio.lowlevel.checkpoint()
+    return source, kinds
+
+
+def _log_confirmation(call: Call, confirmation: Confirmation) -> None:
+    """It is never opened here: a URL in a request would make this service a client of anything."""
+    log.warning(
+        "subscription not confirmed: account=%s topic=%s url=%s",
+        call.caller.account.id, shown(confirmation.topic),
+        "none of Amazon's" if confirmation.url is None else confirmation.url[:2048],
+    )  # fmt: skip

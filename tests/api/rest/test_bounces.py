@@ -1,0 +1,117 @@
+"""POST /v1/bounces: what came back is answered from the next request on, to its account alone."""
+
+import json
+import logging
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from tests.api.service_fixture import RunningService
+
+GONE = "known@friendly.test"
+EVENT = {
+    "RecordType": "Bounce",
+    "Type": "HardBounce",
+    "Email": GONE,
+    "Details": "550 5.1.1 unknown",
+}
+REPORT = (
+    b"Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n"
+    b"--b\r\nContent-Type: text/plain\r\n\r\nSorry.\r\n"
+    b"--b\r\nContent-Type: message/delivery-status\r\n\r\n"
+    b"Reporting-MTA: dns; mx.far.test\r\n\r\n"
+    b"Final-Recipient: rfc822; known@friendly.test\r\nAction: failed\r\nStatus: 5.1.1\r\n"
+    b"Diagnostic-Code: smtp; 550 5.1.1 User unknown\r\n\r\n"
+    b"--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: hello\r\n\r\nHello\r\n--b--\r\n"
+)
+
+
+async def feed(shop: RunningService, body: Any = EVENT, **more: Any) -> Any:
+    octets = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await shop.request("POST", "/v1/bounces", octets=octets, **more)
+
+
+async def status(shop: RunningService) -> str:
+    result = (await shop.verify(GONE)).body["status"]
+    assert isinstance(result, str)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (EVENT, "application/json"),
+        (REPORT, "message/rfc822"),
+        (
+            REPORT.partition(b"\r\n\r\n")[2],
+            "multipart/report; report-type=delivery-status; boundary=b",
+        ),
+    ],
+)
+async def test_a_bounce_is_answered_at_once_and_once(
+    autojump_clock, shop, body: Any, content_type: str
+):
+    assert await status(shop) == "deliverable"
+    for _ in range(2):  # services repeat their posts
+        got = await feed(shop, body, headers={"content-type": content_type})
+        assert (got.status, got.body) == (200, {"recorded": 1, "soft": 0, "ignored": 0})
+    assert await status(shop) == "undeliverable"
+    got = await shop.request("POST", "/v1/email/verify?evidence=1", {"email": GONE})
+    assert got.body["evidence"]["reason"] == "bounced"
+
+
+async def test_other_bounces_and_those_of_a_test_key_change_nothing(autojump_clock, shop):
+    full = {**EVENT, "Type": "SoftBounce", "Details": "452 4.2.2 mailbox full"}
+    assert (await feed(shop, full)).body == {"recorded": 0, "soft": 1, "ignored": 0}
+    spam = {**EVENT, "Details": "550 5.7.1 rejected as spam"}
+    assert (await feed(shop, spam)).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert (await feed(shop, key=await shop.new_key("sk_test_"))).body["recorded"] == 1
+    assert await status(shop) == "deliverable"
+
+
+async def test_the_key_may_be_a_password(autojump_clock, shop):
+    """SNS posts without one first, and waits to be asked."""
+
+    async def with_header(value: str) -> Any:
+        return await feed(shop, key=None, headers={"authorization": value})
+
+    asked = await feed(shop, key=None)
+    assert asked.status == 401
+    assert "Basic" in asked.headers["www-authenticate"]
+    key = await shop.new_key("sk_live_")
+    right = b64encode(f"aws:{key}".encode()).decode()
+    assert (await with_header(f"Basic {right}")).body["recorded"] == 1
+    for wrong in (b64encode(b"aws:no").decode(), "é", "====", b64encode(key.encode()).decode()):
+        assert (await with_header(f"Basic {wrong}")).status == 401
+    elsewhere = await shop.request(
+        "GET", "/v1/lists", key=None, headers={"authorization": f"Basic {right}"}
+    )
+    assert elsewhere.status == 401
+
+
+async def test_a_subscription_is_logged_and_never_opened(autojump_clock, shop, caplog):
+    url = "https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=1"
+    body = {"Type": "SubscriptionConfirmation", "TopicArn": "arn:a", "SubscribeURL": url}
+    with caplog.at_level(logging.WARNING, "mailprobe.bounces"):
+        got = await feed(shop, body, headers={"content-type": "text/plain; charset=UTF-8"})
+    assert (got.status, got.body["recorded"]) == (200, 0)
+    assert url in caplog.text
+    assert not shop.world.dialled
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "code"),
+    [
+        (b"{}", "application/json", 400),
+        (b"Subject: hello\r\n\r\nHello", "message/rfc822", 400),
+        ([{"event": "bounce", "email": f"{n}@a.test"} for n in range(1001)], "text/json", 400),
+        (b" " * (1024 * 1024 + 1), "application/json", 413),
+    ],
+)
+async def test_other_bodies_are_refused(
+    autojump_clock, shop, body: Any, content_type: str, code: int
+):
+    got = await feed(shop, body, headers={"content-type": content_type})
+    assert got.status == code
+    assert set(got.body) == {"error", "message", "action", "docs"}
