@@ -189,6 +189,7 @@ async def open_service(
                 lists=lists,
                 reputation=reputation,
                 about_probes=settings.about_probes,
+                tools_url=tools_url_of(settings),
             )
 
 
