@@ -39,6 +39,7 @@ from mailprobe.storage.commands import NewKey
 from mailprobe.storage.records import Account, SoldTier, Tier
 from mailprobe.storage.store import Store
 
+KEYS = f"{HOME}/keys"
 CAPS = ("soft", "hard")
 NOTHING_TYPED: Mapping[str, str] = {}
 BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
@@ -84,6 +85,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         await frame.sessions.end(session, frame.service.now())
         response = away(SIGN_IN)
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
+        for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
+            cookie.put(response, caller(), NO_KEYS)
         return response
 
     # Where plans are sold, only the operator's command makes an account that pays nothing.
@@ -180,15 +183,14 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
 
 
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
-    page = f"{HOME}/keys"
-    cookie = KeyCookie(frame.service.store, page, frame.is_https)
+    cookie = KeyCookie(frame.service.store, KEYS, frame.is_https)
 
-    @pages.get(page)
+    @pages.get(KEYS)
     @frame.signed_in
     async def keys() -> Response:
         return await shown()
 
-    @pages.post(page)
+    @pages.post(KEYS)
     @frame.signed_in
     async def make_key() -> Response:
         """A reload of the page that this leads to makes no second key."""
@@ -204,18 +206,18 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         made = await frame.result_of(
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
-        return cookie.put(away(page), caller(), ShownKeys(made.key))
+        return cookie.put(away(KEYS), caller(), ShownKeys(made.key))
 
-    @pages.post(f"{page}/saved")
+    @pages.post(f"{KEYS}/saved")
     @frame.signed_in
     async def key_saved() -> Response:
-        return cookie.put(away(page), caller(), NO_KEYS)
+        return cookie.put(away(KEYS), caller(), NO_KEYS)
 
-    @pages.post(f"{page}/<id>/revoke")
+    @pages.post(f"{KEYS}/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
         await frame.perform("revoke_api_key", id=id)
-        return away(page)
+        return away(KEYS)
 
     async def shown(
         status: int = 200, form: Mapping[str, str] = NOTHING_TYPED, error: str = ""

@@ -26,6 +26,15 @@ async def test_a_new_key_is_shown_after_a_redirect_until_it_is_saved(autojump_cl
         assert b'id="made"' not in (await visitor.get("/keys")).octets
 
 
+async def test_signing_out_forgets_a_key_that_was_not_saved(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        await visitor.post("/keys")
+        assert visitor.keys_cookie
+        await visitor.post("/sign-out")
+        assert visitor.keys_cookie is None
+
+
 async def test_a_label_that_cannot_be_used_stays_in_its_field(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
