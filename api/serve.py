@@ -195,6 +195,7 @@ async def open_service(
                 reputation=reputation,
                 about_probes=settings.about_probes,
                 trusted_proxies=settings.trusted_proxies,
+                tools_url=tools_url_of(settings),
             )
 
 

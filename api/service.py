@@ -64,6 +64,26 @@ class JobService(Protocol):
         ...
 
 
+class RecentAccounts:
+    """Accounts whose assistants this process has answered; the oldest are forgotten.
+
+    It only ticks off a step for beginners, so it need not outlive the process.
+    """
+
+    ACCOUNTS_MAX = 1_000
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+
+    def add(self, account_id: str) -> None:
+        self._ids[account_id] = None
+        if len(self._ids) > self.ACCOUNTS_MAX:
+            del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, account_id: str) -> bool:
+        return account_id in self._ids
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """The parts of a running service, for its handlers."""
@@ -83,6 +103,8 @@ class Service:
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
     operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
+    tools_url: str = ""  # public, of the tool server; empty: there is none
+    assistants: RecentAccounts = field(default_factory=RecentAccounts)
     about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners

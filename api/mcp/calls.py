@@ -149,6 +149,7 @@ class ToolServer:
                 check_version(posted.headers, self._docs_url)
             if message.notifies:
                 return OperationReply(202)
+            self._service.assistants.add(caller.account.id)
             outcome = await self._perform(caller, message, posted)
             reply = result_reply(outcome.result, id_, outcome.headers)
         except Exception as error:

@@ -51,10 +51,12 @@ class BrowserPage:
         self.page.get_by_label("E-mail address").fill("ann@example.org")
         if (own := self.page.get_by_label("My own account")).count():  # not beside Stripe
             own.uncheck()  # the tests are of a customer's
-        self.page.get_by_role("button", name="Make the account").click()
+        self.page.get_by_role("button", name="Create the account").click()
         self.key = self.page.locator("#key").inner_text()
         self.provisioning_key = self.page.locator("#provisioning_key").inner_text()
-        self.page.get_by_role("button", name="Go to the overview").click()
+        self.page.get_by_role("button", name="I saved them").click()
+        self.page.get_by_role("link", name="Go to the overview").click()
+        self.page.get_by_role("heading", name="Overview").wait_for()
 
     def sign_out(self) -> None:
         """By the account's menu."""

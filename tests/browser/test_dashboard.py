@@ -53,7 +53,7 @@ def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
 def test_a_key_is_made_copied_used_and_revoked(ann: BrowserPage) -> None:
     ann.open("/keys")
     ann.page.get_by_label("Label").fill("checkout <b>")
-    ann.page.get_by_role("button", name="Make a key").click()
+    ann.page.get_by_role("button", name="Create a key").click()
     key = ann.page.locator("#made").inner_text()
     ann.page.get_by_role("button", name="Copy").click()
     ann.page.get_by_role("button", name="Copied").wait_for()
@@ -61,7 +61,13 @@ def test_a_key_is_made_copied_used_and_revoked(ann: BrowserPage) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     url = f"{ann.service.url}/v1/email/verify"
     assert httpx.post(url, json={"email": LIVING}, headers=headers).status_code == 200
-    ann.page.get_by_role("button", name="Revoke checkout <b>").click()
+    ann.page.reload()
+    assert ann.page.locator("#made").inner_text() == key
+    ann.page.get_by_role("button", name="I saved it").click()
+    ann.page.get_by_text("2 of 50 live keys").wait_for()
+    assert ann.page.locator("#made").count() == 0
+    ann.page.get_by_label("Revoke checkout <b>", exact=True).click()
+    ann.page.get_by_role("button", name="Revoke checkout <b> for good").click()
     ann.page.get_by_text("1 of 50 live keys").wait_for()
     assert httpx.post(url, json={"email": LIVING}, headers=headers).status_code == 401
 
@@ -181,7 +187,7 @@ def test_everything_is_reached_by_keyboard(ann: BrowserPage) -> None:
             " getComputedStyle(document.activeElement).boxShadow]"
         )
         seen.add(words[0])
-    assert {"Skip to the content", "Overview", "ann@example.org", "label", "Make a key"} <= seen
+    assert {"Skip to the content", "Overview", "ann@example.org", "label", "Create a key"} <= seen
 
 
 def test_pages_work_without_script(

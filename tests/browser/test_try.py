@@ -60,7 +60,7 @@ def test_signing_out_forgets_what_was_tried(ann: BrowserPage) -> None:
     ann.page.keyboard.press("Enter")
     expect(ann.page.locator("#tried li")).to_have_count(1)
     ann.sign_out()
-    assert ann.page.evaluate("sessionStorage.length") == 0
+    ann.page.wait_for_function("sessionStorage.getItem('tried') === null")
 
 
 def test_copying_works_where_the_browser_has_no_clipboard(ann: BrowserPage) -> None:

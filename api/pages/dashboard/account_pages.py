@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, get_args
 from uuid import UUID
 
@@ -23,9 +22,11 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
+from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
+from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
 from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
-from mailprobe.api.refusals import InvalidRequest, Refusal
+from mailprobe.api.refusals import Refusal
 from mailprobe.api.schema import (
     CreateKeyRequest,
     ManagementCreateKeyResponse,
@@ -35,8 +36,13 @@ from mailprobe.api.schema import (
 )
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
-from mailprobe.storage.records import SoldTier, Tier
+from mailprobe.storage.records import Account, SoldTier, Tier
 from mailprobe.storage.store import Store
+
+KEYS = f"{HOME}/keys"
+CAPS = ("soft", "hard")
+NOTHING_TYPED: Mapping[str, str] = {}
+BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -79,6 +85,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         await frame.sessions.end(session, frame.service.now())
         response = away(SIGN_IN)
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
+        for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
+            cookie.put(response, caller(), NO_KEYS)
         return response
 
     # Where plans are sold, only the operator's command makes an account that pays nothing.
@@ -116,8 +124,10 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
             return await _not_welcome()
         known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
         assert known is not None
-        shown = await frame.page("begun.html", "Your keys", made=made)
-        return frame.with_cookie(shown, known)
+        response = key_cookie(frame).put(
+            away(START), known, ShownKeys(made["key"], made["provisioning_key"])
+        )
+        return frame.with_cookie(response, known)
 
     async def _not_welcome() -> Response:
         return await frame.error(
@@ -173,14 +183,17 @@ def _register_overview(pages: Blueprint, frame: Frame) -> None:
 
 
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(f"{HOME}/keys")
+    cookie = KeyCookie(frame.service.store, KEYS, frame.is_https)
+
+    @pages.get(KEYS)
     @frame.signed_in
     async def keys() -> Response:
         return await shown()
 
-    @pages.post(f"{HOME}/keys")
+    @pages.post(KEYS)
     @frame.signed_in
     async def make_key() -> Response:
+        """A reload of the page that this leads to makes no second key."""
         form = await form_fields()
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -188,24 +201,32 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         }
         try:
             body = msgspec.convert(fields, CreateKeyRequest)
-        except msgspec.ValidationError as error:
-            raise InvalidRequest(f"The label cannot be used: {error}.", "management") from None
+        except msgspec.ValidationError:
+            return await shown(400, form, error=BAD_LABEL)
         made = await frame.result_of(
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
-        return await shown(made=made)
+        return cookie.put(away(KEYS), caller(), ShownKeys(made.key))
 
-    @pages.post(f"{HOME}/keys/<id>/revoke")
+    @pages.post(f"{KEYS}/saved")
+    @frame.signed_in
+    async def key_saved() -> Response:
+        return cookie.put(away(KEYS), caller(), NO_KEYS)
+
+    @pages.post(f"{KEYS}/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
         await frame.perform("revoke_api_key", id=id)
-        return away(f"{HOME}/keys")
+        return away(KEYS)
 
-    async def shown(made: Any = None) -> Response:
+    async def shown(
+        status: int = 200, form: Mapping[str, str] = NOTHING_TYPED, error: str = ""
+    ) -> Response:
         listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
         known = await frame.service.store.keys(caller().account.id)
         return await frame.page(
-            "keys.html", "Keys", made=made, listed=listed,
+            "keys.html", "Keys", status, made=cookie.read(caller()), listed=listed, error=error,
+            label=form.get("label", ""), is_test=form.get("kind") == "test",
             test_keys={UUID(key.id) for key in known if key.is_test},
             takes_test_keys=frame.service.takes_test_keys,
         )  # fmt: skip
@@ -215,30 +236,51 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{HOME}/caps")
     @frame.signed_in
     async def caps() -> Response:
-        return await shown(asdict(caller().account))
+        return await shown(_typed_of(caller().account), caller().account.alerts)
 
     @pages.post(f"{HOME}/caps")
     @frame.signed_in
     async def set_caps() -> Response:
         form = await form_fields()
-        try:
-            changes: dict[str, Any] = {
-                f"{name}_cap_micros": _micros(form.get(name, "")) for name in ("soft", "hard")
-            }
-        except ValueError as error:
-            return await shown(asdict(caller().account), 400, error=str(error))
-        changes["alerts"] = form.get("alerts") == "on"
-        changed = await frame.service.store.change_account(caller().account.id, **changes)
-        assert changed is not None
-        return await shown(asdict(changed), saved=True)
-
-    async def shown(account: Mapping[str, Any], status: int = 200, **more: Any) -> Response:
-        return await frame.page(
-            "caps.html", "Caps and alerts", status,
-            soft=_euros(account["soft_cap_micros"]), hard=_euros(account["hard_cap_micros"]),
-            alerts=account["alerts"], email=account["email"], plan=frame.service.plan(caller()),
-            **more,
+        typed = {name: form.get(name, "").strip() for name in CAPS}
+        alerts = form.get("alerts") == "on"
+        micros, errors = caps_of(typed)
+        if errors:
+            return await shown(typed, alerts, 400, errors=errors)
+        changed = await frame.service.store.change_account(
+            caller().account.id, alerts=alerts,
+            **{f"{name}_cap_micros": micros[name] for name in CAPS},
         )  # fmt: skip
+        assert changed is not None
+        return await shown(_typed_of(changed), changed.alerts, saved=True)
+
+    async def shown(
+        typed: Mapping[str, str], alerts: bool, status: int = 200, **more: Any
+    ) -> Response:
+        return await frame.page(
+            "caps.html", "Limits", status, typed=typed, alerts=alerts,
+            email=caller().account.email, plan=frame.service.plan(caller()),
+            **{"errors": {}, **more},
+        )  # fmt: skip
+
+
+def _typed_of(account: Account) -> dict[str, str]:
+    return {"soft": _euros(account.soft_cap_micros), "hard": _euros(account.hard_cap_micros)}
+
+
+def caps_of(typed: Mapping[str, str]) -> tuple[dict[str, int | None], dict[str, str]]:
+    """The caps in micro-euros by what was typed, and what is wrong with each field."""
+    micros: dict[str, int | None] = {}
+    errors = {}
+    for name in CAPS:
+        try:
+            micros[name] = _micros(typed[name])
+        except ValueError as error:
+            errors[name] = str(error)
+    soft, hard = micros.get("soft"), micros.get("hard")
+    if soft is not None and hard is not None and soft > hard:
+        errors["soft"] = "The soft cap is above the hard cap, so its mail would never come."
+    return micros, errors
 
 
 def _euros(micros: int | None) -> str:
@@ -254,7 +296,7 @@ def _micros(text: str) -> int | None:
     try:
         return micros_of(text)
     except ValueError:
-        raise ValueError(f"{text[:20]!r} is no amount in euros, such as 25 or 12.50.") from None
+        raise ValueError(f"“{text[:20]}” is no amount in euros, such as 25 or 12.50.") from None
 
 
 async def _first_account(store: Store, email: str, tier: Tier) -> dict[str, Any] | None:

@@ -194,11 +194,21 @@ class Frame:
         query: Mapping[str, Sequence[str]] | None = None,
         sent: Mapping[str, str] | None = None,
         receive: Callable[[], Awaitable[bytes]] | None = None,
+        by: Caller | None = None,
         **path: str,
     ) -> OperationReply:
-        """Perform the operation of this name for the session's account. Raises Refusal."""
+        """Perform the operation of this name for the session's account. Raises Refusal.
+
+        `by` is another key of the account, such as one for tests.
+        """
         call = Call(
-            caller(), query or {}, path, body, sent or {}, receive, admission_of(request.scope)
+            by or caller(),
+            query or {},
+            path,
+            body,
+            sent or {},
+            receive,
+            admission_of(request.scope),
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 

@@ -3,7 +3,13 @@
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException, NotFound
 
-from mailprobe.api.pages.dashboard import account_pages, operator_page, try_page, work_pages
+from mailprobe.api.pages.dashboard import (
+    account_pages,
+    operator_page,
+    start_page,
+    try_page,
+    work_pages,
+)
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.refusals import PayloadTooLarge
@@ -15,6 +21,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     account_pages.register(pages, frame)
+    start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)
     operator_page.register(pages, frame)

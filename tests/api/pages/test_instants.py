@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailprobe.api.pages.dashboard.instants import said, when
+from mailprobe.api.pages.dashboard.instants import phrase_of, when
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
     ],
 )
 def test_an_instant_is_said_by_its_distance(distance, words):
-    assert said(distance, NOW + distance) == words
+    assert phrase_of(distance, NOW + distance) == words
 
 
 def test_the_exact_instant_is_beside_its_distance():
