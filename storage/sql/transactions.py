@@ -8,7 +8,17 @@ from mailprobe.storage import reputation as reputation_commands
 from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.sql import accounts, jobs, leases, lists, outbox, reputation, sessions, usage
+from mailprobe.storage.sql import (
+    accounts,
+    jobs,
+    leases,
+    list_marks,
+    lists,
+    outbox,
+    reputation,
+    sessions,
+    usage,
+)
 from mailprobe.storage.sql.database import Database
 
 Transaction = Callable[[Database, Any], Any]
@@ -26,6 +36,8 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ReleaseChunk.run_by(lists.release),
         list_commands.BeginPass.run_by(lists.begin_pass),
         list_commands.RecordPart.run_by(lists.record_part),
+        list_commands.KeepMarks.run_by(list_marks.keep),
+        list_commands.NoteWait.run_by(list_marks.note_wait),
         list_commands.DeleteList.run_by(lists.delete),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ExtendMessage.run_by(outbox.extend),
@@ -45,6 +57,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ListLists.run_by(lists.list_lists),
         list_commands.ReadChunks.run_by(lists.read_chunks),
         list_commands.ReadResults.run_by(lists.read_results),
+        list_commands.ReadPlaces.run_by(list_marks.read_places),
+        list_commands.FindPlaces.run_by(list_marks.find_places),
+        list_commands.ReadMarks.run_by(list_marks.read),
         list_commands.ReadColumns.run_by(lists.read_columns),
         commands.CountDays.run_by(usage.count_days),
         commands.ListUsage.run_by(usage.list_usage),
