@@ -1,7 +1,7 @@
 """What the store keeps of lists: a list, its rows in chunks, and the claims of chunks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -61,6 +61,11 @@ class StoredList:
     recheck_at: datetime | None = None  # when the next pass begins, or has begun
     is_test: bool = False  # made by a test key
     strict_clocks: bool = False  # later passes give slow hosts no more time
+    waits_until: datetime | None = None  # a limit lets it wait, or has
+    waits_for: str | None = None  # the code of that limit's error
+    blank_rows: int | None = None  # without an address; None: an earlier version has read it
+    ran_at: datetime | None = None  # when it was started or resumed last
+    ran_from: int = 0  # how many addresses were answered then
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class ChunkPart:
     counts: Mapping[str, int]  # by status
     ends: bool  # the chunk is answered
     passing: int = 0  # how many more of its answers may be cured by time
+    marks: Mapping[int, str] = field(default_factory=dict)  # a character, by the address's number
 
     @property
     def answered(self) -> int:

@@ -24,6 +24,7 @@ from mailprobe.api.quota.service import LEASE_S, QuotaService
 from mailprobe.api.quota.settlement import row_of, settle
 from mailprobe.api.refusals import Overloaded, Refusal
 from mailprobe.api.results.chunk_lines import encode_results
+from mailprobe.api.results.marks import mark_of
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
@@ -66,6 +67,12 @@ async def store_callback(quota: QuotaService, claim: ListClaim, order: JobOrder)
     """Store the callback of a list, whose units are counted; a repetition changes nothing."""
     with suppress(ValueError):  # a process was killed after it had stored it
         await quota.store.create_job(claim.caller, order, lambda ledger: None)
+
+
+def _marks(numbers: Sequence[int], answers: Sequence[Answer]) -> dict[int, str]:
+    return {
+        numbers[answer.position]: mark_of(answer.verdict, answer.cause.reason) for answer in answers
+    }
 
 
 class ChargedChunk(Charge):
@@ -120,6 +127,7 @@ class ChargedChunk(Charge):
             Counter(answer.verdict.status for answer in answers),
             ends=self._is_rest and not self._left,
             passing=sum(answer.is_passing for answer in answers),
+            marks=_marks(self._numbers, answers),
         )
         part = self._parts
         self._parts += 1
@@ -240,6 +248,7 @@ class ChargedRecheck(Charge):
             counts,
             ends=True,
             passing=-len(better),
+            marks=_marks(self._numbers, better),
         )
 
         async def write() -> None:

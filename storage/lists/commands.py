@@ -43,6 +43,7 @@ class LoadedList:
     columns: Sequence[str]
     rows: int
     addresses: int
+    blank_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,40 @@ class ReadChunks(StoreCommand[list[ListChunk]]):
 class ReadResults(StoreCommand[list[tuple[int, str]]]):
     list_id: str
     places: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlaces(StoreCommand[list[ListChunk]]):
+    list_id: str
+    places: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FindPlaces(StoreCommand[list[int]]):
+    list_id: str
+    pattern: str  # of LIKE, in lower case; "!" escapes
+    first: int
+    limit: int  # places that are searched
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMarks(StoreCommand[list[tuple[int, str]]]):
+    list_id: str
+    first: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepMarks(StoreCommand[None]):
+    list_id: str
+    marks: Mapping[int, Mapping[int, str]]  # by place, then by the address's number
+
+
+@dataclass(frozen=True, slots=True)
+class NoteWait(StoreCommand[None]):
+    list_id: str
+    until: datetime
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
 
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
+PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
+MARKS_READ_MAX = 10_000  # places in one call: a million addresses, some 10 ms
 
 
 class ListStore(ConnectionLeases):
@@ -147,6 +149,30 @@ class ListStore(ConnectionLeases):
     async def list_results(self, list_id: str, places: Sequence[int]) -> list[tuple[int, str]]:
         """Return the results of the chunks at these places, at most CHUNKS_READ_MAX, with the places."""
         return await self._execute(commands.ReadResults(list_id, places[:CHUNKS_READ_MAX]))
+
+    async def chunks_at(self, list_id: str, places: Sequence[int]) -> list[ListChunk]:
+        """Return the chunks at these places, at most CHUNKS_READ_MAX, in order."""
+        return await self._execute(commands.ReadPlaces(list_id, places[:CHUNKS_READ_MAX]))
+
+    async def find_places(self, list_id: str, pattern: str, *, first: int) -> list[int]:
+        """Return the places whose rows are like the pattern, of PLACES_SEARCHED_MAX from `first`."""
+        return await self._execute(
+            commands.FindPlaces(list_id, pattern, max(0, first), PLACES_SEARCHED_MAX)
+        )
+
+    async def list_marks(self, list_id: str, *, first: int) -> list[tuple[int, str]]:
+        """Return MARKS_READ_MAX places from `first` that have marks, each with a character for
+        each of its addresses: "." where there is no answer. Those at the end may be missing.
+        """
+        return await self._execute(commands.ReadMarks(list_id, first, MARKS_READ_MAX))
+
+    async def keep_marks(self, list_id: str, marks: Mapping[int, Mapping[int, str]]) -> None:
+        """Keep marks at places that have none: of results that an earlier version has stored."""
+        await self._execute(commands.KeepMarks(list_id, marks))
+
+    async def note_wait(self, list_id: str, until: datetime, cause: str) -> None:
+        """Keep until when a limit lets a list wait, and the code of its error."""
+        await self._execute(commands.NoteWait(list_id, until, cause))
 
     async def list_columns(self, list_id: str) -> tuple[str, ...]:
         """Return the names of a list's columns; none if it is loading or there is no such list."""

@@ -40,6 +40,7 @@ TABLES = (
     TableMap("jobs", ("number",)),
     TableMap("lists", ("number",)),
     TableMap("list_chunks", ("list", "place")),
+    TableMap("list_marks", ("list", "place")),
     TableMap("job_attempts", ("job", "place")),
     TableMap(
         "job_backlogs",

@@ -44,6 +44,7 @@ from mailprobe.storage.lists.commands import (
     RecordPart,
     ReleaseChunk,
 )
+from mailprobe.storage.sql import list_marks
 from mailprobe.storage.sql.database import Database, Row, Values
 
 COLUMNS = (
@@ -51,7 +52,8 @@ COLUMNS = (
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
-    + ", lists.strict_clocks"
+    + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
+    " lists.ran_at, lists.ran_from"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -181,14 +183,21 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
         columns = json.dumps(loaded.columns)
         db.change(
             "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
+            " blank_rows = :blank_rows,"
             " octets = octets + :octets WHERE id = :id",
             {
                 "id": command.list_id, "columns": columns, "octets": len(columns),
                 "rows": loaded.rows, "addresses": loaded.addresses,
+                "blank_rows": loaded.blank_rows,
             },
         )  # fmt: skip
         if not loaded.addresses:
             _make_last_due(db, now, command.list_id)
+    if command.state == "running":
+        db.change(
+            "UPDATE lists SET ran_at = :now, ran_from = answered WHERE id = :id",
+            {"id": command.list_id, "now": micros(now)},
+        )
     pause_of_revoked(db, "id = :id", values)
     made = find(db, FindList(command.list_id))
     if made is not None and command.answer is not None:
@@ -261,11 +270,14 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
 
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks = rest
+    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
+    waits_until, waits_for, blank_rows, ran_at, ran_from = waits
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
+        waits_until and instant(waits_until), waits_for, blank_rows,
+        ran_at and instant(ran_at), ran_from or 0,
     )  # fmt: skip
 
 
@@ -401,6 +413,7 @@ def record(db: Database, now: datetime, part: ChunkPart) -> bool:
     )
     if not stored:
         return False
+    list_marks.mark(db, part)
     total = Counter(json.loads(counts))
     total.update(part.counts)
     answered += part.answered
@@ -516,10 +529,11 @@ def locked(db: Database, which: str, values: Values) -> list[int]:
 def delete_some(db: Database, number: int) -> bool:
     """Delete some chunks of a locked list, and with the last of them the list: then True."""
     which = {"list": number, "most": DELETED_MAX}
-    places = "SELECT place FROM list_chunks WHERE list = :list LIMIT :most"
-    changed = db.change(
-        f"DELETE FROM list_chunks WHERE list = :list AND place IN ({places})", which
-    )
+    places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"
+    for table in ("list_marks", "list_chunks"):  # the chunks last: they say which
+        changed = db.change(
+            f"DELETE FROM {table} WHERE list = :list AND place IN ({places})", which
+        )
     if changed == DELETED_MAX:
         return False
     db.change("DELETE FROM lists WHERE number = :list", which)

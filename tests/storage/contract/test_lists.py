@@ -99,7 +99,7 @@ async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock
     runs = await store.change_list("list-1", "running", before=["loading"], loaded=loaded)
     assert (
         runs
-        == replace(made, state="running", rows=5, addresses=3)
+        == replace(made, state="running", rows=5, addresses=3, ran_at=clock())
         == await store.stored_list("list-1")
     )
     assert await store.list_columns("list-1") == ("name", "email")

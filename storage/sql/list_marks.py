@@ -1,0 +1,105 @@
+"""Transactions of what a page shows of a list: marks of addresses, rows by place, waits."""
+
+from collections.abc import Mapping
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.list_records import ChunkPart, ListChunk
+from mailprobe.storage.lists.commands import (
+    FindPlaces,
+    KeepMarks,
+    NoteWait,
+    ReadMarks,
+    ReadPlaces,
+)
+from mailprobe.storage.sql.database import Database
+
+NUMBER = "(SELECT number FROM lists WHERE id = :id)"
+UNANSWERED = "."
+
+
+def mark(db: Database, part: ChunkPart) -> None:
+    """Keep the marks of results that were just stored, in the place of those before.
+
+    A chunk whose first results were stored without marks keeps none: see `keep`.
+    """
+    if not part.marks:
+        return
+    which = {"id": part.list_id, "place": part.place}
+    found = db.all(f"SELECT marks FROM list_marks WHERE list = {NUMBER} AND place = :place", which)
+    values = {**which, "marks": _merged(found[0][0] if found else "", part.marks)}
+    if found:
+        db.change(
+            f"UPDATE list_marks SET marks = :marks WHERE list = {NUMBER} AND place = :place", values
+        )
+        return
+    db.change(
+        "INSERT INTO list_marks (list, place, marks) SELECT list, place, :marks FROM list_chunks"
+        f" WHERE list = {NUMBER} AND place = :place AND results = :results",
+        {**values, "results": part.results},
+    )
+
+
+def _merged(before: str, marks: Mapping[int, str]) -> str:
+    letters = list(before.ljust(max(marks) + 1, UNANSWERED))
+    for number, letter in marks.items():
+        letters[number] = letter
+    return "".join(letters)
+
+
+def keep(db: Database, command: KeepMarks) -> None:
+    """Keep marks of chunks that have none; the chunk's claim does not matter."""
+    which = {"id": command.list_id}
+    if not db.all(f"SELECT 1 FROM lists WHERE id = :id{db.FOR_UPDATE}", which):
+        return
+    for place, marks in command.marks.items():
+        db.change(
+            f"INSERT INTO list_marks (list, place, marks) SELECT {NUMBER}, :place, :marks"
+            f" WHERE NOT EXISTS (SELECT 1 FROM list_marks WHERE list = {NUMBER} AND place = :place)",
+            {**which, "place": place, "marks": _merged("", marks)},
+        )
+
+
+def read(db: Database, command: ReadMarks) -> list[tuple[int, str]]:
+    """Return the places that have marks, in order, each with them."""
+    rows = db.all(
+        f"SELECT place, marks FROM list_marks WHERE list = {NUMBER} AND place >= :first"
+        " ORDER BY place LIMIT :limit",
+        {"id": command.list_id, "first": command.first, "limit": command.limit},
+    )
+    return [(place, marks) for place, marks in rows]
+
+
+def read_places(db: Database, command: ReadPlaces) -> list[ListChunk]:
+    """Return the chunks at these places, in order."""
+    which = {f"place{number}": place for number, place in enumerate(command.places)}
+    if not which:
+        return []
+    rows = db.all(
+        "SELECT place, units, list_chunks.rows, results FROM list_chunks"
+        f" WHERE list = {NUMBER} AND place IN ({', '.join(f':{name}' for name in which)})"
+        " ORDER BY place",
+        {"id": command.list_id, **which},
+    )
+    return [ListChunk(*row) for row in rows]
+
+
+def find_places(db: Database, command: FindPlaces) -> list[int]:
+    """Return the places whose rows are like the pattern, of some from the first on."""
+    rows = db.all(
+        f"SELECT place FROM list_chunks WHERE list = {NUMBER} AND place >= :first"
+        " AND place < :end AND lower(list_chunks.rows) LIKE :pattern ESCAPE '!' ORDER BY place",
+        {
+            "id": command.list_id, "first": command.first, "end": command.first + command.limit,
+            "pattern": command.pattern,
+        },
+    )  # fmt: skip
+    return [place for (place,) in rows]
+
+
+def note_wait(db: Database, command: NoteWait) -> None:
+    """Keep until when the list waits, unless it waits longer already."""
+    db.change(
+        "UPDATE lists SET waits_until = :until, waits_for = :cause WHERE id = :id"
+        " AND (waits_until IS NULL OR waits_until < :until)",
+        {"id": command.list_id, "until": micros(command.until), "cause": command.cause},
+    )
