@@ -6,7 +6,7 @@ from functools import partial
 
 import trio
 
-from mailprobe.api.bounces.events import Confirmation, NotEvents, read_events
+from mailprobe.api.bounces.events import NotEvents, SubscriptionConfirmation, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
 from mailprobe.api.quota.bounced import mailboxes_of
@@ -30,10 +30,11 @@ _reading = trio.CapacityLimiter(1)  # reports at a time: each holds the GIL for 
 
 async def feed_bounces(service: Service, call: Call) -> OperationReply:
     """Tell which mails came back: an event of a mail service, or a delivery report (RFC 3464)."""
-    source, kinds = await _read(call)
+    account = call.caller.account.id
+    content_type = call.sent.get("content-type", "")
+    source, kinds = await _read(content_type, call.body, account)
     gone = [address for address, kind in kinds.items() if kind == "no_mailbox"]
     mailboxes = [*mailboxes_of(gone)]
-    account = call.caller.account.id
     if mailboxes and not call.caller.key.is_test:
         await service.store.record_bounces(account, mailboxes, source)
         service.quota.bounced_addresses.forget(account)
@@ -42,23 +43,22 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))
 
 
-async def _read(call: Call) -> tuple[str, dict[str, Kind]]:
+async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict[str, Kind]]:
     """Where the bounces come from, and the kinds of the addresses. Raises InvalidRequest."""
-    content_type = call.sent.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type in REPORTS:
         head = f"Content-Type: {content_type}\r\n\r\n" if media_type == REPORTS[-1] else ""
-        octets = head.encode() + call.body
+        octets = head.encode() + body
         found = await trio.to_thread.run_sync(partial(reported_in, octets), limiter=_reading)
         if not found:
             raise InvalidRequest("The report names no address and its status.", "bounces")
         return "report", found
     try:
-        read = read_events(call.body)
+        read = read_events(body)
     except NotEvents:
         raise InvalidRequest(UNKNOWN, "bounces") from None
-    if isinstance(read, Confirmation):
-        _log_confirmation(call, read)
+    if isinstance(read, SubscriptionConfirmation):
+        _log_confirmation(account, read)
         return "sns", {}
     source, events = read
     if len(events) > EVENTS_MAX:
@@ -72,10 +72,10 @@ async def _read(call: Call) -> tuple[str, dict[str, Kind]]:
     return source, kinds
 
 
-def _log_confirmation(call: Call, confirmation: Confirmation) -> None:
+def _log_confirmation(account: str, confirmation: SubscriptionConfirmation) -> None:
     """It is never opened here: a URL in a request would make this service a client of anything."""
     log.warning(
         "subscription not confirmed: account=%s topic=%s url=%s",
-        call.caller.account.id, shown(confirmation.topic),
+        account, shown(confirmation.topic),
         "none of Amazon's" if confirmation.url is None else confirmation.url[:2048],
     )  # fmt: skip

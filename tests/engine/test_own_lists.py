@@ -90,7 +90,7 @@ def test_a_folder_that_is_missing_is_an_error_and_an_empty_one_is_none(tmp_path:
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-async def test_an_address_never_to_be_asked_costs_no_query_and_no_connection(
+async def test_an_address_on_never_ask_costs_no_query_and_no_connection(
     autojump_clock, tmp_path: Path, as_list: bool
 ) -> None:
     (tmp_path / "never_ask.txt").write_text("quiet.test\nann@shop.test\nmailinator.com\n")

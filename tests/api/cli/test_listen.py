@@ -37,7 +37,7 @@ def signed(secret: str | None = SECRET, at: datetime = NOW, **changes: str) -> C
 
 
 @pytest.mark.parametrize("secret", [SECRET, "any other secret", "whsec_käse"])
-def test_what_the_service_signs_is_genuine(secret: str) -> None:
+def test_a_signature_of_the_service_is_genuine(secret: str) -> None:
     check_signature(signed(secret), secret, NOW + timedelta(minutes=5))
     several = signed(
         secret, webhook_signature=f"v1,x {signed(secret).headers['webhook-signature']}"

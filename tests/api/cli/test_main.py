@@ -51,7 +51,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
         (["nope"], "no such command 'nope' (see mailprobe --help)"),
         (["claen"], "no such command 'claen'. Did you mean 'clean'? (see mailprobe --help)"),
         (["verify"], "missing argument 'ADDRESS...' (see mailprobe verify --help)"),
-        (["verify", "--xyz"], "no such option '--xyz' (see mailprobe verify --help)"),
+        (["verify", "--wwww"], "no such option '--wwww' (see mailprobe verify --help)"),
         (["serve", "--workers", "x"], "invalid value for '--workers': 'x' is not a valid integer"),
         (["bench", "nope"], "no suite 'nope'; there are: "),
         (

@@ -118,7 +118,7 @@ async def test_a_wrong_line_is_an_error_and_the_session_goes_on(autojump_clock, 
         assert (await client.next())["result"] == {}
 
 
-async def test_what_needs_no_answer_gets_none(autojump_clock):
+async def test_a_notification_gets_no_answer(autojump_clock):
     async with open_session(Tools().box()) as client:
         for message in (
             b"", b" \r", {"jsonrpc": "2.0", "id": 1, "result": {}},
@@ -168,7 +168,7 @@ async def test_a_cancelled_call_ends_and_gets_no_answer(autojump_clock):
         assert (await client.next())["id"] == "a"
 
 
-async def test_progress_is_told_on_request_and_increases(autojump_clock):
+async def test_progress_is_sent_on_request_and_increases(autojump_clock):
     async with open_session(Tools().box()) as client:
         await client.call("wait", {"seconds": 3}, token="t")
         for number in (1, 2, 3):
