@@ -9,9 +9,11 @@ from uuid import UUID
 import msgspec
 from quart import Blueprint, Response, g, request
 
+from mailprobe.api.forms.script import script_tag
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
+from mailprobe.api.pages.dashboard.form_keys import is_wanted, make_form_key, revoke_form_key
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
     SIGN_IN,
@@ -182,6 +184,8 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @frame.signed_in
     async def make_key() -> Response:
         form = await form_fields()
+        if is_wanted(form):
+            return await shown(form_key=await make_form_key(frame.service, caller(), form))
         fields = {
             "label": form.get("label", "").strip() or None,
             "test": form.get("kind") == "test",
@@ -198,16 +202,19 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/keys/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
-        await frame.perform("revoke_api_key", id=id)
+        if not await revoke_form_key(frame.service, caller().account.id, id):
+            await frame.perform("revoke_api_key", id=id)
         return away(f"{HOME}/keys")
 
-    async def shown(made: Any = None) -> Response:
+    async def shown(made: Any = None, form_key: str = "") -> Response:
         listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
         known = await frame.service.store.keys(caller().account.id)
         return await frame.page(
             "keys.html", "Keys", made=made, listed=listed,
             test_keys={UUID(key.id) for key in known if key.is_test},
             takes_test_keys=frame.service.takes_test_keys,
+            form_keys=[key for key in known if key.is_publishable],
+            tag=script_tag(frame.service.links.base_url, form_key) if form_key else "",
         )  # fmt: skip
 
 
