@@ -69,7 +69,7 @@ def test_a_sample_is_what_is_printed(block: Block, place: Path, env: dict[str, s
 # what differs from run to run -> what stands for it
 CHANCE = (
     (r"\b[\d.,]+(?= ms)|(?<= )[\d,]+$", "#"),  # durations
-    (r"\bsk_(live|test|mgmt)_[\w…]+", r"sk_\1_#"),
+    (r"\b([sp]k)_(live|test|mgmt)_[\w…]+", r"\1_\2_#"),
     (r"\b[0-9a-f]{8}-[-0-9a-f…]+", "#"),  # ids
     (r"\b\d{4}-[-\dT:.…]+Z", "#"),  # instants
     (r"(?<=http://127\.0\.0\.1:)\d+", "#"),
