@@ -8,9 +8,11 @@ from uuid import UUID
 import msgspec
 from quart import Blueprint, Response, g, request
 
+from mailprobe.api.forms.script import script_tag
 from mailprobe.api.http.exchange import admission_of
-from mailprobe.api.keys import key_hash, kind_of, mint
+from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
+from mailprobe.api.pages.dashboard.form_keys import is_wanted, make_form_key, revoke_form_key
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
     SIGN_IN,
@@ -195,6 +197,9 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     async def make_key() -> Response:
         """A reload of the page that this leads to makes no second key."""
         form = await form_fields()
+        if is_wanted(form):
+            key = await make_form_key(frame.service, caller(), form)
+            return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
             "test": form.get("kind") == "test",
@@ -216,19 +221,24 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{KEYS}/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
-        await frame.perform("revoke_api_key", id=id)
+        if not await revoke_form_key(frame.service, caller().account.id, id):
+            await frame.perform("revoke_api_key", id=id)
         return away(KEYS)
 
     async def shown(
         status: int = 200, form: Mapping[str, str] = NOTHING_TYPED, error: str = ""
     ) -> Response:
+        made = cookie.read(caller())
+        is_of_form = made.key.startswith(PUBLISHABLE)
         listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
         known = await frame.service.store.keys(caller().account.id)
         return await frame.page(
-            "keys.html", "Keys", status, made=cookie.read(caller()), listed=listed, error=error,
+            "keys.html", "Keys", status, made=made, listed=listed, error=error,
             label=form.get("label", ""), is_test=form.get("kind") == "test",
             test_keys={UUID(key.id) for key in known if key.is_test},
             takes_test_keys=frame.service.takes_test_keys,
+            form_keys=[key for key in known if key.is_publishable],
+            tag=script_tag(frame.service.links.base_url, made.key) if is_of_form else "",
         )  # fmt: skip
 
 

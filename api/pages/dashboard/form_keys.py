@@ -1,0 +1,62 @@
+"""Publishable keys in the dashboard: made from a form's fields, and revoked.
+
+The management API makes and revokes secret keys alone, so these act on the store.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
+from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint, shown
+from mailprobe.api.refusals import InvalidRequest, KeysTooFast, TooManyKeys
+from mailprobe.api.schema import CreateKeyRequest
+from mailprobe.api.service import Service
+from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
+from mailprobe.storage.records import Caller
+
+# A fresh key has a fresh minute; sites are few, so no one needs more.
+FORM_KEYS_A_MINUTE = 5
+RATE_DIGITS_MAX = 6
+
+
+def is_wanted(form: Mapping[str, str]) -> bool:
+    """Whether the form asks for a publishable key."""
+    return form.get("kind", "").startswith(PUBLISHABLE)
+
+
+async def make_form_key(service: Service, caller: Caller, form: Mapping[str, str]) -> str:
+    """Make a key from the fields kind, label, origins and rate. Raises Refusal, StoreUnavailable."""
+    is_test = form["kind"] == "pk_test_"
+    rate = form.get("rate", "").strip() or str(RATE_DEFAULT)
+    if not (rate.isascii() and rate.isdigit() and len(rate) <= RATE_DIGITS_MAX and int(rate)):
+        raise InvalidRequest("The checks a minute are a whole number from 1.", "forms")
+    if is_test and not service.takes_test_keys:
+        raise InvalidRequest("This service is in production: it takes no test keys.", "forms")
+    try:
+        origins = read_origins(form.get("origins", "").split())
+        label = msgspec.convert({"label": form.get("label", "").strip() or None}, CreateKeyRequest)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"The label cannot be used: {error}.", "forms") from None
+    except ValueError as error:
+        raise InvalidRequest(f"The sites cannot be used: {error}.", "forms") from None
+    raw, keys_max = mint("pk_test_" if is_test else "pk_live_"), service.plan(caller).max_keys
+    try:
+        await service.store.create_key(
+            caller.account.id, kind_of(raw), label.label, sha256=key_hash(raw), prefix=shown(raw),
+            keys_max=keys_max, keys_per_minute_max=FORM_KEYS_A_MINUTE,
+            origins=origins, rate_per_min=int(rate),
+        )  # fmt: skip
+    except KeyLimitReached:
+        raise TooManyKeys(keys_max) from None
+    except KeyCreationTooFast as early:
+        raise KeysTooFast(FORM_KEYS_A_MINUTE, early.asked_at, early.reset_at, 1) from None
+    return raw
+
+
+async def revoke_form_key(service: Service, account_id: str, key_id: str) -> bool:
+    """Revoke the account's publishable key; False if it has no such one. Raises StoreUnavailable."""
+    keys = await service.store.keys(account_id)
+    if not any(key.id == key_id and key.is_publishable for key in keys):
+        return False
+    return await service.store.revoke_key(account_id, key_id)
