@@ -323,9 +323,9 @@ def _state(row: Setting, environ: Mapping[str, str], file_values: "_FileValues")
     if row.variable in environ:
         source, text = "environment", environ[row.variable]
     elif row.key in file_values.values:
-        source, text = str(file_values.path), str(file_values.values[row.key])
+        source, text = str(file_values.path), _plain_text(file_values.values[row.key])
     else:
-        text = _default_text(row.default())
+        text = _plain_text(row.default())
     try:
         _value(row, environ, file_values)
     except WrongSetting as wrong:
@@ -336,9 +336,9 @@ def _state(row: Setting, environ: Mapping[str, str], file_values: "_FileValues")
     )
 
 
-def _default_text(value: object) -> str:
-    """A default as one would write it; nothing where nothing is set."""
-    if isinstance(value, tuple):
+def _plain_text(value: object) -> str:
+    """A value as one would write it into the environment; nothing where nothing is set."""
+    if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     if value is None or value is NO_OWN_LISTS:
         return ""

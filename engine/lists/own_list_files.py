@@ -49,6 +49,8 @@ def _check_files(folder: Path) -> None:
 
 def _read(path: Path) -> OwnNames:
     takes_addresses = path.name not in ("free.txt", "disposable_hosts.txt")
+    if path.exists() and not path.is_file():  # a FIFO would be waited for
+        raise WrongList(f"{path.name} cannot be read: it is no regular file")
     try:
         with path.open("rb") as file:
             octets = file.read(FILE_OCTETS_MAX + 1)

@@ -1,5 +1,6 @@
 """The owner's own lists: what their files may say, and what they change of a verdict."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,9 @@ def test_a_folder_that_is_missing_is_an_error_and_an_empty_one_is_none(tmp_path:
     assert not read_own_lists(tmp_path).never_ask
     with pytest.raises(WrongList, match="cannot be read: No such file"):
         read_own_lists(tmp_path / "none")
+    os.mkfifo(tmp_path / "free.txt")
+    with pytest.raises(WrongList, match=r"free.txt cannot be read: it is no regular file"):
+        read_own_lists(tmp_path)
 
 
 @pytest.mark.parametrize("as_list", [False, True])

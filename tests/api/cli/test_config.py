@@ -33,13 +33,17 @@ def shown(result: Result) -> dict[str, tuple[str, str]]:
 
 
 def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
-    (tmp_path / "mailprobe.toml").write_text('smtp_port = 2525\nlog = "debug"\nproduction = true\n')
+    (tmp_path / "mailprobe.toml").write_text(
+        'smtp_port = 2525\ndoh_urls = ["https://192.0.2.1/q", "https://192.0.2.2/q"]\nlog = "debug"\nproduction = true\n'
+    )
     result = config(tmp_path, "show", LOG="error")
     assert result.exit_code == 0, result.output
     rows = shown(result)
     assert list(rows) == [row.name for row in TABLE]
     assert rows["LOG"] == ("error", "environment")
     assert rows["SMTP_PORT"] == ("2525", "mailprobe.toml")
+    assert rows["DOH_URLS"] == ("https://192.0.2.1/q,https://192.0.2.2/q", "mailprobe.toml")
+    assert rows["PRODUCTION"] == ("1", "mailprobe.toml")
     assert rows["HOST_CONNECTIONS"] == ("4", "default")
     assert rows["STRIPE_KEY"] == ("", "default")
 

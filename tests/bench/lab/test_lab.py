@@ -374,9 +374,7 @@ LAB = "from mailprobe.api.cli import main; main()"
 @pytest.mark.parametrize(
     ("script", "code", "output"),
     [
-        ("import os; print(os.environ['MAILPROBE_ALLOW_PRIVATE'])", 0, "1\n"),
-        ("raise SystemExit(7)", 7, ""),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, ""),
+        ("import os; print(os.environ['MAILPROBE_ALLOW_PRIVATE']); raise SystemExit(7)", 7, "1\n"),
         ("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()", 143, ""),
     ],
 )
@@ -384,12 +382,12 @@ def test_a_command_runs_in_the_lab_which_ends_with_its_exit_code(
     script: str, code: int, output: str
 ) -> None:
     words = [sys.executable, "-c", LAB, "lab", "--", sys.executable, "-c", script]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=180)
     assert (ended.returncode, ended.stdout) == (code, output), ended.stderr
 
 
 def test_a_command_that_does_not_exist_is_wrong_usage() -> None:
     words = [sys.executable, "-c", LAB, "lab", "--", "no-such-command"]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=180)
     assert ended.returncode == 2
     assert "there is no command 'no-such-command' to run in the lab" in ended.stderr
