@@ -43,7 +43,7 @@ class Event(NamedTuple):
         return kind_of_reason(self.reason[:REASON_MAX]) or self.otherwise
 
 
-class Confirmation(NamedTuple):
+class TopicConfirmation(NamedTuple):
     """A question of SNS whether its topic may post here; `url` confirms, if it is Amazon's."""
 
     topic: str
@@ -53,12 +53,14 @@ class Confirmation(NamedTuple):
 Events = tuple[str, list[Event]]  # the service, and what it says
 
 
-def read_events(octets: bytes) -> Events | Confirmation:
+def read_events(octets: bytes) -> Events | TopicConfirmation:
     """The events of a body in JSON. Raises NotEvents."""
     body = _json(octets)
     if isinstance(body, Mapping) and "Type" in body and "TopicArn" in body:
         if body["Type"] != "Notification":
-            return Confirmation(_text(body["TopicArn"]), _amazons(_text(body.get("SubscribeURL"))))
+            return TopicConfirmation(
+                _text(body["TopicArn"]), _amazons(_text(body.get("SubscribeURL")))
+            )
         body = _json(_text(body.get("Message")).encode())
     for name, is_of, events in SERVICES:
         if is_of(body):

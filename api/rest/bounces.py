@@ -6,7 +6,7 @@ from functools import partial
 
 import trio
 
-from mailprobe.api.bounces.events import Confirmation, NotEvents, read_events
+from mailprobe.api.bounces.events import NotEvents, TopicConfirmation, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
 from mailprobe.api.quota.bounced import mailboxes_of
@@ -57,7 +57,7 @@ async def _read(call: Call) -> tuple[str, dict[str, Kind]]:
         read = read_events(call.body)
     except NotEvents:
         raise InvalidRequest(UNKNOWN, "bounces") from None
-    if isinstance(read, Confirmation):
+    if isinstance(read, TopicConfirmation):
         _log_confirmation(call, read)
         return "sns", {}
     source, events = read
@@ -72,7 +72,7 @@ async def _read(call: Call) -> tuple[str, dict[str, Kind]]:
     return source, kinds
 
 
-def _log_confirmation(call: Call, confirmation: Confirmation) -> None:
+def _log_confirmation(call: Call, confirmation: TopicConfirmation) -> None:
     """It is never opened here: a URL in a request would make this service a client of anything."""
     log.warning(
         "subscription not confirmed: account=%s topic=%s url=%s",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mailprobe.api.bounces.events import Confirmation, NotEvents, read_events
+from mailprobe.api.bounces.events import NotEvents, TopicConfirmation, read_events
 from mailprobe.api.bounces.reports import reported_in
 
 GONE = "smtp; 550 5.1.1 user unknown"
@@ -79,7 +79,7 @@ CASES: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("body", "source", "kind"), CASES)
 def test_an_event_has_its_service_and_its_kind(body: Any, source: str, kind: str) -> None:
     read = read_events(json.dumps(body).encode())
-    assert not isinstance(read, Confirmation)
+    assert not isinstance(read, TopicConfirmation)
     assert (read[0], [(each.address, each.kind) for each in read[1]]) == (
         source,
         [("jane@example.com", kind)],
@@ -102,7 +102,7 @@ def test_an_event_has_its_service_and_its_kind(body: Any, source: str, kind: str
 def test_a_subscription_is_told_apart_and_its_url_checked(url: str, is_amazons: bool) -> None:
     body = {"Type": "SubscriptionConfirmation", "TopicArn": "arn:a", "SubscribeURL": url}
     read = read_events(json.dumps(body).encode())
-    assert read == Confirmation("arn:a", url if is_amazons else None)
+    assert read == TopicConfirmation("arn:a", url if is_amazons else None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_other_bodies_are_no_events(octets: bytes) -> None:
 )
 def test_fields_of_other_types_say_nothing(octets: bytes) -> None:
     read = read_events(octets)
-    assert not isinstance(read, Confirmation)
+    assert not isinstance(read, TopicConfirmation)
     assert all(each.address == "" and each.kind != "no_mailbox" for each in read[1])
 
 
@@ -153,6 +153,6 @@ def test_a_hostile_body_costs_little() -> None:
     with pytest.raises(NotEvents):
         read_events(b"[" + b"{}," * 300_000 + b"{}]")
     read = read_events(json.dumps(EVENTS).encode())
-    assert not isinstance(read, Confirmation)
+    assert not isinstance(read, TopicConfirmation)
     assert {each.kind for each in read[1][:20]} <= {"unknown", "no_mailbox"}
     assert time.process_time() - began < 1
