@@ -3,7 +3,7 @@
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException, NotFound
 
-from mailprobe.api.pages.dashboard import account_pages, operator_page, work_pages
+from mailprobe.api.pages.dashboard import account_pages, list_table, operator_page, work_pages
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.refusals import PayloadTooLarge
@@ -16,6 +16,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     account_pages.register(pages, frame)
     work_pages.register(pages, frame)
+    list_table.register(pages, frame)
     operator_page.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
