@@ -301,7 +301,9 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         """The worst domains; the page of a running list fetches them again and again."""
         found = await frame.result_of(ListResponse, "get_list", id=id)
         worst = await worst_domains(frame.service.store, found.list_id)
-        return await frame.page("domains.html", "Worst domains", list=found, domains=worst)
+        is_part = bool(request.headers.get("HX-Request"))
+        template = "domains.html" if is_part else "domains_page.html"
+        return await frame.page(template, "Worst domains", list=found, domains=worst)
 
     async def _cost(found: ListResponse) -> dict[str, Any]:
         """What the list costs at most, beyond what the plan includes."""
