@@ -137,6 +137,13 @@ class JobResponse(Struct, frozen=True, kw_only=True):
     ended_at: Instant | None = None
 
 
+# asking_again: all addresses are answered, and what time may cure is asked again now or later.
+ListStage = Literal[
+    "reading", "asking", "waiting", "asking_again", "finishing",
+    "paused", "done", "failed", "cancelled",
+]  # fmt: skip
+
+
 class ListResponse(Struct, frozen=True, kw_only=True):
     """A list. `counts` has its answered addresses by status; `cause` says why it waits or failed."""
 
@@ -153,6 +160,9 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     cause: str | None = None
     ended_at: Instant | None = None
     recheck_at: Instant | None = None
+    stage: ListStage
+    waits_until: Instant | None = None
+    waits_for: str | None = None
 
 
 class ListsResponse(Struct, frozen=True):

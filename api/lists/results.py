@@ -26,9 +26,9 @@ from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.results.stored_row import StoredRow
-from mailprobe.engine.lights import Light, light_of
 from mailprobe.storage.list_records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 
@@ -41,7 +41,6 @@ PAUSE_S_MAX = 0.1
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-Lights = frozenset[Light] | None  # None: all rows, those without an address too
 Row = tuple[list[str], RowResult | None]
 Results = dict[int, RowResult]  # of a chunk, by the address's number there
 Decoded = tuple[list[StoredRow], dict[int, Results]]  # of some chunks, the results by their place
@@ -104,11 +103,11 @@ class ListResults:
 
     store: Store
     source: StoredList
-    lights: Lights = None
+    only: RowFilter = field(default_factory=RowFilter)
     _held: "OrderedDict[int, Results]" = field(default_factory=OrderedDict)
 
     async def groups(self) -> AsyncGenerator[Iterator[Row], None]:
-        """Yield the rows in groups, without those of other lights; take all of one before the next.
+        """Yield the rows in groups, without those that are not wanted; take all of one before the next.
 
         A group's rows need the results of few chunks, which are read before it is yielded.
         """
@@ -124,7 +123,7 @@ class ListResults:
             result = None
             if row.place is not None and row.number is not None:
                 result = self._held.get(row.place, {}).get(row.number)
-            if self.lights is None or (result is not None and light_of(result) in self.lights):
+            if self.only.takes(row.cells, result):
                 yield row.cells, result
 
     async def _fetch(self, places: Sequence[int]) -> None:

@@ -66,8 +66,8 @@ class ListReader:
             match await self._received():
                 case Chunk(place=place, units=units, rows=rows):
                     chunks.append(ListChunk(place, units, rows))
-                case Loaded(columns=columns, rows=rows_in_all, addresses=addresses):
-                    self.loaded = LoadedList(columns, rows_in_all, addresses)
+                case Loaded(columns, rows_in_all, addresses, blank_rows):
+                    self.loaded = LoadedList(columns, rows_in_all, addresses, blank_rows)
         return chunks
 
     async def _received(self) -> Report:

@@ -43,6 +43,7 @@ EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
 PAUSE_S = 1.0  # while the store is unavailable
 DRAIN_S = 4.0
+MINUTE_CODE = "rate_limit_exceeded"  # what a request would be refused with
 OVERLOADED_S = 1.0  # until a chunk that found no capacity tries again
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
 
@@ -127,8 +128,15 @@ class ListQueue:
                     return AttemptResult(partial(self._pause, claim, code))
                 wait_s = refused_s
             if addresses:
-                await trio.sleep(wait_s)
+                await self._wait(claim, wait_s)
         return AttemptResult(self._nothing)
+
+    async def _wait(self, claim: ListClaim, wait_s: float) -> None:
+        """Wait for units of the minute. Longer waits are kept, so that pages can say so."""
+        if wait_s > WAIT_S_MIN:
+            until = self._now() + timedelta(seconds=wait_s)
+            await self._store.note_wait(claim.list.id, until, MINUTE_CODE)
+        await trio.sleep(wait_s)
 
     async def _recheck(self, claim: ListClaim) -> AttemptResult:
         """Verify again what time may have cured. The units were counted the first time."""

@@ -180,7 +180,9 @@ class LiveSession:
             if found is None or not caller.may_see(found.account_id, is_test=found.is_test):
                 raise ListNotFound
             if found != sent:
-                await self._send([typed_line("list", response_of(found, self._service.now()))])
+                limit = self._service.plan(caller).rate_limit_per_min
+                now = self._service.now()
+                await self._send([typed_line("list", response_of(found, now, limit))])
                 sent = found
             if found.state in ENDED:
                 self._watches -= 1

@@ -10,7 +10,7 @@ from mailprobe.api.listfile.bounds import ROW_OCTETS_MAX
 from mailprobe.api.listfile.opening import List, ListFile, ListRow, read_list
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
-from mailprobe.api.results.stored_row import StoredRow, encode_row
+from mailprobe.api.results.stored_row import BLANK, StoredRow, encode_row
 
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
@@ -36,7 +36,7 @@ def _send_chunks(
     channel: Channel, source: List, seen: "SeenAddresses", order: ReadUpload, received: int
 ) -> Loaded:
     octets_left = max(STORED_TIMES_MAX * received, STORED_OCTETS_MIN)
-    rows = addresses = 0
+    rows = addresses = blank_rows = 0
     for chunk in _chunks(source, seen, order.rows_max):
         octets_left -= len(chunk.rows.encode())
         if octets_left < 0:
@@ -46,8 +46,9 @@ def _send_chunks(
             )
         rows += chunk.rows.count("\n")
         addresses += chunk.units
+        blank_rows += f"\n{chunk.rows}".count(f"\n{BLANK}")
         channel.send(chunk)
-    return Loaded(source.named_members or ["email"], rows, addresses)
+    return Loaded(source.named_members or ["email"], rows, addresses, blank_rows)
 
 
 def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chunk]:

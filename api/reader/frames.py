@@ -120,6 +120,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     columns: list[str]
     rows: int
     addresses: int
+    blank_rows: int  # without an address
 
 
 class RowAddresses(msgspec.Struct, frozen=True, tag=True):

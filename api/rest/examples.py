@@ -68,6 +68,7 @@ LIST = ListResponse(
     answered=400,
     counts={"deliverable": 350, "undeliverable": 30, "unknown": 20},
     per_minute=800.0,
+    stage="asking",
     left_s=56.3,
 )
 

@@ -19,6 +19,7 @@ from mailprobe.api.lists.limits import (
 )
 from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
 from mailprobe.api.lists.spool import spooled
+from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.refusals import (
     InvalidRequest,
@@ -30,6 +31,7 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.rest.messages import NDJSON, XLSX, Call, OperationReply, StreamedParts, reply
 from mailprobe.api.results.lights import lights_of
+from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.schema import (
     SECRET_CHARACTERS_MAX,
     SECRET_CHARACTERS_MIN,
@@ -117,10 +119,13 @@ async def _store_list(
         async with opened() as reader:
             while chunks := await reader.next_chunks():
                 await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
-        now = service.now()  # the answer is made in the thread of the transaction
+        now, limit = (
+            service.now(),
+            _limit(service, call),
+        )  # the answer is made in the thread of the transaction
         made = await store.change_list(
             order.id, state, before=["loading"], loaded=reader.loaded,
-            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now)),
+            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now, limit)),
         )  # fmt: skip
         if made is None:
             raise ListNotFound
@@ -131,11 +136,16 @@ async def _store_list(
         _delete_later(service, order.id)
         raise
     call.mark_kept()
-    return _accepted(made, now)
+    return _accepted(made, now, limit)
 
 
-def _accepted(made: StoredList, now: datetime) -> OperationReply:
-    return reply(202, response_of(made, now))
+def _accepted(made: StoredList, now: datetime, limit: int) -> OperationReply:
+    return reply(202, response_of(made, now, limit))
+
+
+def _limit(service: Service, call: Call) -> int:
+    """The units that the account may take in a minute."""
+    return service.plan(call.caller).rate_limit_per_min
 
 
 def _delete_later(service: Service, list_id: str) -> None:
@@ -159,13 +169,15 @@ async def list_lists(service: Service, call: Call) -> OperationReply:
     caller = call.caller
     kind = None if caller.key.kind == "provisioning" else caller.key.is_test
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
-    now = service.now()
-    return reply(200, ListsResponse([response_of(each, now) for each in found]))
+    now, limit = service.now(), _limit(service, call)
+    return reply(200, ListsResponse([response_of(each, now, limit) for each in found]))
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
     """A list: how far it is, and what was found."""
-    return reply(200, response_of(await _found(service, call), service.now()))
+    return reply(
+        200, response_of(await _found(service, call), service.now(), _limit(service, call))
+    )
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -177,11 +189,11 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
         raise _malformed("The query parameter format must be ndjson, csv or xlsx.")
     only = _only_value(call, "only")
     try:
-        lights = None if only is None else lights_of(only, "The query parameter only")
+        lights = frozenset() if only is None else lights_of(only, "The query parameter only")
     except Misuse as error:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
-    parts = StreamedParts(await begun(make(ListResults(service.store, found, lights))))
+    parts = StreamedParts(await begun(make(ListResults(service.store, found, RowFilter(lights)))))
     headers = {
         "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
@@ -226,7 +238,10 @@ async def _changed(
     if found.is_test != call.caller.key.is_test:
         key_id = None
     changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
-    return reply(200, response_of(changed or await _found(service, call), service.now()))
+    return reply(
+        200,
+        response_of(changed or await _found(service, call), service.now(), _limit(service, call)),
+    )
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -285,11 +300,10 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
-def response_of(found: StoredList, now: datetime) -> ListResponse:
+def response_of(found: StoredList, now: datetime, units_per_minute: int) -> ListResponse:
     """How far a list is."""
-    took_s = ((found.ended_at or now) - found.created_at).total_seconds()
-    per_s = found.answered / took_s if took_s > 0 else 0.0
-    left = found.addresses - found.answered
+    progress = progress_of(found, now, units_per_minute)
+    is_waiting, left_s = progress.stage == "waiting", progress.left_s
     return ListResponse(
         list_id=found.id,
         name=found.name,
@@ -299,11 +313,14 @@ def response_of(found: StoredList, now: datetime) -> ListResponse:
         addresses=found.addresses,
         answered=found.answered,
         counts=dict(found.counts),
-        per_minute=round(per_s * 60, 1),
-        left_s=round(left / per_s, 1) if per_s and found.state == "running" else None,
+        per_minute=round(progress.per_s * 60, 1),
+        left_s=None if left_s is None else round(left_s, 1),
         cause=found.cause,
         ended_at=found.ended_at,
         recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
+        stage=progress.stage,
+        waits_until=found.waits_until if is_waiting else None,
+        waits_for=found.waits_for if is_waiting else None,
     )
 
 

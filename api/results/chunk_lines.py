@@ -69,6 +69,25 @@ def results_in(lines: str) -> dict[int, RowResult]:
     return {result.number: result.as_row_result() for result in stored}
 
 
+def found_at(
+    chunk: ListChunk, numbers: Iterable[int]
+) -> Iterator[tuple[int, StoredRow, RowResult]]:
+    """The rows that have these addresses first, with their results; decodes no others."""
+    wanted = sorted(numbers)
+    results = {
+        result.number: result.as_row_result()
+        for line in _lines(chunk.results)
+        if line.startswith(tuple(f"[{number}," for number in wanted))
+        for result in [_results.decode(line)]
+    }
+    starts = tuple(f'[{chunk.place},{number},"' for number in wanted)
+    for line in _lines(chunk.rows):
+        if line.startswith(starts):
+            row = _rows.decode(line)
+            if row.number in results:
+                yield row.number, row, results[row.number]
+
+
 def addresses_of(chunk: ListChunk) -> dict[int, str]:
     """The chunk's addresses that have no result yet, by number."""
     answered = {_results.decode(line).number for line in _lines(chunk.results)}

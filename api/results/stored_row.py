@@ -12,6 +12,8 @@ class StoredRow(msgspec.Struct, frozen=True, array_like=True):
     cells: list[str]
 
 
+BLANK = "[null,null,null,"  # how a row without an address begins
+
 _encode = msgspec.json.Encoder().encode
 
 

@@ -1,14 +1,14 @@
 """The pages of work in the background: jobs, and the lists."""
 
 from contextlib import aclosing
-from itertools import islice
+from math import ceil
 from typing import Any
 
 import trio
 from quart import Blueprint, Response, request
-from quart.wrappers.response import IterableBody
 
 from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
+from mailprobe.api.lists.table import read_marks
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     HOME,
@@ -20,23 +20,24 @@ from mailprobe.api.pages.dashboard.frame import (
     form_file,
     has_file,
 )
+from mailprobe.api.pages.dashboard.list_preview import preview_of
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
+from mailprobe.api.pages.dashboard.list_table import table_query, table_values
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest, JobNotFound
-from mailprobe.api.rest.messages import StreamedParts
-from mailprobe.api.results.chunk_lines import results_of, rows_of
+from mailprobe.api.refusals import InvalidRequest, JobNotFound, ListNotFound
+from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.marks import passing_of
 from mailprobe.api.schema import (
     JobResponse,
     ListResponse,
     ListsResponse,
     ManagementUsageSummaryResponse,
 )
-from mailprobe.storage.list_records import LAST_PLACE
+from mailprobe.storage.list_records import StoredList
 
 JOBS_SHOWN = 100
-PREVIEW_ROWS = 10
-COLUMNS_SHOWN = 20  # a list may have a thousand
-CELL_CHARACTERS_SHOWN = 200
+REASONS_SHOWN = 3  # why addresses are asked again; the most frequent
+CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -128,6 +129,30 @@ async def new_list(
     )
 
 
+async def progress_values(frame: Frame, stored: StoredList, found: ListResponse) -> dict[str, Any]:
+    """What the progress of a list shows beside what the API says of it."""
+    values: dict[str, Any] = {"left": "", "again": "", "again_count": 0, "again_waits": False}
+    if found.left_s is not None:
+        values["left"] = rough_duration(found.left_s)
+    if found.stage == "asking_again" and found.recheck_at is not None:
+        marks = await read_marks(frame.service.store, stored)
+        reasons = passing_of(marks.counts)
+        values["again_waits"] = found.recheck_at > frame.service.now()
+        values["again_count"] = reasons.total()
+        values["again"] = ", ".join(
+            f"{WORDS[reason]} ({number:,})" for reason, number in reasons.most_common(REASONS_SHOWN)
+        )
+    return values
+
+
+def rough_duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`: an estimate is not more exact."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def is_waiting(found: ListResponse) -> bool:
     """Whether a list was sent and never started."""
     return found.status == "paused" and not found.answered and not found.cause
@@ -142,20 +167,17 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
 
     async def _more(found: ListResponse) -> dict[str, Any]:
         is_new = is_waiting(found)
+        stored = await frame.service.store.stored_list(found.list_id)
+        if stored is None:
+            raise ListNotFound
+        if not is_new:
+            table = await table_values(frame, stored, table_query(request.args))
+            return {"is_new": False, **await progress_values(frame, stored, found), **table}
         columns = await frame.service.store.list_columns(found.list_id)
-        chunks = await frame.service.store.chunks(found.list_id, first=0, limit=1)
-        rows: list[tuple[list[str], str]] = []
-        for chunk in chunks:
-            if chunk.place != LAST_PLACE:
-                known = results_of(chunk)
-                for row in islice(rows_of(chunk), PREVIEW_ROWS):
-                    result = known.get(row.number) if row.number is not None else None
-                    cells = [cell[:CELL_CHARACTERS_SHOWN] for cell in row.cells[:COLUMNS_SHOWN]]
-                    rows.append((cells, result.status if result else row.address or ""))
-        worst = [] if is_new else await worst_domains(frame.service.store, found.list_id)
+        chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
+        preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
         return {
-            "is_new": is_new, "columns": columns[:COLUMNS_SHOWN], "rows": rows, "domains": worst,
-            "columns_left": max(0, len(columns) - COLUMNS_SHOWN),
+            "is_new": True, "preview": preview, "rechecks": stored.rechecks,
             **await _cost(found),
         }  # fmt: skip
 
@@ -187,13 +209,26 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")
 
+    @pages.get(f"{LISTS_PAGE}/<id>/progress")
+    @frame.signed_in
+    async def progress(id: str) -> Response:
+        """How far the list is; its page fetches this again and again."""
+        found = await frame.result_of(ListResponse, "get_list", id=id)
+        stored = await frame.service.store.stored_list(found.list_id)
+        if stored is None:
+            raise ListNotFound
+        values = await progress_values(frame, stored, found)
+        return await frame.page("list_progress.html", found.name, list=found, **values)
+
     @pages.get(f"{LISTS_PAGE}/<id>/domains")
     @frame.signed_in
     async def domains(id: str) -> Response:
         """The worst domains; the page of a running list fetches them again and again."""
         found = await frame.result_of(ListResponse, "get_list", id=id)
         worst = await worst_domains(frame.service.store, found.list_id)
-        return await frame.page("domains.html", "Worst domains", list=found, domains=worst)
+        is_part = bool(request.headers.get("HX-Request"))
+        template = "domains.html" if is_part else "domains_page.html"
+        return await frame.page(template, "Worst domains", list=found, domains=worst)
 
     async def _cost(found: ListResponse) -> dict[str, Any]:
         """What the list costs at most, beyond what the plan includes."""
@@ -206,7 +241,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
             "plan": plan,
             "cost_eur": eur_up(cost),
             "left": usage.calls_remaining,
-            "minutes": max(1, round(minutes)),
+            "takes": rough_duration(60 * minutes),
         }
 
     @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
@@ -220,14 +255,3 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     async def delete_list(id: str) -> Response:
         await frame.perform("delete_list", id=id)
         return away(LISTS_PAGE)
-
-    @pages.get(f"{LISTS_PAGE}/<id>/results")
-    @frame.signed_in
-    async def results(id: str) -> Response:
-        query = {name: [request.args[name]] for name in ("format", "only") if name in request.args}
-        reply = await frame.perform("get_list_results", query=query, id=id)
-        assert isinstance(reply.body, StreamedParts)
-        response = Response(IterableBody(reply.body.parts), 200)
-        response.headers.update({**HEADERS, **reply.headers, "Content-Type": reply.media_type})
-        response.timeout = None
-        return response

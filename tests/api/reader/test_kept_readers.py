@@ -86,7 +86,7 @@ TELLS = (
     " channel.receive()\n"
     " channel.send(RowAddresses([str(os.getpid())]))\n"
 )
-LOADED = " channel.send(Loaded([], 0, 0))\n"
+LOADED = " channel.send(Loaded([], 0, 0, 0))\n"
 
 
 async def test_only_a_reader_of_nothing_but_short_texts_reads_another(
@@ -103,7 +103,7 @@ async def test_only_a_reader_of_nothing_but_short_texts_reads_another(
 
 ENDS = {
     "it has died": f"{TELLS}{LOADED} os._exit(0)\n",
-    "it says more": f"{TELLS} os.write(0, frame_of(Loaded([], 0, 0)) * 2)\n",
+    "it says more": f"{TELLS} os.write(0, frame_of(Loaded([], 0, 0, 0)) * 2)\n",
 }
 
 

@@ -64,7 +64,7 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
             "[null,null,null,[]]\n"
             '[0,0,null,["Bob","ann@shop.test","x"]]\n',
         ),
-        Loaded(["name", "email", "note"], 3, 1),
+        Loaded(["name", "email", "note"], 3, 1, 1),
     ]
 
 

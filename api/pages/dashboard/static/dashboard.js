@@ -59,53 +59,41 @@
     });
   }
 
-  // How far a list is, over the live socket.
-  const progress = document.getElementById("progress");
-  if (progress && progress.dataset.status === "running") {
-    const show = (name) => progress.querySelector(`[data-show=${name}]`);
-    const place = progress.querySelector("[data-chart=rate]"), xs = [], ys = [];
-    let plot = null, last = null, pause = 1000;
-    const rate = (list) => {
-      const now = performance.now() / 1000;
-      if (last && now > last.at) { xs.push(now - last.first); ys.push(Math.max(0, (list.answered - last.answered) / (now - last.at))); }
-      last = { at: now, answered: list.answered, first: last ? last.first : now };
-      if (xs.length > 600) { xs.shift(); ys.shift(); }
-      if (xs.length === 2) plot = drawLine(place, "a second", xs, ys, false);
-      else if (plot) plot.setData([xs, ys]);
-    };
-    const update = (list) => {
-      show("status").textContent = list.status;
-      show("answered").textContent = number.format(list.answered);
-      show("rate").textContent = number.format(Math.round(list.per_minute / 60));
-      show("left").textContent = list.left_s === null ? "?" : list.left_s > 90 ? Math.round(list.left_s / 60) + " min" : Math.round(list.left_s) + " s";
-      const again = list.recheck_at && Date.parse(list.recheck_at) > Date.now();
-      show("again").textContent = again ? "What time may cure is asked again at " + new Date(list.recheck_at).toLocaleTimeString() + "." : "";
-      progress.querySelector("progress").value = list.answered;
-      const rows = Object.entries(list.counts).map(([status, count]) => {
-        const row = document.createElement("tr"), share = document.createElement("meter");
-        share.max = list.addresses || 1;
-        share.value = count;
-        share.setAttribute("aria-label", status);
-        for (const text of [status.replace("_", " "), number.format(count)]) row.insertCell().textContent = text;
-        row.insertCell().append(share);
-        return row;
-      });
-      show("counts").replaceChildren(...rows);
-      rate(list);
+  // How far a list is: the live socket says when that changes, and the page fetches its progress.
+  // Where the socket fails twice, it is fetched every POLL_MS.
+  const POLL_MS = 3000, FAILURES_MAX = 2;
+  const progress = () => document.getElementById("progress");
+  const title = document.title;
+  const isUnderWay = () => progress() && ["running", "loading"].includes(progress().dataset.status);
+  const showShare = () => {
+    const bar = progress().querySelector("progress");
+    document.title = (isUnderWay() ? Math.floor(100 * bar.value / bar.max) + " % – " : "") + title;
+  };
+  if (isUnderWay()) {
+    let failures = 0, polls = null, last = 0;
+    const fetchProgress = () => {
+      if (Date.now() - last < 900) return;
+      last = Date.now();
+      htmx.trigger(document.body, "poll");
     };
     const watch = () => {
+      if (failures >= FAILURES_MAX) { polls = setInterval(fetchProgress, POLL_MS); return; }
       const socket = new WebSocket(location.origin.replace("http", "ws") + "/v1/email/verify/live");
-      socket.onopen = () => { pause = 1000; socket.send(JSON.stringify({ type: "watch", list: progress.dataset.list })); };
+      socket.onopen = () => socket.send(JSON.stringify({ type: "watch", list: progress().dataset.list }));
       socket.onmessage = (event) => {
         for (const line of event.data.split("\n")) {
-          const message = JSON.parse(line);
-          if (message.type !== "list") continue;
-          update(message);
-          if (message.status !== "running") { socket.onclose = null; socket.close(); location.reload(); }
+          if (JSON.parse(line).type === "list") { failures = 0; fetchProgress(); }
         }
       };
-      socket.onclose = () => { setTimeout(watch, pause); pause = Math.min(30000, 2 * pause); };
+      socket.onclose = () => { failures += 1; if (isUnderWay()) setTimeout(watch, 1000); };
     };
+    document.body.addEventListener("htmx:afterSettle", () => {
+      if (isUnderWay()) { showShare(); return; }
+      clearInterval(polls);
+      location.reload();
+    });
+    showShare();
+    setInterval(fetchProgress, 10000);
     watch();
   }
 })();

@@ -1,0 +1,274 @@
+"""The table of a list's results: chips, search, order, pages, a row, and the download of a filter."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from quart import Blueprint, Response, request
+from quart.wrappers.response import IterableBody
+from werkzeug.exceptions import NotFound
+
+from mailprobe.api.lists.results import ListResults, begun
+from mailprobe.api.lists.table import (
+    ORDERS,
+    PAGE_ROWS,
+    FoundRows,
+    Marks,
+    Order,
+    places_of_page,
+    read_marks,
+    read_rows,
+    search_rows,
+)
+from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame
+from mailprobe.api.rest.lists import FORMATS
+from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
+from mailprobe.api.results.row_filter import RowFilter
+from mailprobe.api.schema import ListResponse
+from mailprobe.engine.lights import Light, light_of
+from mailprobe.storage.list_records import StoredList
+
+TEXT_CHARACTERS_MAX = 100  # of a search
+PLACE_MAX = 10**9
+
+LIGHT_WORDS: Mapping[Light, str] = {
+    "GREEN_LIGHT": "Keep", "YELLOW_LIGHT": "Confirm", "RED_LIGHT": "Drop",
+}  # fmt: skip
+STATUS_WORDS = {
+    "deliverable": "Deliverable", "undeliverable": "Undeliverable", "unknown": "Unknown",
+    "catch_all": "Takes any name", "invalid": "Not usable",
+}  # fmt: skip
+REASON_WORDS = {reason: WORDS[reason].capitalize() for reason in REASONS}
+ORDER_WORDS: Mapping[Order, str] = {
+    "file": "As in the file", "best": "Best first", "worst": "Worst first",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableQuery:
+    """What the address of a page asks of the table; what it does not know is as if not there."""
+
+    light: str = ""
+    status: str = ""
+    reason: str = ""
+    text: str = ""
+    order: Order = "file"
+    page: int = 1
+    place: int = 0  # from which a search goes on
+
+    @property
+    def only(self) -> RowFilter:
+        light, status, reason = (
+            frozenset([each] if each else []) for each in (self.light, self.status, self.reason)
+        )
+        return RowFilter(light, status, reason, self.text.lower())
+
+    def url(self, **changed: object) -> str:
+        """The query of a page that differs in this; on its first page, if it says no other."""
+        names = {
+            "light": self.light, "status": self.status, "reason": self.reason, "q": self.text,
+            "order": "" if self.order == "file" else self.order, **changed,
+        }  # fmt: skip
+        return urlencode({name: value for name, value in names.items() if value})
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A value to filter by: how many rows have it with the other filters, and where it leads."""
+
+    name: str
+    value: str
+    count: int
+    is_chosen: bool
+    query: str
+
+
+def table_query(arguments: Mapping[str, str]) -> TableQuery:
+    """Read the query of a page."""
+
+    def one(name: str, known: tuple[str, ...]) -> str:
+        return arguments.get(name, "") if arguments.get(name) in known else ""
+
+    def number(name: str, least: int) -> int:
+        text = arguments.get(name, "")
+        return (
+            max(least, min(int(text), PLACE_MAX)) if text.isdecimal() and len(text) < 12 else least
+        )
+
+    order = arguments.get("order")
+    return TableQuery(
+        one("light", LIGHTS), one("status", STATUSES), one("reason", REASONS),
+        arguments.get("q", "").strip()[:TEXT_CHARACTERS_MAX],
+        next((each for each in ORDERS if each == order), "file"),
+        number("page", 1), number("from", 0),
+    )  # fmt: skip
+
+
+def chips(query: TableQuery, counts: Counter[Kind]) -> list[tuple[str, list[Chip]]]:
+    """The chips by what they filter: those that some row has, and the chosen ones."""
+    only = query.only
+    return [
+        (name.capitalize(), _chips_of(query, name, names, _counted(counts, others, value_of)))
+        for name, names, value_of, others in (
+            ("light", LIGHT_WORDS, _light, replace(only, lights=frozenset())),
+            ("status", STATUS_WORDS, _status, replace(only, statuses=frozenset())),
+            ("reason", REASON_WORDS, _reason, replace(only, reasons=frozenset())),
+        )
+    ]
+
+
+def _chips_of(
+    query: TableQuery, name: str, names: Mapping[Any, str], found: Counter[str]
+) -> list[Chip]:
+    chosen = getattr(query, name)
+    made = []
+    for value, word in names.items():
+        is_chosen = value == chosen
+        if found[value] or is_chosen:
+            leads = query.url(**{name: "" if is_chosen else value})
+            made.append(Chip(word, value, found[value], is_chosen, leads))
+    return made
+
+
+def _light(kind: Kind) -> str:
+    return kind.light
+
+
+def _status(kind: Kind) -> str:
+    return kind.status
+
+
+def _reason(kind: Kind) -> str:
+    return kind.reason
+
+
+def _counted(
+    counts: Counter[Kind], only: RowFilter, value_of: Callable[[Kind], str]
+) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for kind, number in counts.items():
+        if only.takes_kind(kind):
+            found[value_of(kind)] += number
+    return found
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the routes."""
+    store = frame.service.store
+
+    async def _found(id: str) -> tuple[ListResponse, StoredList]:
+        found = await frame.result_of(ListResponse, "get_list", id=id)  # of another account: 404
+        stored = await store.stored_list(found.list_id)
+        if stored is None:
+            raise NotFound
+        return found, stored
+
+    @pages.get(f"{LISTS_PAGE}/<id>/table")
+    @frame.signed_in
+    async def table(id: str) -> Response:
+        """The table alone; without script it is a page of its own."""
+        found, stored = await _found(id)
+        values = await table_values(frame, stored, table_query(request.args))
+        is_part = bool(request.headers.get("HX-Request"))
+        template = "list_table.html" if is_part else "list_table_page.html"
+        return await frame.page(template, found.name, list=found, **values)
+
+    @pages.get(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>")
+    @frame.signed_in
+    async def row(id: str, place: str, number: str) -> Response:
+        """What was found at one address."""
+        found, stored = await _found(id)
+        rows = await read_rows(store, stored.id, [(min(int(place), PLACE_MAX), int(number))])
+        if not rows:
+            raise NotFound
+        columns = await store.list_columns(stored.id)
+        is_part = bool(request.headers.get("HX-Request"))
+        return await frame.page(
+            "list_row.html" if is_part else "list_row_page.html",
+            rows[0].address, list=found, row=rows[0], light=light_name(rows[0].result),
+            own=[each for each in zip(columns, rows[0].cells, strict=False) if each[1]],
+            **WORDS_OF_PAGES,
+        )  # fmt: skip
+
+    @pages.get(f"{LISTS_PAGE}/<id>/results")
+    @frame.signed_in
+    async def results(id: str) -> Response:
+        """The rows of exactly what is filtered, in a file named after the list's."""
+        found, stored = await _found(id)
+        name = request.args.get("format", "csv")
+        if name not in FORMATS:
+            raise NotFound
+        media_type, make = FORMATS[name]
+        parts = await begun(make(ListResults(store, stored, table_query(request.args).only)))
+        response = Response(IterableBody(parts), 200)
+        response.headers.update(
+            {
+                **HEADERS,
+                "Content-Type": media_type,
+                "Content-Disposition": disposition(found.name, name),
+            }
+        )
+        response.timeout = None
+        return response
+
+
+def disposition(name: str, ending: str) -> str:
+    """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
+    base = PurePath(name.replace("\\", "/")).name
+    for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
+        base = base.removesuffix(end)
+    file = f"{base or 'list'}.verified.{ending}"
+    plain = "".join(
+        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
+        for each in file
+    )
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"
+
+
+def light_name(result: Any) -> str:
+    return light_of(result).removesuffix("_LIGHT").lower()
+
+
+WORDS_OF_PAGES: Mapping[str, Any] = {
+    "light_words": {light.removesuffix("_LIGHT").lower(): LIGHT_WORDS[light] for light in LIGHTS},
+    "status_words": STATUS_WORDS,
+    "reason_words": REASON_WORDS,
+}
+
+
+async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> dict[str, Any]:
+    """What the table's template shows."""
+    store = frame.service.store
+    marks = await read_marks(store, stored)
+    only = query.only
+    matching = sum(number for kind, number in marks.counts.items() if only.takes_kind(kind))
+    if query.text:
+        found = await search_rows(store, stored.id, marks, only, query.place)
+    else:
+        wanted = places_of_page(marks, only, query.order, (query.page - 1) * PAGE_ROWS)
+        found = FoundRows(await read_rows(store, stored.id, wanted), None)
+    return {
+        "query": query,
+        "chips": chips(query, marks.counts),
+        "rows": [(each, light_name(each.result)) for each in found.rows],
+        "matching": matching,
+        "answered": marks.counts.total(),
+        "searched": _searched(marks, found),
+        "first": (query.page - 1) * PAGE_ROWS + 1,
+        "pages": max(1, -(-matching // PAGE_ROWS)),
+        "next_place": found.next_place,
+        "orders": ORDER_WORDS,
+        **WORDS_OF_PAGES,
+    }
+
+
+def _searched(marks: Marks, found: FoundRows) -> int:
+    """How many of the answered addresses were searched."""
+    if found.next_place is None:
+        return marks.counts.total()
+    end = found.next_place
+    return sum(len(each) for place, each in marks.places.items() if place < end)

@@ -1,0 +1,183 @@
+"""The pages of a list: its preview, its progress, the table of its results, and their download."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import trio.testing
+
+from mailprobe.api.lists.stages import progress_of
+from mailprobe.api.pages.dashboard.list_preview import Preview, preview_of
+from mailprobe.api.pages.dashboard.list_table import disposition, table_query
+from mailprobe.api.results.stored_row import StoredRow, encode_row
+from mailprobe.storage.list_records import ListChunk, ListState, StoredList
+from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
+from tests.api.pages.test_dashboard import signed_in
+from tests.storage.fixed_clock import NOON
+
+SANDBOX = "email,Who\n" + "".join(
+    f"{word}+{n}@sandbox.test,Ann {n}\n"
+    for word in ("deliverable", "undeliverable", "greylisted")
+    for n in range(60)
+)
+STORED = StoredList(
+    "id", "account", "people.csv", "running", None, 1000, 1000, 100, {}, NOON, None, None, "",
+    ran_at=NOON, blank_rows=0,
+)  # fmt: skip
+
+
+def text_of(octets: bytes) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", octets.decode()))
+
+
+async def test_results_are_filtered_searched_paged_and_downloaded(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        visitor, key = await signed_in(shop), await shop.new_key("sk_test_")
+        made = await send(shop, SANDBOX, "?name=customers.csv.gz", key=key)
+        page = f"/lists/{made.body['list_id']}"
+        await ended(shop, made.body["list_id"], key=key)
+        whole = text_of((await visitor.get(page)).octets)
+        for words in ("Keep 60", "Drop 60", "Confirm 60", "No such mailbox 60", "180 addresses"):
+            assert words in whole, words
+        assert "Page 1 of 4" in whole
+        part = {"hx-request": "true"}
+        for query, there, absent in (
+            (
+                "light=RED_LIGHT",
+                ["60 addresses", "undeliverable+0@", "Page 1 of 2"],
+                "greylisted+0@",
+            ),
+            ("light=RED_LIGHT&page=2", ["undeliverable+59@", "Previous"], "undeliverable+49@"),
+            ("order=worst", ["undeliverable+0@"], "greylisted+0@"),
+            ("light=RED_LIGHT&status=deliverable", ["0 addresses", "Keep 60"], "sandbox.test"),
+            ("q=ANN+7", ["3 found in all", "greylisted+7@"], "ble+8@"),
+            ("q=<b>&status=x&page=-1&order=no&from=" + "9" * 99, ["0 found", "Show all"], "<b>"),
+        ):
+            got = await visitor.get(f"{page}/table?{query}", **part)
+            shown = text_of(got.octets)
+            assert got.status == 200
+            assert all(words in shown for words in there), (query, shown)
+            assert absent not in got.octets.decode(), query
+        got = await visitor.get(f"{page}/rows/0/7", **part)
+        assert "Keep" in text_of(got.octets)
+        assert "Ann 7" in text_of(got.octets)
+        assert (await visitor.get(f"{page}/rows/99/7")).status == 404
+        got = await visitor.get(f"{page}/results?light=RED_LIGHT&q=ann+7&format=csv")
+        assert got.octets.decode().count("\n") == 2
+        assert 'filename="customers.verified.csv"' in got.headers["content-disposition"]
+        assert (await visitor.get(f"{page}/results?format=exe")).status == 404
+
+
+async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        visitor, key = await signed_in(shop), await shop.new_key("sk_test_")
+        list_id = (await send(shop, SANDBOX, "?recheck=1", key=key)).body["list_id"]
+        for _ in range(600):
+            got = await shop.request("GET", f"{LISTS}/{list_id}", key=key)
+            if got.body["recheck_at"]:
+                break
+            await trio.sleep(1)
+        assert (got.body["stage"], got.body["left_s"]) == ("asking_again", None)
+        shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
+        assert "All answered" in text_of((await visitor.get("/lists")).octets)
+        assert "All answered . 180 of 180 addresses answered" in shown
+        assert re.search(r"60 addresses are asked again at \d\d:\d\d UTC: host asks to", shown)
+
+
+async def test_a_list_at_its_limit_says_until_when_it_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop("free") as shop:
+        visitor = await signed_in(shop)
+        many = "email\n" + "".join(f"a{n}@nowhere.invalid\n" for n in range(200))
+        list_id = (await send(shop, many)).body["list_id"]
+        with trio.fail_after(300):
+            while True:
+                found = (await shop.request("GET", f"{LISTS}/{list_id}")).body
+                if found["stage"] == "waiting":
+                    break
+                await trio.sleep(0.5)
+        assert found["waits_for"] == "rate_limit_exceeded"
+        shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
+        assert re.search(r"Waiting until \d\d:\d\d:\d\d UTC: the limit of a minute is used", shown)
+
+
+@pytest.mark.parametrize(
+    ("more", "stage", "left_s"),
+    [
+        ({"state": "loading"}, "reading", None),
+        ({}, "asking", 1000.0),  # 100 in 10 s; but no more than 54 in a minute
+        ({"ran_from": 100}, "asking", None),  # nothing since it was resumed
+        ({"waits_until": NOON + timedelta(seconds=20)}, "waiting", 1000.0),
+        ({"waits_until": NOON}, "asking", 1000.0),
+        ({"answered": 1000}, "finishing", None),
+        ({"answered": 1000, "recheck_at": NOON}, "asking_again", None),
+        ({"state": "paused"}, "paused", None),
+        ({"state": "done"}, "done", None),
+    ],
+)
+def test_the_stage_of_a_list(more: dict[str, Any], stage: str, left_s: float | None) -> None:
+    found = replace(STORED, **more)
+    progress = progress_of(found, NOON + timedelta(seconds=10), 60)
+    assert progress.stage == stage
+    assert progress.left_s == left_s
+
+
+def previewed(rows: Sequence[tuple[str | None, list[str]]], **more: Any) -> Preview:
+    state: ListState = "paused"
+    lines = "".join(
+        encode_row(StoredRow(None if address is None else 0, n, address, cells))
+        for n, (address, cells) in enumerate(rows)
+    )
+    found = replace(STORED, state=state, rows=len(rows), **more)
+    return preview_of(found, ["name", "mail", "note"], [ListChunk(0, 1, lines)])
+
+
+def test_a_preview_tells_columns_apart_and_warns() -> None:
+    good = previewed(
+        [
+            ("a@b.test", ["Ann", " a@b.test ", ""]),
+            (None, ["", "", ""]),
+            (None, ["Ann", "a@b.test"]),
+            ("c@d.test", ["Ann", "c@d.test"]),
+        ],
+        addresses=2, blank_rows=1,
+    )  # fmt: skip
+    assert (good.column, good.duplicates, good.blank_rows) == (1, 1, 1)
+    assert good.options == [("name", "no addresses"), ("mail", ""), ("note", "empty")]
+    assert good.warnings == []
+    same = previewed([("a@b.test", ["Ann", "a@b.test"]), (None, ["Bob", "a@b.test"])], addresses=1)
+    assert "same address in every row" in same.warnings[0]
+    names = previewed([("Ann", ["Ann", "x"]), ("Bob", ["Bob", "y"])], addresses=2)
+    assert names.warnings == [
+        "The column name has no e-mail addresses in the first rows. Choose another one."
+    ]
+    blank = previewed([(None, ["Ann"])], addresses=0, blank_rows=1)
+    assert "No row has an address" in blank.warnings[0]
+    earlier = previewed([("a@b.test", ["a@b.test"])], addresses=1, blank_rows=None)
+    assert (earlier.duplicates, earlier.blank_rows) == (0, None)
+
+
+def test_a_download_is_named_after_the_upload() -> None:
+    for name, file in (
+        ("customers.csv", "customers.verified.csv"),
+        ("list", "list.verified.csv"),
+        ("a/b\\c.xlsx", "c.verified.csv"),
+        ('x"; y\r\n.csv', "x_; y__.verified.csv"),
+        (".csv", "list.verified.csv"),
+    ):
+        assert f'filename="{file}"' in disposition(name, "csv")
+    assert "filename*=UTF-8''K%C3%A4ufer.verified.csv" in disposition("Käufer.csv", "csv")
+
+
+def test_the_query_of_a_table_ignores_what_it_does_not_know() -> None:
+    query = table_query({"light": "blue", "page": "0", "q": "x" * 999, "order": "best"})
+    assert (query.light, query.page, len(query.text), query.order) == ("", 1, 100, "best")
+    assert query.url(page=2).endswith("order=best&page=2")
