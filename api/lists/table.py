@@ -41,7 +41,7 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class ShownRow:
     """An answered address: where it is, the row that has it first, and what was found."""
 
     place: int
@@ -55,7 +55,7 @@ class TableRow:
 class FoundRows:
     """What a search has found, and at which place it goes on; None at the end."""
 
-    rows: Sequence[TableRow]
+    rows: Sequence[ShownRow]
     next_place: int | None
 
 
@@ -153,13 +153,13 @@ def _positions(
 
 async def read_rows(
     store: Store, list_id: str, wanted: Sequence[tuple[int, int]]
-) -> list[TableRow]:
+) -> list[ShownRow]:
     """Read the rows at these places and numbers, in their order."""
     numbers: dict[int, list[int]] = {}
     for place, number in wanted:
         numbers.setdefault(place, []).append(number)
     places = [*numbers]
-    found: dict[tuple[int, int], TableRow] = {}
+    found: dict[tuple[int, int], ShownRow] = {}
     for first in range(0, len(places), CHUNKS_AT_ONCE):
         chunks = await store.chunks_at(list_id, places[first : first + CHUNKS_AT_ONCE])
         for row in await trio.to_thread.run_sync(_rows_of, chunks, numbers):
@@ -167,9 +167,9 @@ async def read_rows(
     return [found[each] for each in wanted if each in found]
 
 
-def _rows_of(chunks: Iterable[ListChunk], numbers: Mapping[int, Sequence[int]]) -> list[TableRow]:
+def _rows_of(chunks: Iterable[ListChunk], numbers: Mapping[int, Sequence[int]]) -> list[ShownRow]:
     return [
-        TableRow(chunk.place, number, row.address or "", row.cells, result)
+        ShownRow(chunk.place, number, row.address or "", row.cells, result)
         for chunk in chunks
         for number, row, result in found_at(chunk, numbers[chunk.place])
     ]
@@ -181,7 +181,7 @@ async def search_rows(
     """Search rows with the filter's text from the place `first` on, in the order of the file."""
     finds = re.compile(f"[{''.join(sorted(only.marks))}]")
     end = max(marks.places, default=-1) + 1
-    rows: list[TableRow] = []
+    rows: list[ShownRow] = []
     until = trio.current_time() + SEARCH_S
     while first < end:
         places = await store.find_places(list_id, only.pattern, first=first)

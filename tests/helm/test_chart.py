@@ -71,7 +71,7 @@ def test_a_mistake_is_found(conforms: Any) -> None:
     assert conforms(rendered().replace("readinessProbe:", "readynessProbe:"))[0] == 1
 
 
-def test_what_is_missing_is_said() -> None:
+def test_a_missing_value_is_an_error_that_names_it() -> None:
     code, text = run(BIN / "helm", "template", "ours", CHART, "--set", "existingSecret=ours")
     assert (code, "where your image is" in text) == (1, True)
     code, text = run(BIN / "helm", "template", "ours", CHART, *GIVEN[:2])

@@ -22,7 +22,7 @@ class Preview:
     columns: Sequence[str]  # the first COLUMNS_SHOWN
     columns_left: int
     column: int | None  # of the addresses, from 0; None: none was found in the first rows
-    options: Sequence[tuple[str, str]]  # each column's name, and what it is seen to have
+    choices: Sequence[tuple[str, str]]  # each column's name, and what it is seen to have
     rows: Sequence[Sequence[str]]
     duplicates: int  # rows whose address another row has; 0 where they were not counted
     blank_rows: int | None  # without an address; None: they were not counted
@@ -37,7 +37,7 @@ def preview_of(stored: StoredList, columns: Sequence[str], chunks: Sequence[List
         columns=columns[:COLUMNS_SHOWN],
         columns_left=max(0, len(columns) - COLUMNS_SHOWN),
         column=column,
-        options=[(name, _seen(rows, place)) for place, name in enumerate(columns[:COLUMNS_SHOWN])],
+        choices=[(name, _seen(rows, place)) for place, name in enumerate(columns[:COLUMNS_SHOWN])],
         rows=[
             [cell[:CELL_CHARACTERS_SHOWN] for cell in row.cells[:COLUMNS_SHOWN]]
             for row in rows[:ROWS_SHOWN]
