@@ -151,7 +151,7 @@ def test_a_preview_tells_columns_apart_and_warns() -> None:
         addresses=2, blank_rows=1,
     )  # fmt: skip
     assert (good.column, good.duplicates, good.blank_rows) == (1, 1, 1)
-    assert good.options == [("name", "no addresses"), ("mail", ""), ("note", "empty")]
+    assert good.choices == [("name", "no addresses"), ("mail", ""), ("note", "empty")]
     assert good.warnings == []
     same = previewed([("a@b.test", ["Ann", "a@b.test"]), (None, ["Bob", "a@b.test"])], addresses=1)
     assert "same address in every row" in same.warnings[0]
