@@ -26,6 +26,7 @@ class ListOrder:
     secret: str | None = None
     rechecks: int = 0  # passes over what time may cure, after the first
     strict_clocks: bool = False  # these give slow hosts no more time
+    asks_hosts: bool = True  # False: layer 4 is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class StoredList:
     recheck_at: datetime | None = None  # when the next pass begins, or has begun
     is_test: bool = False  # made by a test key
     strict_clocks: bool = False  # later passes give slow hosts no more time
+    asks_hosts: bool = True  # False: layer 4 is left out
 
 
 @dataclass(frozen=True, slots=True)

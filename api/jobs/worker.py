@@ -173,7 +173,11 @@ class JobQueue:
         capacity.enter(1)
         try:
             async with open_answers(
-                self._quota.engine, [job.email], account=job.account_id, patient=job.tries > 0
+                self._quota.engine,
+                [job.email],
+                account=job.account_id,
+                patient=job.tries > 0,
+                asks_hosts=job.asks_hosts,
             ) as answers:
                 return await anext(answers)
         finally:

@@ -141,7 +141,11 @@ class ChargedChunk(Charge):
         try:
             with quota.holding(self._reservation):
                 async with open_answers(
-                    quota.engine, self._texts, account=account, deferred_start=True
+                    quota.engine,
+                    self._texts,
+                    account=account,
+                    deferred_start=True,
+                    asks_hosts=self._claim.list.asks_hosts,
                 ) as answers:
                     yield answers
         finally:
@@ -155,7 +159,9 @@ class ChargedChunk(Charge):
             len(self._texts), also=lambda ledger: refusal_for(self._texts, ledger.asked_at)
         )
         self._keep(counted)
-        async with open_sandbox_answers(self._quota.engine.lists, self._texts) as answers:
+        async with open_sandbox_answers(
+            self._quota.engine.lists, self._texts, asks_hosts=self._claim.list.asks_hosts
+        ) as answers:
             yield answers
 
     def _keep(self, reserved: Reservation | Refusal) -> None:
@@ -212,7 +218,12 @@ class ChargedRecheck(Charge):
         patient = not self._claim.list.strict_clocks
         account = self._caller.account.id
         async with open_answers(
-            self._quota.engine, self._texts, account=account, deferred_start=True, patient=patient
+            self._quota.engine,
+            self._texts,
+            account=account,
+            deferred_start=True,
+            patient=patient,
+            asks_hosts=self._claim.list.asks_hosts,
         ) as answers:
             self._better = [answer async for answer in answers if self._is_better(answer)]
 

@@ -13,7 +13,6 @@ from mailprobe.api.rest.openapi_text import (
     BILLING_EVENT,
     CALLBACK,
     CALLBACK_HEADERS,
-    CONDITIONS,
     EVIDENCE,
     FIELDS,
     HEADERS,
@@ -97,7 +96,6 @@ def _schemas() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
     schemas.pop("Verdict", None)  # the engine's name of a result without evidence
     for schema, shape in schemas.items():
-        shape.update(CONDITIONS.get(schema, {}))
         properties = shape.get("properties", {})
         for name, known in properties.items():
             text = FIELDS.get(name)

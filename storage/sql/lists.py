@@ -51,7 +51,7 @@ COLUMNS = (
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
-    + ", lists.strict_clocks"
+    + ", lists.strict_clocks, lists.asks_hosts"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -70,9 +70,9 @@ def create(db: Database, command: CreateList) -> StoredList:
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, webhook, host, secret, rechecks, strict_clocks) VALUES (:id, :account,"
+        " counts, created_at, webhook, host, secret, rechecks, strict_clocks, asks_hosts) VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts)",
         {
             "id": order.id,
             "account": account,
@@ -84,6 +84,7 @@ def create(db: Database, command: CreateList) -> StoredList:
             "secret": command.secret,
             "rechecks": order.rechecks,
             "strict_clocks": int(order.strict_clocks),
+            "asks_hosts": int(order.asks_hosts),
         },
     )
     db.change(
@@ -261,11 +262,11 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
 
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks = rest
+    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, asks = rest
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
-        rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
+        rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks), bool(asks),
     )  # fmt: skip
 
 
