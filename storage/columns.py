@@ -53,7 +53,7 @@ INSTANTS = {
     "first_tried_at",
     "sent_at",
 }
-FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test"}
+FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts"}
 
 ColumnValues = tuple[Any, ...]
 

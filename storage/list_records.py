@@ -26,6 +26,7 @@ class ListOrder:
     secret: str | None = None
     rechecks: int = 0  # passes over what time may cure, after the first
     strict_clocks: bool = False  # these give slow hosts no more time
+    asks_hosts: bool = True  # False: layer 4 is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class StoredList:
     blank_rows: int | None = None  # without an address; None: an earlier version has read it
     ran_at: datetime | None = None  # when it was started or resumed last
     ran_from: int = 0  # how many addresses were answered then
+    asks_hosts: bool = True  # False: layer 4 is left out
 
 
 @dataclass(frozen=True, slots=True)

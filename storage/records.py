@@ -251,6 +251,7 @@ class JobOrder:
     secret: str | None = None
     payload: bytes | None = None
     recheck: bool = False  # verify again later what time may cure
+    asks_hosts: bool = True  # False: layer 4 is left out
 
     @property
     def first_state(self) -> JobState:
@@ -285,6 +286,7 @@ class Job:
     ended_at: datetime | None = None
     recheck: bool = False
     is_test: bool = False  # made by a test key
+    asks_hosts: bool = True
 
 
 def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
@@ -293,7 +295,7 @@ def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     due_at, ended_at = (None, now) if state == "done" else (now, None)
     place = order.email, order.webhook, order.host
     known = order.payload, ended_at
-    kind = order.recheck, caller.key.is_test
+    kind = order.recheck, caller.key.is_test, order.asks_hosts
     return Job(order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind)
 
 

@@ -178,6 +178,7 @@ class JobQueue:
                 account=job.account_id,
                 patient=job.tries > 0,
                 bounced=await self._quota.bounced(claim.caller, [job.email]),
+                asks_hosts=job.asks_hosts,
             ) as answers:
                 return await anext(answers)
         finally:

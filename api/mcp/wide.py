@@ -75,6 +75,7 @@ class ListArguments(Struct, frozen=True):
     start: bool = True
     recheck: bool = False
     strict_clocks: bool = False
+    smtp: bool = True
     webhook: str | None = None
     webhook_secret: str | None = None
 
@@ -172,6 +173,7 @@ WIDE_ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
     ("create_list", "strict_clocks"): {
         "description": "true: give slow hosts no more time then than in the first pass.",
     },
+    ("create_list", "smtp"): {"description": "false: no mail host is asked."},
     ("create_list", "webhook"): {
         "format": "uri",
         "description": "A public https URL with a host name, called when the list is done.",
@@ -228,7 +230,8 @@ def _by_id(taken: Struct, octets: bytes) -> ToolRequest:
 def _upload(taken: ListArguments, octets: bytes) -> ToolRequest:
     query = {
         "column": ["email"], "start": [str(int(taken.start))],
-        "recheck": [str(int(taken.recheck))], "strict_clocks": [str(int(taken.strict_clocks))],
+        "recheck": [str(int(taken.recheck))],
+        "smtp": [str(int(taken.smtp))], "strict_clocks": [str(int(taken.strict_clocks))],
     }  # fmt: skip
     for name in ("name", "webhook"):
         if (value := getattr(taken, name)) is not None:

@@ -150,7 +150,12 @@ class ChargedChunk(Charge):
             with quota.holding(self._reservation):
                 bounced = await quota.bounced(self._caller, self._texts)
                 async with open_answers(
-                    quota.engine, self._texts, account=account, deferred_start=True, bounced=bounced
+                    quota.engine,
+                    self._texts,
+                    account=account,
+                    deferred_start=True,
+                    asks_hosts=self._claim.list.asks_hosts,
+                    bounced=bounced,
                 ) as answers:
                     yield answers
         finally:
@@ -164,7 +169,9 @@ class ChargedChunk(Charge):
             len(self._texts), also=lambda ledger: refusal_for(self._texts, ledger.asked_at)
         )
         self._keep(counted)
-        async with open_sandbox_answers(self._quota.engine.lists, self._texts) as answers:
+        async with open_sandbox_answers(
+            self._quota.engine.lists, self._texts, asks_hosts=self._claim.list.asks_hosts
+        ) as answers:
             yield answers
 
     def _keep(self, reserved: Reservation | Refusal) -> None:
@@ -228,6 +235,7 @@ class ChargedRecheck(Charge):
             deferred_start=True,
             patient=patient,
             bounced=bounced,
+            asks_hosts=self._claim.list.asks_hosts,
         ) as answers:
             self._better = [answer async for answer in answers if self._is_better(answer)]
 

@@ -37,11 +37,6 @@ async def submit_job(
             "The query parameter evidence cannot be 1 together with webhook or async.",
             "Leave evidence out, or leave the others out and get the evidence in the answer.",
         )
-    if not body.smtp:
-        raise _malformed(
-            "The field smtp cannot be false together with webhook or async.",
-            "Leave the others out: without mail hosts the result is in the answer, at once.",
-        )
     order = _order(call.caller.account.id, body)
     if service.jobs is None:
         raise _malformed(
@@ -49,7 +44,13 @@ async def submit_job(
             "Leave them out: the result comes in the answer, within about 3 seconds.",
         )
     if call.caller.key.is_test:
-        decided = verify(body.email, 0, service.quota.engine.lists, began=trio.current_time())
+        decided = verify(
+            body.email,
+            0,
+            service.quota.engine.lists,
+            began=trio.current_time(),
+            asks_hosts=body.smtp,
+        )
         verdict = decided.verification.verdict(order.email, trio.current_time())
         order = replace(order, payload=payload_of(verdict, order.id))
     promised = reply(202, AsyncVerifyResponse(order.id))
@@ -78,7 +79,7 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
     # a text longer than any address is cut before it is stored; its result stays the same
     job_id, email = str(uuid4()), body.email[:ECHOED_CHARACTERS_MAX]
     if body.webhook is None:
-        return JobOrder(job_id, email, None, "", recheck=body.recheck)
+        return JobOrder(job_id, email, None, "", recheck=body.recheck, asks_hosts=body.smtp)
     try:
         target = check_webhook(body.webhook)
     except NotAWebhook as error:
@@ -89,7 +90,9 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
     # per account and authority: a receiver that hangs delays only its own account's callbacks
     receiver = f"{account_id} {target.authority}"
     secret = body.webhook_secret
-    return JobOrder(job_id, email, target.url, receiver, secret, recheck=body.recheck)
+    return JobOrder(
+        job_id, email, target.url, receiver, secret, recheck=body.recheck, asks_hosts=body.smtp
+    )
 
 
 def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:

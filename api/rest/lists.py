@@ -73,6 +73,7 @@ CREATE_PARAMETERS = (
         enum=["0", "1"],
         default="0",
     ),
+    _parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
     _parameter("webhook", "A public https URL, called when the list is done."),
     _parameter("Webhook-Secret", "Signs the callback.", "header"),
 )
@@ -261,9 +262,12 @@ def _order(call: Call) -> ListOrder:
         )
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     strict = _switch(call, "strict_clocks", default=False)
+    smtp = _switch(call, "smtp", default=True)
     list_id, webhook = str(uuid4()), _only_value(call, "webhook")
     if webhook is None:
-        return ListOrder(list_id, name, None, "", rechecks=rechecks, strict_clocks=strict)
+        return ListOrder(
+            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp
+        )
     secret = call.sent.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise _malformed(
@@ -275,7 +279,7 @@ def _order(call: Call) -> ListOrder:
     except NotAWebhook as error:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
-    return ListOrder(list_id, name, target.url, receiver, secret, rechecks, strict)
+    return ListOrder(list_id, name, target.url, receiver, secret, rechecks, strict, smtp)
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:

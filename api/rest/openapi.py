@@ -12,7 +12,6 @@ from mailprobe.api.rest.messages import NDJSON, XLSX, Operation
 from mailprobe.api.rest.openapi_text import (
     CALLBACK,
     CALLBACK_HEADERS,
-    CONDITIONS,
     EVIDENCE,
     FIELDS,
     HEADERS,
@@ -102,7 +101,6 @@ def _schemas() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
     schemas.pop("Verdict", None)  # the engine's name of a result without evidence
     for schema, shape in schemas.items():
-        shape.update(CONDITIONS.get(schema, {}))
         properties = shape.get("properties", {})
         for name, known in properties.items():
             text = FIELDS.get(name)

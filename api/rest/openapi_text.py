@@ -117,20 +117,6 @@ FIELDS: dict[str, str] = {
     "url": "The address of the billing portal; whoever has it is signed in.",
 }
 
-# schema -> what its fields may not be together
-CONDITIONS: dict[str, dict[str, Any]] = {
-    "VerifyRequest": {
-        "not": {
-            "required": ["smtp"],
-            "properties": {"smtp": {"const": False}},
-            "anyOf": [
-                {"required": ["webhook"], "properties": {"webhook": {"type": "string"}}},
-                {"required": ["async"], "properties": {"async": {"const": True}}},
-            ],
-        },
-    },
-}
-
 # (schema, field) -> additions to its JSON schema
 NOTES: dict[tuple[str, str], dict[str, Any]] = {
     ("VerifyRequest", "email"): {
@@ -156,7 +142,6 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("VerifyRequest", "smtp"): {
         "description": "false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."
-        " Not together with webhook or async."
     },
     ("BatchRequest", "smtp"): {
         "description": "false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."

@@ -21,9 +21,9 @@ def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
+        " due_at, payload, ended_at, recheck, asks_hosts) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
         " %s::text[], %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[],"
-        " %s::bytea[], %s::bigint[], %s::bigint[])",
+        " %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[])",
         [list(column) for column in zip(*rows, strict=True)],
     )
     states = [(account, state) for _, account, _, _, _, _, _, state, *_ in rows]

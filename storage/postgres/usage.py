@@ -398,6 +398,7 @@ class _MeteringBatch:
                 order.payload,
                 ended_at,
                 int(job.recheck),
+                int(job.asks_hosts),
             )
         )
         self._marks["job"] = (order.id,)

@@ -53,7 +53,7 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -72,9 +72,9 @@ def create(db: Database, command: CreateList) -> StoredList:
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, webhook, host, secret, rechecks, strict_clocks) VALUES (:id, :account,"
+        " counts, created_at, webhook, host, secret, rechecks, strict_clocks, asks_hosts) VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts)",
         {
             "id": order.id,
             "account": account,
@@ -86,6 +86,7 @@ def create(db: Database, command: CreateList) -> StoredList:
             "secret": command.secret,
             "rechecks": order.rechecks,
             "strict_clocks": int(order.strict_clocks),
+            "asks_hosts": int(order.asks_hosts),
         },
     )
     db.change(
@@ -271,13 +272,13 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
 def _list_of(row: Row) -> StoredList:
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks = waits
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0,
+        ran_at and instant(ran_at), ran_from or 0, bool(asks),
     )  # fmt: skip
 
 

@@ -75,7 +75,8 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     idempotency_records.keep(db, command.first)
     number = db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " due_at, payload, ended_at, recheck, asks_hosts)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             order.id,
             owner.account_number,
@@ -90,6 +91,7 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
             order.payload,
             job.ended_at and micros(job.ended_at),
             job.recheck,
+            job.asks_hosts,
         ),
     ).lastrowid
     assert number is not None

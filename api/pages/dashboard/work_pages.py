@@ -116,11 +116,14 @@ async def new_list(
     *,
     rechecks: bool = True,
     strict_clocks: bool = False,
+    asks_hosts: bool = True,
 ) -> ListResponse:
     """Store a list that waits to be started, and return it as the API does. Raises Refusal."""
     query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))]}
     if strict_clocks:
         query["strict_clocks"] = ["1"]
+    if not asks_hosts:
+        query["smtp"] = ["0"]
     if column:
         query["column"] = [column]
     sent = {"content-type": media_type}
@@ -205,6 +208,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
                 "text/csv",
                 rechecks=stored.rechecks > 0,
                 strict_clocks=stored.strict_clocks,
+                asks_hosts=stored.asks_hosts,
             )
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")

@@ -140,6 +140,16 @@ async def test_a_passing_result_is_verified_again_and_billed_once(
         assert ledger.reserved == 0
 
 
+async def test_without_smtp_a_job_asks_no_mail_host(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_working_shop() as (shop, receiver):
+        got = await promise(shop, "known@friendly.test", body={"smtp": False, "recheck": True})
+        assert got.status == 202
+        await trio.sleep(10)
+        (body,) = receiver.bodies()
+        assert (body["status"], body["confidence"], body["mx_found"]) == ("unknown", 0.5, True)
+        assert not shop.world.dialled
+
+
 async def test_a_final_result_is_not_verified_again(autojump_clock: trio.testing.MockClock) -> None:
     async with open_working_shop() as (shop, receiver):
         for email in ("nobody@friendly.test", "known@friendly.test", "no address"):

@@ -545,6 +545,19 @@ async def test_a_list_waits_for_slow_hosts_when_it_asks_again_unless_it_keeps_th
             assert (await ended(shop, list_id, within_s=2_000))["counts"] == {status: 1}
 
 
+async def test_without_smtp_a_list_asks_no_mail_host_in_any_pass(autojump_clock):
+    async with open_list_shop() as shop:
+        test: dict[str, Any] = {"key": await shop.new_key("sk_test_")}
+        for more, address in (({}, "ann@friendly.test"), (test, "deliverable@sandbox.test")):
+            text = f"email\n{address}\nbad\n"
+            made = await send(shop, text, "?smtp=0&recheck=1", **more)
+            await ended(shop, made.body["list_id"], within_s=2_000, **more)
+            rows = await rows_of(shop, made.body["list_id"], **more)
+            assert [row["reason"] for row in rows] == ["not_asked", "syntax"]
+        assert not shop.world.dialled
+        assert (await send(shop, query="?smtp=no")).status == 400
+
+
 async def test_without_it_a_list_ends_with_what_it_has(autojump_clock):
     async with open_list_shop() as shop:
         shop.world.add("grey.test", MailHost(greylist_s=200))

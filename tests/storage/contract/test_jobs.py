@@ -52,6 +52,14 @@ async def test_a_job_is_as_it_was_ordered(store: Store):
     assert await store.attempts("a") == await store.attempts("A") == []
 
 
+async def test_a_job_of_which_no_mail_host_is_asked_stays_so(store: Store):
+    caller = await make_caller(store)
+    made = await store.create_job(caller, replace(order("a"), asks_hosts=False), granted)
+    assert isinstance(made, Job)
+    assert not made.asks_hosts
+    assert made == await store.job("a")
+
+
 async def test_a_pending_job_weighs_as_what_is_granted_does(store: Store):
     caller = await make_caller(store)
     await promise(store, caller, order("1"), order("2"))

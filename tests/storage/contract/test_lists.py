@@ -450,13 +450,15 @@ async def answer_passing(store: Store, claim: ListClaim, passing: int, *statuses
 
 async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
-    made = await running(store, caller, 2, 1, rechecks=2, strict_clocks=True)
+    made = await running(store, caller, 2, 1, rechecks=2, strict_clocks=True, asks_hosts=False)
     assert made.strict_clocks
+    assert not made.asks_hosts
     first, second = await claimed(store)
     await answer_passing(store, first, 1, "deliverable", "unknown")
     await answer_passing(store, second, 0, "deliverable")
     [last] = await claimed(store)
     assert (last.is_last, last.list.rechecks, last.list.strict_clocks) == (True, 2, True)
+    assert not last.list.asks_hosts
     due_at = clock() + timedelta(minutes=5)
     assert await store.begin_pass(last, due_at)
     assert not await store.begin_pass(last, due_at)
