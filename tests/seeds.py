@@ -1,4 +1,4 @@
-"""How many random worlds a test tries: a third in `make test`, all in `make test SEEDS=all`."""
+"""How many random worlds, kills or requests a test tries: a third in `make test`, all in `make test SEEDS=all`."""
 
 import os
 

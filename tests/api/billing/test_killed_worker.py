@@ -26,13 +26,14 @@ from tests.api.billing.fake_stripe import (
     FakeStripe,
     open_fake_stripe,
 )
+from tests.seeds import seeds
 from tests.storage.fixed_clock import SECRET as STORE_SECRET
 from tests.storage.fixed_clock import make_caller
 
 # httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
-KILLS = 20
+KILLS = seeds(20)
 TIERS = ("builder", "scale", "free")  # of the child's three accounts
 
 

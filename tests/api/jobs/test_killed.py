@@ -26,8 +26,9 @@ from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.storage import open_store
 from tests.api.stores import KIND, asked, store_settings
+from tests.seeds import seeds
 
-KILLS = 100 if KIND != "postgres" else 15  # with PostgreSQL each start takes a second
+KILLS = seeds(100) if KIND != "postgres" else 15  # with PostgreSQL each start takes a second
 ACCOUNTS = 12  # each with its own host: claims of a killed process delay only their own account
 IN_PARALLEL = 4
 DONE_S = 120.0  # the goal is half a minute, on a quiet machine

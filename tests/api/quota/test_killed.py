@@ -6,7 +6,6 @@ A unit that was received is counted, and none is counted twice.
 """
 
 import json
-import os
 import random
 import signal
 import sqlite3
@@ -40,9 +39,10 @@ from tests.api.service_process import (
     running,
 )
 from tests.api.stores import KIND, asked
+from tests.seeds import seeds
 
-KILLS = 50 if KIND != "postgres" else 10  # each waits for a start and a lease
-IDEMPOTENT_KILLS = int(os.environ.get("MAILPROBE_TEST_KILLS", 20 if KIND != "postgres" else 10))
+KILLS = seeds(50) if KIND != "postgres" else 10  # each waits for a start and a lease
+IDEMPOTENT_KILLS = seeds(20) if KIND != "postgres" else 10
 LATEST_S = 0.5  # the longest time from a round's first line to its kill
 DRAIN_S = 10.0  # the promise: SIGTERM to the end of the last process
 OVER_S = 60.0  # a reservation whose process died is gone by then
@@ -319,7 +319,7 @@ async def reserved_later(place: Place, who: Credentials) -> int:
 # == the tests ================================================================================
 
 
-async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, lab: Lab) -> None:
+async def test_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, lab: Lab) -> None:
     """Every other time there are two workers; all processes are killed at once.
 
     The counts are compared after each kill. Otherwise a lost unit could be offset by

@@ -52,7 +52,7 @@ async def test_a_job_is_as_it_was_ordered(store: Store):
     assert await store.attempts("a") == await store.attempts("A") == []
 
 
-async def test_a_job_of_which_no_mail_host_is_asked_stays_so(store: Store):
+async def test_a_job_without_layer_4_keeps_that_choice(store: Store):
     caller = await make_caller(store)
     made = await store.create_job(caller, replace(order("a"), asks_hosts=False), granted)
     assert isinstance(made, Job)

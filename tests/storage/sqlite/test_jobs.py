@@ -15,6 +15,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.columns import micros
 from mailprobe.storage.records import Caller, MessageKind
 from mailprobe.storage.store import Store
+from tests.seeds import seeds
 from tests.storage.child_processes import (
     child,
     line_of,
@@ -39,7 +40,7 @@ from tests.storage.fixed_clock import (
     row,
 )
 
-KILLS = 20
+KILLS = seeds(20)
 PROMISES = 40
 WEBHOOK_SECRET = "whsec_DoNotWriteThisAnywhere0123456789"
 
