@@ -11,7 +11,6 @@ from playwright.sync_api import ConsoleMessage, Page, Request
 from tests.api.service_process import Running
 
 CHROMIUM = "/usr/bin/chromium"
-SERIOUS = ("serious", "critical")
 
 
 @dataclass
@@ -81,13 +80,9 @@ class BrowserPage:
         self.page.wait_for_selector("[data-status=done]", timeout=within_s * 1000)
 
     def barriers(self) -> list[Any]:
-        """What axe-core finds that is serious."""
+        """What axe-core finds, of any level."""
         found = Axe().run(self.page).response["violations"]
-        return [
-            (each["id"], [node["html"] for node in each["nodes"]])
-            for each in found
-            if each["impact"] in SERIOUS
-        ]
+        return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
 
     def is_wider_than_the_screen(self) -> bool:
         script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
