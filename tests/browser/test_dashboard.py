@@ -226,9 +226,11 @@ def test_a_large_list_keeps_the_page_responsive(ann: BrowserPage, tmp_path: Path
         "performance.memory.usedJSHeapSize), 1000)"
     )
     ann.page.get_by_role("button", name="Clean the list").click()
-    ann.page.wait_for_function(
-        "Number(document.querySelector('[data-show=answered]').textContent.replace(/,/g, ''))"
-        " > 15000"
+    ann.page.evaluate(
+        "() => new Promise((resolve) => new MutationObserver(() => {"
+        "const shown = document.querySelector('[data-show=answered]');"
+        "if (shown && Number(shown.textContent.replace(/,/g, '')) > 15000) resolve(); })"
+        ".observe(document.body, {childList: true, subtree: true}))"
     )
     tasks, heap = ann.page.evaluate("[window.tasks, window.heap]")
     print(
