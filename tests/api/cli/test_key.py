@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from mailprobe.api.cli import main
@@ -96,12 +97,12 @@ def test_on_a_terminal_the_keys_are_a_table(
     ids = [one["id"] for one in listed(run_cli)]
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with pytest.raises(SystemExit) as end:
         main(["key", "list", account])
     assert end.value.code == 0
-    head, _, *rows = capsys.readouterr().out.splitlines()
+    head, _, *rows = click.unstyle(capsys.readouterr().out).splitlines()
     assert head.split() == ["id", "account", "kind", "prefix", "label", "made"]
     assert [row.split()[:3] for row in rows] == [
         [ids[0], account, "standard"],
