@@ -227,7 +227,7 @@ BILLING_EVENT = {"application/json": {
 }}  # fmt: skip
 BOUNCES = {
     "application/json": {
-        "schema": {"description": "An event of SES (as SNS posts it), SendGrid, Postmark or Mailgun."},
+        "schema": {"type": ["object", "array"], "description": "An event of SES (as SNS posts it), SendGrid, Postmark or Mailgun."},
         "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
     },
     "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},

@@ -67,6 +67,9 @@ def worth_one_more(pool: "Pool") -> bool:
     return rounds_s + backlog * opening_each_s(pool) > backlog_s(pool) * prompt
 
 
+BESIDE_S = 0.04  # a host that greets sooner is so near that one connection more gains nothing
+
+
 def opening_each_s(pool: "Pool") -> float:
     """The share of each address in the opening of its connection.
 
@@ -75,7 +78,9 @@ def opening_each_s(pool: "Pool") -> float:
     """
     if pool.slow or pool.patient:
         return 0.0
-    return pool.opener.greeted_s / pool.session_recipients
+    opener = pool.opener
+    opening_s = opener.greeted_s if opener.greeted_s < BESIDE_S else opener.opening_s
+    return opening_s / pool.session_recipients
 
 
 def width_of(pool: "Pool") -> int:

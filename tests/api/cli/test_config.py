@@ -24,6 +24,7 @@ def config(place: Path, *words: str, **environ: str) -> Result:
     variables = {f"MAILPROBE_{name}": text for name, text in environ.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
+        patch.delenv("MAILPROBE_TEST_SEEDS", raising=False)  # of `make test`, and no setting
         return CliRunner().invoke(main, ["config", *words], env=variables)
 
 

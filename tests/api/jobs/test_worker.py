@@ -399,10 +399,10 @@ async def test_a_long_verification_keeps_its_claim(autojump_clock, monkeypatch):
         async with working(shop, receiver) as board:
             asked = []
 
-            async def slowly(job: Any) -> Any:
-                asked.append(job.id)
+            async def slowly(claim: Any) -> Any:
+                asked.append(claim.job.id)
                 await trio.sleep(LEASE_S * 3)
-                return await jobs_module.JobQueue._verify_all(board, job)
+                return await jobs_module.JobQueue._verify_all(board, claim)
 
             monkeypatch.setattr(board, "_verify_all", slowly)
             await promise(shop)
@@ -437,10 +437,10 @@ async def test_a_bug_is_logged_and_tried_a_few_times_and_holds_up_nobody(
         async with working(shop, receiver) as board:
             whole = board._verify_all
 
-            async def broken(job: Any) -> Any:
-                if job.email == "poison":
+            async def broken(claim: Any) -> Any:
+                if claim.job.email == "poison":
                     raise ZeroDivisionError
-                return await whole(job)
+                return await whole(claim)
 
             monkeypatch.setattr(board, "_verify_all", broken)
             poison = (await promise(shop, "poison")).body["job_id"]

@@ -121,7 +121,7 @@ async def test_rows_whose_addresses_were_far_away_are_looked_up_together() -> No
     assert max(store.asked) <= PLACES_MAX
 
 
-async def test_a_page_shows_twenty_columns_and_a_beginning_of_each_cell(
+async def test_a_lists_page_has_no_wide_rows_and_its_download_has_all(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     header = ",".join(["email", *(f"c{number}" for number in range(99))])
@@ -130,9 +130,7 @@ async def test_a_page_shows_twenty_columns_and_a_beginning_of_each_cell(
         list_id = (await send(shop, f"{header}\n{row}\n")).body["list_id"]
         await ended(shop, list_id)
         page = (await (await signed_in(shop)).get(f"/lists/{list_id}")).octets.decode()
-        assert "c18" in page
         assert "c19" not in page
-        assert "80 more columns" in page
         assert "z" * 201 not in page
         got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
         assert b"c98" in got.octets

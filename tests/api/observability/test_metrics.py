@@ -247,7 +247,7 @@ async def test_each_transaction_is_timed(autojump_clock: object, board: SharedCo
         each["method"]: reported("mailprobe_store_seconds_count", **each)
         for each in reported.shown("mailprobe_store_seconds_count")
     }
-    assert counts == {"caller": 2, "reserve": 1, "settle": 1, "spend": 1}
+    assert counts == {"caller": 2, "has_bounces": 1, "reserve": 1, "settle": 1, "spend": 1}
 
 
 class Shelf:

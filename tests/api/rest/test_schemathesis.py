@@ -70,6 +70,9 @@ def before_call(context, case, kwargs):
         if case.headers.get("Origin"):
             case.headers["Origin"] = "https://shop.example.org"
         case.headers["X-Forwarded-For"] = str(IPv4Address(randrange(2**32)))  # another visitor
+    if case.operation.path == "/v1/bounces" and not is_negative:
+        case.body, case.media_type = {"RecordType": "Bounce"}, "application/json"
+        case.headers["Content-Type"] = "application/json"
     body = case.body
     if isinstance(body, dict) and str(body.get("webhook")).startswith("https://"):
         body["webhook"] = "https://hooks.example.org/mail"

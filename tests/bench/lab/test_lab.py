@@ -62,12 +62,13 @@ def resolver(lab: Lab) -> Iterator[Resolver]:
         yield client
 
 
-# Not of one address: what went before, or what else is asked at the same time, decides.  Or a setting does.
+# Not of one address: what went before, or what else is asked at the same time, decides; or a setting or an account's bounces do.
 IN_SEQUENCE = {
     Outcome.HOST_CHANGED,
     Outcome.HOST_BUDGET,
     Outcome.NO_CONNECTION_FREE,
     Outcome.NOT_ASKED,
+    Outcome.BOUNCED,
 }
 
 

@@ -82,6 +82,7 @@ def test_the_list_has_300_rows_of_every_outcome_in_their_shares(fixture_domains)
         Outcome.HOST_BUDGET,
         Outcome.NO_CONNECTION_FREE,
         Outcome.NOT_ASKED,
+        Outcome.BOUNCED,
     }
     assert set(Outcome) - in_sequence <= set(shares)
     assert 0.55 < shares[Outcome.DELIVERABLE] / len(ROWS) < 0.65
