@@ -184,7 +184,8 @@ def test_every_operation_keeps_its_description(tmp_path: Path) -> None:
             service.stop()
     assert "Traceback" not in place.log.read_text()
     report = json.loads((judge / "report.json").read_text())
-    called = [each for each in OPERATIONS if not each.raw and each.path != LIVE]
+    signed = [each for each in OPERATIONS if each.raw and each.key is None]  # by Stripe
+    called = [each for each in OPERATIONS if each not in signed and each.path != LIVE]
     assert report["operations"]["tested"] == len(called)
     assert {phase["status"] for phase in report["phases"].values()} == {"success"}, done.stdout
     answered = answers(judge)
