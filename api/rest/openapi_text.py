@@ -225,7 +225,7 @@ BILLING_EVENT = {"application/json": {
     "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }}  # fmt: skip
-BOUNCES = {
+BOUNCES: dict[str, dict[str, Any]] = {
     "application/json": {
         "schema": {"type": ["object", "array"], "description": "An event of SES (as SNS posts it), SendGrid, Postmark or Mailgun."},
         "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
