@@ -15,9 +15,8 @@ from pathlib import Path
 from mailprobe.api.rest.operations import LIVE, OPERATIONS
 from mailprobe.bench.lab import start_lab
 from tests.api.service_process import Credentials, make_place, running
-from tests.seeds import seeds
 
-EXAMPLES_MAX = seeds(50)  # of an operation; one round, so that every machine tries the same
+EXAMPLES_MAX = 50  # of an operation; fewer may miss all that is accepted; one round, so that every machine tries the same
 PATIENCE_S = 600.0  # a round takes half a minute, on a busy machine many times that
 
 # wide limits, so that few requests are refused; test_edges.py tests the limits
@@ -35,18 +34,11 @@ max_keys = 1_000_000
 HOOKS = """
 from ipaddress import IPv4Address
 from random import randrange
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import schemathesis
 
 lists, jobs = [], []  # that there are
-
-
-def is_uuid(text):
-    try:
-        return str(UUID(text)) == text.lower()
-    except (TypeError, ValueError, AttributeError):
-        return False
 
 
 @schemathesis.hook
@@ -62,9 +54,9 @@ def before_call(context, case, kwargs):
                 del case.query[name]
         case.headers.pop("Webhook-Secret", None)
         case.headers["Content-Type"] = "text/csv"
-    if case.operation.path.startswith("/v1/lists/{id}") and is_uuid(case.path_parameters["id"]):
+    if case.operation.path.startswith("/v1/lists/{id}") and not is_negative:
         case.path_parameters["id"] = lists[-1] if lists else case.path_parameters["id"]
-    if case.operation.path == "/v1/jobs/{id}" and is_uuid(case.path_parameters["id"]):
+    if case.operation.path == "/v1/jobs/{id}" and not is_negative:
         case.path_parameters["id"] = jobs[-1] if jobs else case.path_parameters["id"]
     if case.operation.path == "/v1/forms/verify":
         if case.headers.get("Origin"):
