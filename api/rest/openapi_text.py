@@ -227,7 +227,7 @@ BILLING_EVENT = {"application/json": {
 }}  # fmt: skip
 BOUNCES: dict[str, dict[str, Any]] = {
     "application/json": {
-        "schema": {"type": ["object", "array"], "description": "An event of SES (as SNS posts it), SendGrid, Postmark or Mailgun."},
+        "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark or Mailgun; SendGrid posts an array of its events."},
         "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
     },
     "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},
