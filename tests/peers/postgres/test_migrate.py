@@ -136,6 +136,8 @@ async def fill(path: Path, clock: Clock) -> None:
         await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')], octets_max=99)
         loaded = LoadedList(["email"], 1, 2)
         await store.change_list("l", "running", before=["loading"], loaded=loaded)
+        await store.keep_marks("l", {0: {0: "\u0100"}})
+        await store.record_bounces(account_id, ["ann@shop.test"], "ses")
         for kind in MESSAGES_KEPT_MAX:
             await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
         (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
@@ -150,11 +152,13 @@ async def everything_in(store: Store) -> list[Any]:
         caller = await store.caller(sha256)
         found.append(caller)
         found += await everything_of(store, caller) if caller else []
+        found += [await store.bounces(caller.account.id, ["ann@shop.test"])] if caller else []
     jobs = await store.jobs(limit=100)
     found += [jobs, *[await store.attempts(job.id) for job in jobs]]
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
     found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
+    found += [await store.list_marks("l", first=0)]
     return found
 
 
