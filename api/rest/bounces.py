@@ -26,6 +26,9 @@ UNKNOWN = (
 )
 
 _reading = trio.CapacityLimiter(1)  # reports at a time: each holds the GIL for some milliseconds
+_judging = trio.CapacityLimiter(
+    1
+)  # requests whose events are read: one event in a turn of the loop
 
 
 async def feed_bounces(service: Service, call: Call) -> OperationReply:
@@ -64,11 +67,12 @@ async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict
     if len(events) > EVENTS_MAX:
         raise InvalidRequest(f"A request takes at most {EVENTS_MAX:,} events.", "bounces")
     kinds: dict[str, Kind] = {}
-    for event in events:
-        kind = event.kind  # up to a millisecond of CPU
-        if kinds.get(event.address) != "no_mailbox":
-            kinds[event.address] = kind
-        await trio.lowlevel.checkpoint()
+    async with _judging:
+        for event in events:
+            kind = event.kind  # up to a millisecond of CPU
+            if kinds.get(event.address) != "no_mailbox":
+                kinds[event.address] = kind
+            await trio.lowlevel.checkpoint()
     return source, kinds
 
 

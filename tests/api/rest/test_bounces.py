@@ -1,12 +1,15 @@
 """POST /v1/bounces: what came back is answered from the next request on, to its account alone."""
 
+import itertools
 import json
 import logging
 from base64 import b64encode
 from typing import Any
 
 import pytest
+import trio
 
+from mailprobe.api.bounces.events import Event
 from tests.api.service_fixture import RunningService
 
 GONE = "known@friendly.test"
@@ -68,6 +71,25 @@ async def test_other_bounces_and_those_of_a_test_key_change_nothing(autojump_clo
     assert (await feed(shop, spam)).body == {"recorded": 0, "soft": 0, "ignored": 1}
     assert (await feed(shop, key=await shop.new_key("sk_test_"))).body["recorded"] == 1
     assert await status(shop) == "deliverable"
+
+
+async def test_events_of_many_requests_are_judged_one_request_after_another(
+    autojump_clock, shop, monkeypatch
+):
+    """Each event takes up to a millisecond: together they would delay each turn of the loop."""
+    judged: list[int] = []
+
+    def kind(event: Event) -> str:
+        judged.append(id(trio.lowlevel.current_task()))
+        return "temporary"
+
+    monkeypatch.setattr(Event, "kind", property(kind))
+    events = [{"event": "bounce", "email": f"a{number}@b.test"} for number in range(50)]
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(feed, shop, events)
+    changes = sum(one != other for one, other in itertools.pairwise(judged))
+    assert (len(judged), changes) == (4 * 50, 3)
 
 
 async def test_the_key_may_be_a_password(autojump_clock, shop):
