@@ -161,28 +161,50 @@ def is_waiting(found: ListResponse) -> bool:
     return found.status == "paused" and not found.answered and not found.cause
 
 
+async def list_values(frame: Frame, found: ListResponse) -> dict[str, Any]:
+    """What the page of a list shows: a preview of a new one, else its progress and its table.
+
+    Raises ListNotFound, StoreUnavailable.
+    """
+    is_new = is_waiting(found)
+    stored = await frame.service.store.stored_list(found.list_id)
+    if stored is None:
+        raise ListNotFound
+    if not is_new:
+        table = await table_values(frame, stored, table_query(request.args))
+        return {"is_new": False, **await progress_values(frame, stored, found), **table}
+    columns = await frame.service.store.list_columns(found.list_id)
+    chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
+    preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
+    return {
+        "is_new": True, "preview": preview, "rechecks": stored.rechecks,
+        **await cost_values(frame, found),
+    }  # fmt: skip
+
+
+async def cost_values(frame: Frame, found: ListResponse) -> dict[str, Any]:
+    """What the list costs at most, beyond what the plan includes."""
+    plan = frame.service.plan(caller())
+    usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+    used, more = usage.calls_used, found.addresses
+    cost = overage_micros(plan, used + more) - overage_micros(plan, used)
+    minutes = more / max(1, plan.rate_limit_per_min * 0.9)
+    return {
+        "plan": plan,
+        "cost_eur": eur_up(cost),
+        "left": usage.calls_remaining,
+        "takes": rough_duration(60 * minutes),
+    }
+
+
 def _register_list(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{LISTS_PAGE}/<id>")
     @frame.signed_in
     async def show_list(id: str) -> Response:
         found = await frame.result_of(ListResponse, "get_list", id=id)
-        return await frame.page("list.html", found.name, list=found, **await _more(found))
-
-    async def _more(found: ListResponse) -> dict[str, Any]:
-        is_new = is_waiting(found)
-        stored = await frame.service.store.stored_list(found.list_id)
-        if stored is None:
-            raise ListNotFound
-        if not is_new:
-            table = await table_values(frame, stored, table_query(request.args))
-            return {"is_new": False, **await progress_values(frame, stored, found), **table}
-        columns = await frame.service.store.list_columns(found.list_id)
-        chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
-        preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
-        return {
-            "is_new": True, "preview": preview, "rechecks": stored.rechecks,
-            **await _cost(found),
-        }  # fmt: skip
+        return await frame.page(
+            "list.html", found.name, list=found, **await list_values(frame, found)
+        )
 
     @pages.post(f"{LISTS_PAGE}/<id>/column")
     @frame.signed_in
@@ -233,20 +255,6 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         is_part = bool(request.headers.get("HX-Request"))
         template = "domains.html" if is_part else "domains_page.html"
         return await frame.page(template, "Worst domains", list=found, domains=worst)
-
-    async def _cost(found: ListResponse) -> dict[str, Any]:
-        """What the list costs at most, beyond what the plan includes."""
-        plan = frame.service.plan(caller())
-        usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
-        used, more = usage.calls_used, found.addresses
-        cost = overage_micros(plan, used + more) - overage_micros(plan, used)
-        minutes = more / max(1, plan.rate_limit_per_min * 0.9)
-        return {
-            "plan": plan,
-            "cost_eur": eur_up(cost),
-            "left": usage.calls_remaining,
-            "takes": rough_duration(60 * minutes),
-        }
 
     @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
     @frame.signed_in
