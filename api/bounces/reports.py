@@ -76,7 +76,7 @@ def bounces_of(octets: bytes) -> dict[str, Kind] | None:
     """The bounced addresses with their kinds; empty if none could be read; None if it is no bounce."""
     try:
         return _bounces_of(octets)
-    except Exception:  # the email package meets text that nobody has thought of
+    except Exception:  # the email package raises others at hostile text
         return {}
 
 
@@ -92,7 +92,7 @@ def reported_in(octets: bytes) -> dict[str, Kind]:
         message = email.message_from_bytes(octets)
         blocks = list(islice(_status_blocks(message), REPORTED_MAX))
         return _by_status(blocks, "") if blocks else {}
-    except Exception:  # the email package meets text that nobody has thought of
+    except Exception:  # the email package raises others at hostile text
         return {}
 
 
@@ -189,7 +189,7 @@ def _scan(message: Message) -> tuple[frozenset[str], frozenset[str]]:
     logging.getLogger("flufl.bounce").setLevel(logging.CRITICAL)
     try:
         temporary, permanent = all_failures(message)
-    except Exception:  # its detectors meet text that nobody has thought of
+    except Exception:  # its detectors raise others at hostile text
         return frozenset(), frozenset()
     later, failed = (
         frozenset(each.decode("ascii", "replace").strip(" <>").lower() for each in some) - {""}

@@ -14,7 +14,7 @@ from mailprobe import engine
 class Counts(trio.abc.Instrument):
     """Calls of the engine's functions in this thread, and returns from waiting for the kernel.
 
-    What trio and the standard library call for one of ours depends on how much came at once.
+    How often they call trio and the standard library depends on how many replies came at once.
     """
 
     def __init__(self) -> None:
