@@ -183,19 +183,20 @@ def with_store(
         async with open_store(settings.database, secret_key=settings.secret_key) as store:
             return await query(store)
 
+    is_new = False
     try:
         check_database(settings)
         is_new = not may_be_new and _is_missing(settings.database)
-        found = run(open_and_query)
+        return run(open_and_query)
     except (StoreUnavailable, OSError) as error:
         raise CommandError(str(error)) from error
-    if is_new and not _is_missing(settings.database):
-        print_error(
-            f"{Path(settings.database).absolute()} did not exist and is a new, empty database; "
-            "if the service has another one, run the command in its directory, or set "
-            "MAILPROBE_DATABASE"
-        )
-    return found
+    finally:  # a command that finds nothing is what the wrong directory looks like
+        if is_new and not _is_missing(settings.database):
+            print_error(
+                f"{Path(settings.database).absolute()} did not exist and is a new, empty database; "
+                "if the service has another one, run the command in its directory, or set "
+                "MAILPROBE_DATABASE"
+            )
 
 
 def _is_missing(database: str) -> bool:

@@ -120,6 +120,7 @@ def test_a_wrong_cap_changes_nothing(run_cli: RunCli, cap: str) -> None:
 
 
 def test_an_account_that_is_not_there_is_said_so(run_cli: RunCli) -> None:
+    run_cli("account", "list")  # makes the database
     for words in (("show", "nobody"), ("set", "nobody", "--alerts", "on")):
         assert "there is no account nobody" in refused(run_cli("account", *words), 1)
 

@@ -110,6 +110,17 @@ def test_on_a_terminal_the_keys_are_a_table(
     ]
 
 
+def test_a_command_that_finds_nothing_in_a_new_database_says_that_it_is_new(
+    run_cli: RunCli,
+) -> None:
+    """That is what the wrong directory looks like."""
+    result = run_cli("account", "delete", "0b8f4c1e", "--yes")
+    new, missing = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert "is a new, empty database" in new
+    assert "there is no account 0b8f4c1e" in missing
+
+
 def test_a_command_that_makes_a_new_database_says_so_once(run_cli: RunCli) -> None:
     first = run_cli("key", "list")
     assert (first.exit_code, first.stdout) == (0, "")
