@@ -19,7 +19,7 @@ REFUSAL_BACKOFF_S = 60.0
 REFUSAL_BACKOFF_S_MAX = 3600.0
 
 SILENT_SESSIONS_MAX = 5  # sessions in a row without a reply to a recipient. A tarpit delays some
-SILENT_S = 5.0  # replies only, so shorter silence causes no back-off
+SILENT_S = 2.0  # replies only, so silence shorter than three read deadlines causes no back-off
 
 NEVER = float("-inf")
 
