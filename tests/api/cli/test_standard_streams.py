@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.cli.test_clean import LIST, ROOT, names_in, written
+from tests.seeds import stride
 
 FAKE = [sys.executable, "-m", "tests.api.fake_source", "--"]
 STARTED = [
@@ -52,7 +53,7 @@ def one_line(err: bytes) -> str:
     return err.decode()
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-16"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -164,7 +165,7 @@ def test_a_missing_folder_for_temporary_files_is_reported(tmp_path: Path) -> Non
 def test_ctrl_c_works_in_every_moment_of_the_start(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "list.csv", "email\nann@shop.test\n")
     for number in (signal.SIGINT, signal.SIGTERM):
-        for step in range(6):
+        for step in range(0, 6, stride(1)):
             with subprocess.Popen(
                 [*STARTED, *words], cwd=tmp_path, env=ENV, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,

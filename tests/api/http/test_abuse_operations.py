@@ -159,7 +159,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("which", ["BIND", "TOOLS_BIND", "METRICS_BIND"])
+@pytest.mark.parametrize("which", ["BIND", "TOOLS_BIND"])
 def test_a_taken_port_ends_with_2_and_one_line(place: Place, which: str, workers: str) -> None:
     binds = {"BIND": "127.0.0.1:0", "TOOLS_BIND": "127.0.0.1:0", "METRICS_BIND": "127.0.0.1:0"}
     with socket.socket() as taken:

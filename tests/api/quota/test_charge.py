@@ -12,9 +12,12 @@ from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.service_fixture import RunningService, open_shop
 from tests.api.stores import KIND
+from tests.seeds import stride
 
 SLOW = "known@slow.test"  # a reply every 0.4 s: its answer comes after 1.2 s
-STEPS = range(0, 160, 2 if KIND == "memory" else 16)  # each opens its own store, which may be slow
+STEPS = range(
+    0, 160, stride(2) if KIND == "memory" else 16
+)  # each opens its own store, which may be slow
 
 
 @pytest.fixture

@@ -215,11 +215,15 @@ async def test_billing_rule_3_batch_and_stream_bill_per_email(autojump_clock, sh
     assert await billable(shop) == 4
 
 
+@pytest.fixture
+def polled_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "POLL_S", 60.0)  # else four days are 140,000 polls
+
+
 async def test_async_mode_bills_when_the_verification_completes(
-    autojump_clock, monkeypatch: pytest.MonkeyPatch, working: Working
+    autojump_clock, polled_seldom: None, working: Working
 ):
     shop, receiver = working
-    monkeypatch.setattr(worker, "POLL_S", 60.0)  # else four days are 140,000 polls
     receiver.answer = lambda host: Delivered(500, None, None, 5)
     await promise(shop, "known@slow.test")
     await promise(shop, "bad")

@@ -30,6 +30,7 @@ from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
+from tests.seeds import stride
 
 STEPS_MAX = 2_000  # no scenario is so long
 TRUTHS = {"known": ("deliverable", 0.97), "nobody": ("undeliverable", 0.02)}
@@ -311,7 +312,7 @@ async def read_all(engine: Engine, scenario: Scenario) -> None:
 @pytest.mark.parametrize("cancelled", [False, True], ids=["leaves", "is cancelled"])
 async def test_an_account_goes_at_any_step(autojump_clock, name, cancelled):
     """Nobody else notices, nothing more is asked for her, and the engine is whole."""
-    for steps in range(1 + cancelled, STEPS_MAX, SCENARIOS[name].stride):
+    for steps in range(1 + cancelled, STEPS_MAX, stride(SCENARIOS[name].stride)):
         try:
             cut = await leave_after(steps, SCENARIOS[name], cancelled=cancelled)
         except BaseException as error:
@@ -326,7 +327,7 @@ async def test_an_account_goes_at_any_step(autojump_clock, name, cancelled):
 @pytest.mark.parametrize("politely", [False, True], ids=["is cancelled", "is left"])
 async def test_the_engine_is_closed_at_any_step(autojump_clock, name, politely):
     """No connection is left open, and a new engine gets its answers from the same host."""
-    for steps in range(1 + politely, STEPS_MAX, SCENARIOS[name].stride):
+    for steps in range(1 + politely, STEPS_MAX, stride(SCENARIOS[name].stride)):
         try:
             cut = await close_after(steps, SCENARIOS[name], politely=politely)
         except BaseException as error:

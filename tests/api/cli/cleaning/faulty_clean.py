@@ -33,8 +33,9 @@ from mailprobe.api.errors import CommandError
 from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
 from tests.api.reader_in_thread import read_in_threads
+from tests.seeds import seeds
 
-STEPS_MAX = 24  # a sample of all steps, spread evenly
+STEPS_MAX = seeds(60)  # a sample of all steps, spread evenly
 CALLS = frozenset(
     [
         "open",
