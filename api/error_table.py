@@ -35,6 +35,7 @@ from mailprobe.api.refusals import (
     OurFault,
     Overloaded,
     PayloadTooLarge,
+    ProofRequired,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
@@ -113,6 +114,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     OriginNotAllowed: ErrorRow(
         403, "origin_not_allowed", "The publishable key is not for pages of this origin.",
         "Make a key for the origin of the page, as its Origin header has it.", "forms",
+    ),
+    ProofRequired: ErrorRow(
+        428, "proof_required", "The request has no proof of work that is valid now.",
+        "Solve the challenge in the header Form-Challenge, and send it again with Form-Proof.", "forms",
     ),
     FormBusy: ErrorRow(
         429, "form_busy", "There were too many checks in the last minute.",

@@ -56,6 +56,11 @@ class OriginNotAllowed(Refusal):
 
 
 @dataclass(eq=False)
+class ProofRequired(Refusal):
+    """Forms need a proof of work, and the request has none that is good, in time and unused."""
+
+
+@dataclass(eq=False)
 class FormBusy(Refusal):
     """The visitor, or the publishable key, has used its checks of the minute."""
 

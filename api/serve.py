@@ -174,6 +174,7 @@ async def open_service(
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
             operators=frozenset(settings.operators),
+            form_proof_bits=settings.form_proof_bits,
         )
         async with (
             open_jobs(

@@ -9,6 +9,7 @@ from typing import Protocol
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
+from mailprobe.api.forms.proof_of_work import ProofOfWork
 from mailprobe.api.forms.visitors import Networks, VisitorLimit
 from mailprobe.api.keys import Draw
 from mailprobe.api.observability.metrics import Load
@@ -110,6 +111,7 @@ class Service:
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
     visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
+    proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
 
     def plan(self, caller: Caller) -> PricingPlan:
@@ -140,12 +142,14 @@ def new_service(
     request_log: RequestLog = NO_REQUEST_LOG,
     takes_test_keys: bool = True,
     operators: frozenset[str] = frozenset(),
+    form_proof_bits: int = 0,
 ) -> Service:
     """Put the parts together.
 
     `addresses_max` limits the addresses under way, by default to the engine's `probes_max`.
     `reports_usage`: billable units go to the billing provider. `watch` is called with every
-    caller whose usage has changed, `request_log` with every request.
+    caller whose usage has changed, `request_log` with every request. `form_proof_bits`: how much
+    work a check of a form takes; 0 is none.
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     quota = QuotaService(
@@ -154,4 +158,5 @@ def new_service(
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
         payments, request_log=request_log, takes_test_keys=takes_test_keys, operators=operators,
+        proof_of_work=ProofOfWork(store.derived_key("form challenges"), form_proof_bits) if form_proof_bits else None,
     )  # fmt: skip

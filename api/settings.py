@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
+from mailprobe.api.forms.proof_of_work import BITS_MAX
 from mailprobe.api.setting_values import (
     BIND_TAKES,
     RETRIES_MAX,
@@ -159,6 +160,12 @@ TABLE: tuple[Setting, ...] = (
         read_networks,
         "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas",
     ),
+    Setting(
+        "FORM_PROOF_BITS",
+        lambda: 0,
+        read_whole(0, BITS_MAX),
+        f"a whole number, 0 (off) to {BITS_MAX}",
+    ),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
     Setting(
@@ -223,6 +230,7 @@ class Settings:
     plans_file: Path | None  # None: the built-in plans
     about_probes: str | None = field(repr=False)  # Markdown; None: the built-in text
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]  # whose X-Forwarded-For is believed
+    form_proof_bits: int  # zero bits of a form's proof of work; 0: none is needed
     metrics_bind: Bind | None
     webhook_ca_file: str | None  # None: the system's
     webhook_retry_s: tuple[int, ...]  # seconds before each retry of a callback
@@ -278,6 +286,7 @@ class Settings:
             plans_file=value["PLANS_FILE"],
             about_probes=value["ABOUT_PROBES_FILE"],
             trusted_proxies=value["TRUSTED_PROXIES"],
+            form_proof_bits=value["FORM_PROOF_BITS"],
             metrics_bind=value["METRICS_BIND"],
             webhook_ca_file=value["WEBHOOK_CA_FILE"],
             webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],

@@ -33,18 +33,17 @@ def bounces(file: Path, account_id: str | None, column: str | None) -> None:
     from mailprobe.api.listfile import ReadOptions
 
     found = read_bounces(file, ReadOptions(column))
-    gone = [address for address, kind in found.kinds.items() if kind == "no_mailbox"]
 
     async def record(store: "Store") -> str:
         account = await (find(store, account_id) if account_id else _only_account(store))
-        await store.record_bounces(account.id, gone, SOURCE)
+        await store.record_bounces(account.id, found.gone, SOURCE)
         return account.id
 
     print_json(
         {
             "account_id": with_store(read_settings(), record),
-            "recorded": len(gone),
-            "ignored": len(found.kinds) - len(gone),
+            "recorded": len(found.gone),
+            "ignored": len(found.kinds) - len(found.gone),
             "unread": found.unread,
         }
     )

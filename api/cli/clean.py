@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +103,12 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
 )
 @click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
+@click.option(
+    "--bounces",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
+)
 @click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
 @click.option(
     "--split",
@@ -127,6 +133,7 @@ def clean(
     recheck_after: str,
     strict_clocks: bool,
     no_smtp: bool,
+    bounces: Path | None,
     only: str | None,
     split: bool,
     dedupe: bool,
@@ -153,7 +160,9 @@ def clean(
         from mailprobe.api.listfile.selection import Selection
         from mailprobe.api.results.lights import lights_of
 
-        open_source, is_local = _source(server, key, live=live, asks_hosts=not no_smtp)
+        open_source, is_local = _source(
+            server, key, live=live, asks_hosts=not no_smtp, bounces=bounces
+        )
     if reading["encoding"]:
         reading["encoding"] = known_encoding(reading["encoding"])
     source = None if input_ == "-" else Path(input_)
@@ -213,7 +222,12 @@ def _seconds(time: str) -> float:
 
 
 def _source(
-    server: str | None, key: str | None, *, live: bool = False, asks_hosts: bool = True
+    server: str | None,
+    key: str | None,
+    *,
+    live: bool = False,
+    asks_hosts: bool = True,
+    bounces: Path | None = None,
 ) -> "tuple[OpenSource, bool]":
     """The source that the options or the settings name, and whether it is an engine here.
 
@@ -222,6 +236,7 @@ def _source(
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
     from mailprobe.api.cli.remote.named_service import named_service
+    from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
@@ -229,7 +244,10 @@ def _source(
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
     if (service := named_service(server, key, settings)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-        return (lambda: _open_own_engine(engine)), True
+        bounced = bounced_in(bounces)
+        return (lambda: _open_own_engine(engine, bounced)), True
+    if bounces is not None:
+        raise Misuse(OF_SERVICE)
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source
 
@@ -240,7 +258,9 @@ def _source(
 
 
 @asynccontextmanager
-async def _open_own_engine(settings: "EngineSettings") -> "AsyncIterator[AnswerSource]":
+async def _open_own_engine(
+    settings: "EngineSettings", bounced: Mapping[str, str]
+) -> "AsyncIterator[AnswerSource]":
     """An engine of this command, once the list has been read and something is to be asked."""
     from mailprobe.api.cli.closed_port import saying_closed_port
     from mailprobe.api.cli.sender.named_sender import missing_sender
@@ -248,7 +268,10 @@ async def _open_own_engine(settings: "EngineSettings") -> "AsyncIterator[AnswerS
 
     if (notice := missing_sender(settings)) is not None:
         print_error(notice)
-    async with saying_closed_port(settings, print_error), open_own_engine(settings) as source:
+    async with (
+        saying_closed_port(settings, print_error),
+        open_own_engine(settings, bounced) as source,
+    ):
         yield source
 
 

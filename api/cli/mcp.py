@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
     help="Use this service, not an engine of this machine. Default: MAILPROBE_SERVER.",
 )
 @click.option("--key", metavar="KEY", help="The API key for the service. Default: MAILPROBE_KEY.")
+@click.option(
+    "--bounces",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
+)
 @collector_paused()
-def mcp(server: str | None, key: str | None) -> None:
+def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
     """Offer verification as tools to a client of the Model Context Protocol (MCP).
 
     The client starts this command and talks to it on standard input and output.
@@ -36,6 +43,7 @@ def mcp(server: str | None, key: str | None) -> None:
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
+        from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
         from mailprobe.api.cli.toolserver.lines import claim_standard_streams
         from mailprobe.api.cli.toolserver.session import ToolSession
         from mailprobe.api.settings import Settings
@@ -44,13 +52,16 @@ def mcp(server: str | None, key: str | None) -> None:
     server, key = server or settings.server, key or settings.key
     if server is not None and key is None:
         raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
+    if server is not None and bounces is not None:
+        raise Misuse(OF_SERVICE)
+    bounced = bounced_in(bounces)
     if sys.stdin.isatty():
         print_error("waiting for a client's messages on standard input; Ctrl-C ends")
     raise_open_files()
     reader, writer = claim_standard_streams()
 
     async def main() -> None:
-        async with _open_toolbox(settings, server, key) as toolbox:
+        async with _open_toolbox(settings, server, key, bounced) as toolbox:
             await ToolSession(toolbox, reader, writer.send).run()
 
     run(main)
@@ -58,7 +69,7 @@ def mcp(server: str | None, key: str | None) -> None:
 
 @asynccontextmanager
 async def _open_toolbox(
-    settings: "Settings", server: str | None, key: str | None
+    settings: "Settings", server: str | None, key: str | None, bounced: Mapping[str, str]
 ) -> "AsyncIterator[Toolbox]":
     if server is not None and key is not None:
         from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox
@@ -83,7 +94,10 @@ async def _open_toolbox(
         tune_collector()
         yield own_toolbox(
             lambda account, smtp: OwnEngine(
-                engine, account=account, asks_hosts=smtp and settings.engine.asks_hosts
+                engine,
+                account=account,
+                asks_hosts=smtp and settings.engine.asks_hosts,
+                bounced=bounced,
             ),
             Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs", ""),
             notes,

@@ -4,7 +4,7 @@ One source is an engine in this process, another a service over HTTP (http_sourc
 """
 
 from array import array
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when 
     from mailprobe.engine.stream.engine import Engine
 
 ACCOUNT = "command line"
+NO_BOUNCES: Mapping[str, str] = {}
 DOMAIN_RUN = 20  # addresses of one domain in a row
 
 
@@ -58,15 +59,21 @@ OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 class OwnEngine:
     """An engine in this process. A probe's deadline starts once its host has a free connection.
 
-    Mail hosts and resolvers are shared fairly by `account`.
+    Mail hosts and resolvers are shared fairly by `account`. `bounced`: see open_answers().
     """
 
     def __init__(
-        self, engine: "Engine", *, account: str = ACCOUNT, asks_hosts: bool = True
+        self,
+        engine: "Engine",
+        *,
+        account: str = ACCOUNT,
+        asks_hosts: bool = True,
+        bounced: Mapping[str, str] = NO_BOUNCES,
     ) -> None:
         self._engine = engine
         self._account = account
         self._asks_hosts = asks_hosts
+        self._bounced = bounced
 
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
@@ -81,19 +88,20 @@ class OwnEngine:
             explain=explain,
             patient=patient,
             asks_hosts=self._asks_hosts,
+            bounced=self._bounced,
         )
 
 
 @asynccontextmanager
 async def open_own_engine(
-    settings: EngineSettings,
+    settings: EngineSettings, bounced: Mapping[str, str] = NO_BOUNCES
 ) -> AsyncIterator[AnswerSource]:
-    """Open an engine for one command; leaving the block closes its connections with QUIT."""
+    """Open an engine for one command, which knows who `bounced`; leaving the block closes its connections with QUIT."""
     from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
         tune_collector()
-        yield OwnEngine(engine)
+        yield OwnEngine(engine, bounced=bounced)
 
 
 def in_request_order(addresses: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +35,12 @@ SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 )
 @click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
 @click.option(
+    "--bounces",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
+)
+@click.option(
     "--server",
     metavar="URL",
     help="Ask this service, not the mail hosts. Default: MAILPROBE_SERVER.",
@@ -45,6 +52,7 @@ def verify(
     as_json: bool,
     explain: bool,
     no_smtp: bool,
+    bounces: Path | None,
     server: str | None,
     key: str | None,
 ) -> None:
@@ -57,6 +65,7 @@ def verify(
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
         from mailprobe.api.cli.remote.named_service import named_service
+        from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
         from mailprobe.api.cli.source import open_own_engine
         from mailprobe.api.settings import Settings
 
@@ -64,6 +73,8 @@ def verify(
     raise_open_files()
     texts = list(_texts(addresses))
     if (service := named_service(server, key, settings)) is not None:
+        if bounces is not None:
+            raise Misuse(OF_SERVICE)
         from mailprobe.api.cli.remote.opening import open_http_source
 
         source: OpenSource = partial(
@@ -71,7 +82,7 @@ def verify(
         )
     else:
         engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
-        source = partial(open_own_engine, engine)
+        source = partial(open_own_engine, engine, bounced_in(bounces))
     if as_json:
         print_json(texts, source, explain=explain)
     else:

@@ -1,1 +1,1 @@
-"""Forms without a server: origins of pages, visitors by network, the script, the challenge."""
+"""Forms without a server: origins of pages, visitors by network, the script, proof of work."""

@@ -68,10 +68,14 @@ class SentRequest(msgspec.Struct, frozen=True):
 
 
 class SentList(msgspec.Struct, frozen=True):
-    """A list that a service verifies; `done` once all of its answers are here."""
+    """A list that a service verifies; `done` once all of its answers are here.
+
+    Without `smtp` the service asks no mail host.
+    """
 
     list: str
     done: bool = False
+    smtp: bool = True
 
 
 # Device, inode, size and time of change (ns): no other file has the same, nor this one once changed.

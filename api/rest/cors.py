@@ -13,9 +13,10 @@ from mailprobe.api.forms.visitors import (
     CHECKS_PER_MIN,
     PREFLIGHTS_PER_MIN,
     is_in,
+    network_of,
     visitor_address,
 )
-from mailprobe.api.refusals import FormBusy, OriginNotAllowed
+from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
 from mailprobe.api.rest.messages import Inbound, OperationReply
 from mailprobe.api.service import Service
 from mailprobe.storage.records import Caller, Key
@@ -24,10 +25,10 @@ VARY = {"Vary": "Origin"}  # also where no origin is allowed: a cache must not m
 PREFLIGHT_KEPT_S = 600  # browsers keep no preflight for longer than some minutes
 PREFLIGHT = {
     "Access-Control-Allow-Methods": "POST",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Form-Proof",
     "Access-Control-Max-Age": str(PREFLIGHT_KEPT_S),
 }
-EXPOSED = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
+EXPOSED = {"Access-Control-Expose-Headers": "Form-Challenge, Retry-After, X-Request-Id"}
 
 
 def check_origin(key: Key, inbound: Inbound) -> None:
@@ -39,12 +40,29 @@ def check_origin(key: Key, inbound: Inbound) -> None:
         raise OriginNotAllowed
 
 
-def page_headers(caller: Caller | None, inbound: Inbound) -> dict[str, str]:
-    """The headers of a response, refusals too: a page of the key's sites may read it."""
+def check_proof(service: Service, key: Key, inbound: Inbound) -> None:
+    """Raise ProofRequired if forms need a proof of work and the request has no good one."""
+    work = service.proof_of_work
+    if work is None:
+        return
+    proof, network = inbound.headers.get("form-proof", ""), network_of(_visitor(service, inbound))
+    if not work.takes(proof, key.id, network, service.now().timestamp()):
+        raise ProofRequired
+
+
+def page_headers(service: Service, caller: Caller | None, inbound: Inbound) -> dict[str, str]:
+    """The headers of a response, refusals too: a page of the key's sites may read it.
+
+    Where forms need a proof of work, each has the challenge for the page's next check.
+    """
     origin = inbound.headers.get("origin", "")
     if caller is None or origin not in caller.key.origins:
         return VARY
-    return {**VARY, **EXPOSED, "Access-Control-Allow-Origin": origin}
+    headers = {**VARY, **EXPOSED, "Access-Control-Allow-Origin": origin}
+    if work := service.proof_of_work:
+        network, now_s = network_of(_visitor(service, inbound)), service.now().timestamp()
+        headers["Form-Challenge"] = work.challenge(caller.key.id, network, now_s)
+    return headers
 
 
 def count_visitor(service: Service, key: Key, inbound: Inbound) -> None:
@@ -62,10 +80,13 @@ async def answer_preflight(service: Service, inbound: Inbound) -> OperationReply
 
 
 def _count(service: Service, of: str, inbound: Inbound, per_minute: int) -> None:
-    forwarded_for = inbound.headers.get("x-forwarded-for", "")
-    if forwarded_for and not is_in(inbound.client, service.trusted_proxies):
+    if "x-forwarded-for" in inbound.headers and not is_in(inbound.client, service.trusted_proxies):
         service.visitors.warn_of_proxy(inbound.client)
-    address = visitor_address(inbound.client, forwarded_for, service.trusted_proxies)
-    wait_s = service.visitors.wait_s(of, address, per_minute)
+    wait_s = service.visitors.wait_s(of, _visitor(service, inbound), per_minute)
     if wait_s:
         raise FormBusy(max(1, ceil(wait_s)))
+
+
+def _visitor(service: Service, inbound: Inbound) -> str:
+    forwarded_for = inbound.headers.get("x-forwarded-for", "")
+    return visitor_address(inbound.client, forwarded_for, service.trusted_proxies)

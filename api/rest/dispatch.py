@@ -1,8 +1,8 @@
 """Request dispatch: every check of a request, in the order that clients rely on.
 
 The caller has checked route and method (404, 405). Then follow: the key (401, 403), a form's
-origin (403) and visitor (429), Content-Length (413), the body (408, 413, 400), and in the operation's own transaction
-hard cap (402), limits (429) and capacity (503). Every error becomes a documented
+origin (403), proof of work (428) and visitor (429), Content-Length (413), the body (408, 413,
+400), and in the operation's own transaction hard cap (402), limits (429) and capacity (503). Every error becomes a documented
 response here and nowhere else.
 """
 
@@ -36,6 +36,7 @@ from mailprobe.api.rest.cors import (
     VARY,
     answer_preflight,
     check_origin,
+    check_proof,
     count_visitor,
     page_headers,
 )
@@ -101,7 +102,7 @@ async def _answer_or_refuse(
     limits = await _limits_after(service, operation, call, reply)
     more = limits.headers() if limits else {}
     if operation.key == "form":
-        more = page_headers(call.authenticated, inbound)
+        more = page_headers(service, call.authenticated, inbound)
     return replace(reply, headers={**more, **reply.headers}) if more else reply
 
 
@@ -144,6 +145,7 @@ async def _answer(
         inbound.admission.identified(call.authenticated.key.id)
         if operation.key == "form":
             check_origin(call.authenticated.key, inbound)
+            check_proof(service, call.authenticated.key, inbound)
             count_visitor(service, call.authenticated.key, inbound)
     octets = await _read(operation, inbound)
 

@@ -114,6 +114,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.InvalidKey(),
     refusals.WrongKeyType(),
     refusals.OriginNotAllowed(),
+    refusals.ProofRequired(),
     refusals.FormBusy(3),
     refusals.FormOff(),
     refusals.PayloadTooLarge(BODY_OCTETS_MAX),

@@ -244,7 +244,7 @@ def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
     shapes = list(dict.fromkeys(row.shape for row in rows))
     schema = _ref(shapes[0]) if len(shapes) == 1 else {"anyOf": [_ref(shape) for shape in shapes]}
     extra = {
-        401: ("WWW-Authenticate",), 405: ("Allow",), 426: ("Upgrade",), 429: ("Retry-After",), 503: ("Retry-After",),
+        401: ("WWW-Authenticate",), 405: ("Allow",), 426: ("Upgrade",), 428: ("Form-Challenge",), 429: ("Retry-After",), 503: ("Retry-After",),
     }.get(rows[0].status, ())  # fmt: skip
     return {
         "description": "; ".join(dict.fromkeys(f"`{row.code}`" for row in rows)),

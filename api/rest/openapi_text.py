@@ -182,6 +182,11 @@ ORIGIN = {
     "description": "The origin of the page; one of the key's. Browsers send it by themselves.",
     "schema": {"type": "string"},
 }  # fmt: skip
+FORM_PROOF = {
+    "name": "Form-Proof", "in": "header", "required": False,
+    "description": "The solved challenge of the last response's Form-Challenge, where the service wants one.",
+    "schema": {"type": "string", "maxLength": 64},
+}  # fmt: skip
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
@@ -257,6 +262,7 @@ HEADERS: dict[str, dict[str, Any]] = {
         "description": "The limits themselves (IETF draft).", "schema": {"type": "string"},
     },
     "Allow": {"description": "The methods of this path.", "schema": {"type": "string"}},
+    "Form-Challenge": {"description": "What Form-Proof solves.", "schema": {"type": "string"}},
     "Upgrade": {"description": "The protocol of this path.", "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "Bearer, and Basic where that is taken.", "schema": {"type": "string"}},
 }  # fmt: skip

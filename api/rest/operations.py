@@ -26,6 +26,7 @@ from mailprobe.api.refusals import (
     NoBillingAccount,
     OriginNotAllowed,
     PayloadTooLarge,
+    ProofRequired,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
@@ -43,7 +44,7 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest import bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, ORIGIN
+from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, FORM_PROOF, ORIGIN
 from mailprobe.api.schema import (
     BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
@@ -126,7 +127,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
         forms.verify_form, "form", FormResponse,
         takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
-        may=(*KEYED, *BODIED, OriginNotAllowed, FormBusy, FormOff), parameters=(ORIGIN,),
+        may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff),
+        parameters=(ORIGIN, FORM_PROOF),
     ),
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",

@@ -77,6 +77,7 @@ def test_the_environment_is_taken(
         ("LOG", "loud"),
         ("TRUSTED_PROXIES", "nginx"),
         ("TRUSTED_PROXIES", "10.0.0.0/33"),
+        ("FORM_PROOF_BITS", "21"),
         ("DATABASE", ""),
         ("DATABASE", "mysql://localhost/x"),
         ("DOH_URLS", ""),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from mailprobe.api.forms.script import script_tag
-from tests.api.service_process import Running
+from tests.api.service_process import Place, Running, running
 
 LIVING = "clara.nowak@harbour-books.test"
 PAGE = """<!doctype html><title>Shop</title>
@@ -157,6 +157,50 @@ def test_a_form_works_without_its_service(shop: Shop, away: str) -> None:
     if away == "silent":
         shop.page.route("**/v1/forms/verify", lambda route: None)
     shop.type("ann@gmial.com")
+    assert shop.send() == "ann@gmial.com"
+
+
+def test_a_browser_proves_its_work_where_the_service_wants_it(
+    place: Place, site: Site, page: Page
+) -> None:
+    place.env["MAILPROBE_FORM_PROOF_BITS"] = "12"
+    with running(place) as service:
+        shop = Shop(page, service, site, make_key(service, "--test", "--origin", site.origin))
+        statuses: list[int] = []
+        page.on(
+            "response", lambda each: statuses.append(each.status) if "/v1/" in each.url else None
+        )
+        shop.open()
+        for typed, meant in (("typo@sandbox.test", True), ("undeliverable@sandbox.test", False)):
+            shop.type(typed)
+            note = page.get_by_role("status")
+            note.get_by_text("typo@gmail.com" if meant else "seems to take no mail").wait_for()
+        assert statuses == [428, 200, 200]  # each answer has the next check's challenge
+
+
+def test_a_page_stays_quick_while_its_script_computes(shop: Shop) -> None:
+    """With a challenge of 30 bits, which takes an hour."""
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.method)
+        route.fulfill(
+            status=428,
+            headers={
+                "Access-Control-Allow-Origin": shop.site.origin,
+                "Access-Control-Expose-Headers": "Form-Challenge",
+                "Form-Challenge": "1764154800.30.abcdefgh.ABCDEFGHIJKLMNOP",
+            },
+        )
+
+    shop.open()
+    shop.page.route("**/v1/forms/verify", refuse)
+    shop.page.evaluate("ticks = 0; setInterval(() => ticks++, 1)")
+    with shop.page.expect_response("**/v1/forms/verify"):
+        shop.type("ann@gmial.com")
+    shop.page.evaluate("ticks = 0")
+    shop.page.wait_for_function("ticks > 50")
+    assert asked == ["POST"]
     assert shop.send() == "ann@gmial.com"
 
 

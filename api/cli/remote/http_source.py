@@ -87,7 +87,7 @@ class HttpSource:
     def __init__(self, client: httpx.AsyncClient, url: str, *, asks_hosts: bool = True) -> None:
         self._client = client
         self._url = url
-        self._fields = {} if asks_hosts else {"smtp": False}
+        self.asks_hosts = asks_hosts
         self._record: SentRecord | None = None
 
     def keep_record(self, record: SentRecord) -> None:
@@ -101,7 +101,13 @@ class HttpSource:
         """See AnswerSource."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
         run = _Run(
-            self._client, self._url, self._fields, texts, send, self._record, explain=explain
+            self._client,
+            self._url,
+            {} if self.asks_hosts else {"smtp": False},
+            texts,
+            send,
+            self._record,
+            explain=explain,
         )
         async with running(run), receive:
             yield receive

@@ -137,6 +137,8 @@ class RemoteLists:
         """The list of an earlier run, if the service still has it. Raises CommandError."""
         lists = [] if self._record is None else self._record.sent
         for sent in [each for each in lists if isinstance(each, SentList)]:
+            if sent.smtp != self._stream.asks_hosts:
+                continue  # that run was told otherwise
             if await self._exists(sent.list):
                 return sent.list
             self._forget(sent.list)
@@ -151,13 +153,17 @@ class RemoteLists:
 
     def _forget(self, list_id: str) -> None:
         if self._record is not None:
+            self._record.sent[:] = [
+                each
+                for each in self._record.sent
+                if not isinstance(each, SentList) or each.list != list_id
+            ]
             self._record.record_sent(SentList(list_id, done=True))
-            others = [each for each in self._record.sent if each != SentList(list_id)]
-            self._record.sent[:] = others
 
     async def _sent(self, texts: Sequence[str]) -> str | None:
         """Send the list; None if the service takes no lists, or not this one."""
-        url = f"{self._url}?name={NAME}&column=email&start=0"
+        asks_hosts = self._stream.asks_hosts
+        url = f"{self._url}?name={NAME}&column=email&start=0" + ("" if asks_hosts else "&smtp=0")
         headers = {"Content-Type": "application/x-ndjson"}
         content = _encode([{"email": text} for text in texts])
         waits = _Waits()
@@ -175,7 +181,7 @@ class RemoteLists:
         except msgspec.DecodeError:
             return None
         if self._record is not None:
-            self._record.record_sent(SentList(state.list_id))
+            self._record.record_sent(SentList(state.list_id, smtp=asks_hosts))
         print_error(f"the service verifies the list ({state.addresses:,} addresses)")
         return state.list_id
 

@@ -20,10 +20,7 @@ from mailprobe.api.cli.source import AnswerSource
 async def open_http_source(
     server: str, key: str, *, takes_lists: bool = True, asks_hosts: bool = True
 ) -> AsyncIterator[AnswerSource]:
-    """Open a service for one command. Raises Misuse.
-
-    Without `asks_hosts` the addresses go in requests, which can say so; a list cannot.
-    """
+    """Open a service for one command. Raises Misuse."""
     url = check_server(server, key)
     headers = {
         "Authorization": f"Bearer {key}",
@@ -37,7 +34,6 @@ async def open_http_source(
         trust_env=not on_this_machine(httpx.URL(url).host),  # a proxy cannot reach our loopback
     ) as client:
         stream = HttpSource(client, url, asks_hosts=asks_hosts)
-        takes_lists = takes_lists and asks_hosts
         yield RemoteLists(client, server.rstrip("/"), stream) if takes_lists else stream
 
 

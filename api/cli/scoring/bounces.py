@@ -14,6 +14,7 @@ from mailprobe.api.reader.own_list import rows_of
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 
+OF_SERVICE = "--bounces is for this machine's own engine; a service is fed by 'mailprobe bounces' and POST /v1/bounces"
 ROW_TEXT_MAX = 4_000
 # Columns of an export that say why; if none has such a name, all columns are read.
 WHY = re.compile(
@@ -41,6 +42,11 @@ class Bounces:
     def add(self, address: str, kind: Kind) -> None:
         key = key_of(address)
         self.kinds[key] = min(self.kinds.get(key, kind), kind, key=KINDS.index)
+
+    @property
+    def gone(self) -> list[str]:
+        """The addresses that do not exist."""
+        return [address for address, kind in self.kinds.items() if kind == "no_mailbox"]
 
 
 def key_of(address: str) -> str:
@@ -73,6 +79,13 @@ def read_bounces(path: Path, reading: ReadOptions | None = None) -> Bounces:
     for address, kind in _listed(path, reading or ReadOptions()):
         bounces.add(address, kind)
     return bounces
+
+
+def bounced_in(path: Path | None) -> dict[str, str]:
+    """Which addresses do not exist by the file's bounces, for open_answers(). Raises BadList."""
+    if path is None:
+        return {}
+    return dict.fromkeys(read_bounces(path).gone, f"file, {path.name}")
 
 
 def _read_mails(path: Path, bounces: Bounces) -> None:

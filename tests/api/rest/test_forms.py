@@ -1,11 +1,14 @@
 """The route of forms: publishable keys, their origins, their visitors, and what they never learn."""
 
+import itertools
 import json
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import trio
 
+from mailprobe.api.forms.proof_of_work import LIFE_S, has_zero_bits
 from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN
 from mailprobe.api.keys import Prefix, mint
 from mailprobe.api.rest.operations import FORMS, OPERATIONS
@@ -84,7 +87,10 @@ async def test_a_preflight_passes_for_the_origins_of_active_keys(autojump_clock,
         assert asked.headers[ALLOWED] == origin
         assert asked.headers["vary"] == "Origin"
         assert asked.headers["access-control-allow-methods"] == "POST"
-        assert asked.headers["access-control-allow-headers"] == "Authorization, Content-Type"
+        assert (
+            asked.headers["access-control-allow-headers"]
+            == "Authorization, Content-Type, Form-Proof"
+        )
     await shop.store.revoke_key(None, (await shop.caller(key)).key.id)
     assert (await preflight(shop, ORIGIN)).status == 403
 
@@ -210,3 +216,38 @@ async def test_in_production_a_test_key_is_refused(autojump_clock):
     async with open_shop(takes_test_keys=False) as shop:
         answer = await check(shop, await shop.new_form_key("pk_test_"))
         assert (answer.status, answer.error) == (401, "invalid_api_key")
+
+
+async def test_a_check_needs_a_proof_of_work_where_the_setting_says_so(autojump_clock):
+    """The proof is checked before the body is read and the check counted, and is good once."""
+    async with open_shop(form_proof_bits=4) as shop:
+        key = await shop.new_form_key("pk_test_")
+        refused = await check(shop, key, headers={"content-length": "10"})
+        assert (refused.status, refused.error) == (428, "proof_required")
+        assert refused.headers[ALLOWED] == ORIGIN
+        assert "Form-Challenge" in refused.headers["access-control-expose-headers"]
+        challenge = refused.headers["form-challenge"]
+        proof = {"form-proof": solve(challenge, 4)}
+        assert (await check(shop, key, headers=proof, client="192.0.2.8")).status == 428
+        answer = await check(shop, key, "typo@sandbox.test", headers=proof)
+        assert (answer.status, answer.body["suggestion"]) == (200, "gmail.com")
+        assert (await check(shop, key, headers=proof)).status == 428
+        following = {"form-proof": solve(answer.headers["form-challenge"], 4)}
+        await trio.sleep(LIFE_S + 1)
+        assert (await check(shop, key, headers=following)).status == 428
+        for _ in range(CHECKS_PER_MIN * 2):
+            last = await check(shop, key)
+        assert last.status == 428  # refused checks are not the visitor's checks
+        other = {"origin": "https://evil.test"}
+        assert "form-challenge" not in (await check(shop, key, headers=other)).headers
+
+
+async def test_without_the_setting_no_answer_has_a_challenge(autojump_clock, shop):
+    answer = await check(shop, await shop.new_form_key(), headers={"form-proof": "anything"})
+    assert answer.status == 200
+    assert "form-challenge" not in answer.headers
+
+
+def solve(challenge: str, bits: int) -> str:
+    proofs = (f"{challenge}:{number}" for number in itertools.count())
+    return next(proof for proof in proofs if has_zero_bits(proof, bits))

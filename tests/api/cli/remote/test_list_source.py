@@ -54,11 +54,14 @@ class Transport(httpx.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def open_source(shop: RunningService) -> AsyncIterator[tuple[RemoteLists, Transport]]:
+async def open_source(
+    shop: RunningService, *, asks_hosts: bool = True
+) -> AsyncIterator[tuple[RemoteLists, Transport]]:
     transport = Transport(shop)
     headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(transport=transport, headers=headers) as client:
-        yield RemoteLists(client, BASE, HttpSource(client, BASE + PATH + QUERY)), transport
+        stream = HttpSource(client, BASE + PATH + QUERY, asks_hosts=asks_hosts)
+        yield RemoteLists(client, BASE, stream), transport
 
 
 def knowns(count: int) -> list[str]:
@@ -98,17 +101,15 @@ async def test_a_short_list_is_a_stream(autojump_clock: trio.testing.MockClock) 
         assert transport.requests["POST /v1"] == 0
 
 
-async def test_without_smtp_a_long_list_is_a_stream_that_says_so(
-    autojump_clock: trio.testing.MockClock,
+@pytest.mark.parametrize("count", [200, 1_000])
+async def test_without_smtp_the_service_asks_no_host_for_a_stream_and_a_list(
+    autojump_clock: trio.testing.MockClock, count: int
 ) -> None:
-    async with open_shop("own") as shop:
-        transport = Transport(shop)
-        headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
-        async with httpx.AsyncClient(transport=transport, headers=headers) as client:
-            source = HttpSource(client, BASE + PATH + QUERY, asks_hosts=False)
-            async with source.open_answers(knowns(200)) as answers:
-                reasons = {answer.cause.reason async for answer in answers}
+    async with open_shop("own") as shop, working_lists(shop):
+        async with open_source(shop, asks_hosts=False) as (source, transport):
+            reasons = {answer.cause.reason for answer in await answered(source, knowns(count))}
         assert reasons == {"not_asked"}
+        assert transport.requests["POST /v1"] == (count == 1_000)
         assert not shop.world.dialled
 
 
@@ -181,12 +182,16 @@ async def test_a_list_of_an_interrupted_run_waits_and_costs_nothing_twice(
         await trio.sleep(10)
         (kept,) = (await shop.request("GET", LISTS)).body["lists"]
         assert kept["status"] == "paused"
+        async with open_source(shop, asks_hosts=False) as (source, _):
+            source.keep_record(record)  # of a list whose hosts are asked
+            cause = (await answered(source, ["bob@friendly.test"]))[0].cause
+            assert cause.reason == "not_asked"
         left = [text for text in texts if text not in found] + ["bob@friendly.test"]
         async with open_source(shop) as (source, _):
             source.keep_record(record)
             assert len(await answered(source, left)) == len(left)
         assert (await shop.request("GET", LISTS)).body["lists"] == []
-        assert (await shop.store.ledger(await shop.caller())).month_units == 1_001
+        assert (await shop.store.ledger(await shop.caller())).month_units == 1_002
         assert record.sent[-1] == SentList(kept["list_id"], done=True)
 
 

@@ -1,4 +1,4 @@
-"""`mailprobe bounces`: what a file says of mailboxes is kept for one account."""
+"""Files of bounces: kept for one account by `mailprobe bounces`, or known to an engine of one's own."""
 
 import json
 import os
@@ -10,7 +10,12 @@ import trio
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
+from mailprobe.api.cli.scoring.bounces import bounced_in
+from mailprobe.api.cli.source import OwnEngine
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage import open_store
+from tests.engine.engine_runs import open_test_engine
 
 LIST = """email,type,reason
 gone@shop.test,hard,550 5.1.1 User unknown
@@ -54,3 +59,41 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     assert kept(bob["account_id"]) == set()
     assert run_cli("account", "delete", "--yes", bob["account_id"]).exit_code == 0
     assert run_cli("bounces", "list.csv").exit_code == 0  # the only one that is left
+
+
+async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump_clock, tmp_path):
+    """The host would accept every one of these addresses."""
+    path = tmp_path / "list.csv"
+    path.write_text(LIST)
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(mailboxes=frozenset({"gone", "full", "blocked"})))
+        async with open_test_engine(network) as engine:
+            source = OwnEngine(engine, bounced=bounced_in(path))
+            texts = ["Gone@shop.test", "gone@other.test", "full@shop.test", "blocked@shop.test"]
+            async with source.open_answers(texts, explain=True) as answers:
+                found = {answer.verdict.email: answer async for answer in answers}
+    gone = found["Gone@shop.test"]
+    assert (gone.verdict.status, gone.verdict.failed_check) == ("undeliverable", "smtp")
+    assert gone.evidence is not None
+    assert (gone.evidence.reason, gone.evidence.rule) == ("bounced", "bounced: file, list.csv")
+    assert gone.evidence.conversation == []
+    reasons = [found[text].cause.reason for text in texts]
+    assert reasons == ["bounced", "no_mx", "accepted", "accepted"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("verify", "ann@shop.test"), ("clean", "list.csv"), ("mcp",)],
+    ids=lambda words: words[0],
+)
+def test_a_file_of_bounces_is_for_this_machines_own_engine(
+    run_cli: Callable[..., Result], words: tuple[str, ...]
+) -> None:
+    Path("list.csv").write_text(LIST)
+    service = ("--server", "http://127.0.0.1:1", "--key", "sk_live_x")
+    refused = run_cli(*words, "--bounces", "list.csv", *service)
+    assert refused.exit_code == 2
+    assert "own engine" in refused.stderr
+    missing = run_cli(*words, "--bounces", "missing.csv")
+    assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
+    assert "missing.csv cannot be read" in missing.stderr
