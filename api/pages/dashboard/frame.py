@@ -19,7 +19,8 @@ import trio
 from quart import Response, g, render_template, request
 
 from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.http.exchange import admission_of, request_id_of
+from mailprobe.api.forms.visitors import visitor_address
+from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
 from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
@@ -41,7 +42,7 @@ from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Actor, Caller
 
 log = logging.getLogger("mailprobe.dashboard")
 
@@ -136,6 +137,17 @@ class Frame:
         origin, host = request.headers.get("Origin"), request.headers.get("Host")
         return is_same_site(origin, host, self.service.links.base_url)
 
+    def visitor(self) -> str:
+        """The address of the request's browser, behind trusted proxies too; empty on a Unix socket."""
+        forwarded_for = headers_of_scope(request.scope).get("x-forwarded-for", "")
+        peer = (request.scope["client"] or [""])[0]
+        return visitor_address(peer, forwarded_for, self.service.trusted_proxies)
+
+    def actor(self, by: Caller | None = None) -> Actor:
+        """The browser for the audit log; `by` is what its session is signed in with, if it is."""
+        key_id, prefix = (None, None) if by is None else (by.key.id, by.key.prefix)
+        return Actor("session", key_id, prefix, self.visitor() or None)
+
     def with_cookie(self, response: Response, caller: Caller) -> Response:
         """Begin a session, and remember the browser beyond it."""
         cookies = [
@@ -209,6 +221,8 @@ class Frame:
             sent or {},
             receive,
             admission_of(request.scope),
+            client=self.visitor(),
+            is_of_browser=True,
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 

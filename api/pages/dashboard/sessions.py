@@ -22,7 +22,7 @@ from werkzeug.http import parse_cookie
 
 from mailprobe.api.forms.visitors import network_of
 from mailprobe.api.rest.auth import authenticate
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Actor, Caller
 from mailprobe.storage.store import Store
 
 COOKIE = "mailprobe_session"
@@ -106,9 +106,10 @@ class Sessions:
             return None
         return Session(Caller(account, key), self.csrf_of(cookie), words["n"])
 
-    async def end(self, session: Session, now: datetime) -> None:
+    async def end(self, session: Session, now: datetime, by: Actor) -> None:
         """Sign out: the cookie opens nothing any more, in any process. Raises StoreUnavailable."""
-        await self._store.end_session(session.id, now + timedelta(seconds=SESSION_S))
+        until = now + timedelta(seconds=SESSION_S)
+        await self._store.end_session(session.id, until, session.caller.account.id, by)
 
     async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
         """The caller of a browser's WebSocket; None without a session, or from another site."""
