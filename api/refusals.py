@@ -9,7 +9,7 @@ from typing import Literal
 
 # Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
-    "authentication", "batch", "bounces", "endpoints", "errors", "forms", "idempotency", "jobs", "limits", "lists", "live", "management",
+    "audit", "authentication", "batch", "bounces", "endpoints", "errors", "forms", "idempotency", "jobs", "limits", "lists", "live", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
 ]  # fmt: skip
 

@@ -13,8 +13,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
 from mailprobe.engine.verdict import Reason
+from mailprobe.storage.audit.records import ActKind
 from mailprobe.storage.list_records import ListState
-from mailprobe.storage.records import JobState, SoldTier
+from mailprobe.storage.records import ActorKind, JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
 FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
@@ -221,6 +222,38 @@ class ManagementAccountResponse(Struct, frozen=True):
     trial_start: Instant | None = None
     trial_end: Instant | None = None
     billing_cycle_anchor: Instant | None = None
+
+
+class AuditChange(Struct, frozen=True):
+    """A setting of the account that was changed: null is none."""
+
+    field: str
+    before: str | float | bool | None
+    after: str | float | bool | None
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """What was done to the account: by whom, when, and from where. It never has a secret."""
+
+    id: str
+    at: Instant
+    kind: ActKind
+    times: int
+    actor: ActorKind
+    actor_key_id: str | None = None
+    actor_key_prefix: str | None = None
+    client_address: str | None = None
+    subject_id: str | None = None
+    name: str | None = None
+    prefix: str | None = None
+    changes: list[AuditChange]
+
+
+class AuditResponse(Struct, frozen=True):
+    """Entries of the audit log, newest first. `next` is null on the last page."""
+
+    entries: list[AuditEntry]
+    next: str | None = None
 
 
 class ManagementKey(Struct, frozen=True):

@@ -17,7 +17,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
+    SERVICE,
     Account,
+    Actor,
     Attempt,
     Caller,
     Claim,
@@ -86,6 +88,7 @@ class EncryptedFirst:
 class CreateAccount(StoreCommand[Account]):
     email: str
     tier: Tier
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,13 @@ class CreateFirstAccount(StoreCommand[Account | None]):
     email: str
     tier: Tier
     keys: Sequence[NewKey]
+    by: Actor = SERVICE
 
     def key_commands(self, account_id: str) -> "list[CreateKey]":
         """The commands that create the keys."""
         return [
-            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None) for key in self.keys
+            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None, by=self.by)
+            for key in self.keys
         ]
 
 
@@ -129,6 +134,7 @@ class FindAccountOfCustomer(StoreCommand[Account | None]):
 class ChangeAccount(StoreCommand[Account | None]):
     account_id: str
     changes: Mapping[str, Any]  # by the names of Account's fields
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class DeleteAccount(StoreCommand[bool | None]):
     """A step: returns False if there may be more to delete, None if there is no such account."""
 
     account_id: str
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class CreateKey(StoreCommand[Key]):
     answer: Callable[[Key], EncryptedFirst] | None = None
     origins: tuple[str, ...] = ()
     rate_per_min: int | None = None
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,7 @@ class ListKeys(StoreCommand[list[Key]]):
 class RevokeKey(StoreCommand[bool]):
     account_id: str | None
     key_id: str
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)

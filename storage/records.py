@@ -19,6 +19,7 @@ KeyKind = Literal["standard", "test", "provisioning", "form", "form_test"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
+ActorKind = Literal["key", "session", "command_line", "billing", "service"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -349,3 +350,25 @@ class OutboxMessage:
 def message_id(kind: MessageKind, account_id: str, name: str) -> str:
     """Return the message's id: the same in every store and permanent, so receivers can deduplicate."""
     return f"{kind} {account_id} {name}"
+
+
+# the audit log
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, and from where.
+
+    A session has the provisioning key that it was signed in with. `billing` is the billing
+    provider, and `service` the service by itself.
+    """
+
+    kind: ActorKind
+    key_id: str | None = None
+    key_prefix: str | None = None  # its first characters, for display
+    address: str | None = None  # the IP address of the client
+
+
+SERVICE = Actor("service")
+COMMAND_LINE = Actor("command_line")
+BILLING = Actor("billing")

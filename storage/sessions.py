@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.records import Actor
 from mailprobe.storage.reputation import ReputationStore
 
 
@@ -11,6 +12,8 @@ from mailprobe.storage.reputation import ReputationStore
 class EndSession(StoreCommand[None]):
     id: str
     until: datetime
+    account_id: str
+    by: Actor
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +24,11 @@ class HasSessionEnded(StoreCommand[bool]):
 class SessionStore(ReputationStore):
     """The part of the store that keeps ended sessions."""
 
-    async def end_session(self, session_id: str, until: datetime) -> None:
+    async def end_session(
+        self, session_id: str, until: datetime, account_id: str, by: Actor
+    ) -> None:
         """Remember that the session has ended, until its cookie is valid no longer."""
-        await self._execute(EndSession(session_id, until))
+        await self._execute(EndSession(session_id, until, account_id, by))
 
     async def has_session_ended(self, session_id: str) -> bool:
         """Return whether the session was ended."""

@@ -19,7 +19,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mailprobe.storage import commands
-from mailprobe.storage.bounces import BounceStore
+from mailprobe.storage.audit.store import AuditStore
 from mailprobe.storage.checks import (
     at_most,
     check_changes,
@@ -38,7 +38,9 @@ from mailprobe.storage.encrypted_columns import (
 )
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
+    SERVICE,
     Account,
+    Actor,
     Answered,
     Attempt,
     Caller,
@@ -67,7 +69,7 @@ if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
 R = TypeVar("R")
 
 
-class Store(BounceStore):
+class Store(AuditStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
@@ -79,15 +81,20 @@ class Store(BounceStore):
 
     # accounts and keys
 
-    async def create_account(self, email: str, tier: Tier) -> Account:
+    async def create_account(self, email: str, tier: Tier, *, by: Actor = SERVICE) -> Account:
         """Create an account with a new UUID and return it. E-mail addresses need not be unique."""
-        return await self._execute(commands.CreateAccount(email, tier))
+        return await self._execute(commands.CreateAccount(email, tier, by))
 
     async def create_first_account(
-        self, email: str, tier: Tier, keys: Sequence[commands.NewKey]
+        self,
+        email: str,
+        tier: Tier,
+        keys: Sequence[commands.NewKey],
+        *,
+        by: Actor = SERVICE,
     ) -> Account | None:
         """Create an account with these keys; None, and nothing is created, if there is an account."""
-        return await self._execute(commands.CreateFirstAccount(email, tier, keys))
+        return await self._execute(commands.CreateFirstAccount(email, tier, keys, by))
 
     async def account(self, account_id: str) -> Account | None:
         """Return the account, or None if there is none with this id."""
@@ -101,16 +108,18 @@ class Store(BounceStore):
         """Return the account with this customer id of the billing provider, or None."""
         return await self._execute(commands.FindAccountOfCustomer(customer_id))
 
-    async def change_account(self, account_id: str, **changes: Any) -> Account | None:
+    async def change_account(
+        self, account_id: str, *, by: Actor = SERVICE, **changes: Any
+    ) -> Account | None:
         """Set fields of Account by name and return the account; None if there is no such account.
 
         Raises TypeError for a name that is no field, or one that never changes
         (`id`, `created_at`), ValueError for a `customer_id` that another account has.
         """
         check_changes(changes)
-        return await self._execute(commands.ChangeAccount(account_id, changes))
+        return await self._execute(commands.ChangeAccount(account_id, changes, by))
 
-    async def delete_account(self, account_id: str) -> bool:
+    async def delete_account(self, account_id: str, *, by: Actor = SERVICE) -> bool:
         """Delete all that is personal of an account; False if there is no such account.
 
         Its e-mail address becomes empty, its keys are revoked, its jobs, lists, results, callbacks
@@ -118,7 +127,7 @@ class Store(BounceStore):
         counts money stays. It takes many transactions, the first of which ends what runs: a call
         that was interrupted is repeated.
         """
-        while not (gone := await self._execute(commands.DeleteAccount(account_id))):
+        while not (gone := await self._execute(commands.DeleteAccount(account_id, by))):
             if gone is None:
                 return False
         return True
@@ -137,6 +146,7 @@ class Store(BounceStore):
         answer: Callable[[Key], Answered] | None = None,
         origins: Sequence[str] = (),
         rate_per_min: int | None = None,
+        by: Actor = SERVICE,
     ) -> Key:
         """Store a key by its SHA-256 (hex digits) and return it without its secret.
 
@@ -160,7 +170,7 @@ class Store(BounceStore):
         return await self._execute(
             commands.CreateKey(
                 account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max,
-                idempotency, stored, tuple(origins), rate_per_min,
+                idempotency, stored, tuple(origins), rate_per_min, by,
             )
         )  # fmt: skip
 
@@ -172,9 +182,9 @@ class Store(BounceStore):
         """Return the account's active keys of all kinds, oldest first."""
         return await self._execute(commands.ListKeys(account_id))
 
-    async def revoke_key(self, account_id: str | None, key_id: str) -> bool:
+    async def revoke_key(self, account_id: str | None, key_id: str, *, by: Actor = SERVICE) -> bool:
         """Revoke a key permanently; False if the account (None: any) has no such active key."""
-        return await self._execute(commands.RevokeKey(account_id, key_id))
+        return await self._execute(commands.RevokeKey(account_id, key_id, by))
 
     async def caller(self, sha256: str) -> Caller | None:
         """Return the key with this SHA-256 and its account; None for an unknown or a revoked key."""

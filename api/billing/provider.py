@@ -40,7 +40,7 @@ from mailprobe.api.billing.rules import (
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.pricing import is_reported
 from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
-from mailprobe.storage.records import Account, OutboxMessage
+from mailprobe.storage.records import BILLING, Account, OutboxMessage
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.billing")
@@ -217,7 +217,7 @@ class StripePayments:
                 fields = _following(account, fields)
             if all(getattr(account, name) == value for name, value in fields.items()):
                 return False
-            await self._store.change_account(account_id, **fields)
+            await self._store.change_account(account_id, by=BILLING, **fields)
         log.info(
             "subscription changed: account=%s tier=%s status=%s",
             account_id, fields.get("tier", "own"), fields["subscription_status"],

@@ -68,6 +68,23 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     print_json(with_store(read_settings(), make))
 
 
+@account.command()
+@click.argument("account_id", metavar="ID")
+def audit(account_id: str) -> None:
+    """List who did what to an account within 90 days, newest first, one JSON object per line."""
+    from mailprobe.api.rest.audit import entry_of
+
+    async def every(store: "Store") -> None:
+        await find(store, account_id)
+        last: str | None = None
+        while found := await store.audit(account_id, before=last):
+            for entry in found:
+                print_json(entry_of(entry))
+            last = found[-1].id
+
+    with_store(read_settings(), every)
+
+
 @account.command("list")
 def list_() -> None:
     """List every account, one JSON object per line."""
@@ -114,8 +131,12 @@ def set_(
     if not changes:
         raise Misuse("nothing to change; give --tier, --own, --soft-cap, --hard-cap or --alerts")
 
+    from mailprobe.storage.records import COMMAND_LINE
+
     async def change(store: "Store") -> "Account":
-        return await store.change_account(account_id, **changes) or no_account(account_id)
+        return await store.change_account(account_id, by=COMMAND_LINE, **changes) or no_account(
+            account_id
+        )
 
     print_json(_shown(with_store(read_settings(), change)))
 
@@ -129,11 +150,13 @@ def delete(account_id: str, yes: bool) -> None:
     Its email address, keys, jobs, lists, results and callbacks go, and what runs is cancelled.
     Counts of its usage stay, without a name. Repeat the command if it was interrupted.
     """
+    from mailprobe.storage.records import COMMAND_LINE
+
     settings = read_settings()
     known = with_store(settings, lambda store: find(store, account_id))
     if not yes:
         _confirm(known)
-    with_store(settings, lambda store: store.delete_account(account_id))
+    with_store(settings, lambda store: store.delete_account(account_id, by=COMMAND_LINE))
     print_json({"account_id": account_id, "deleted": True, "customer_id": known.customer_id})
     if known.customer_id:
         print_error(
@@ -217,8 +240,9 @@ def check_database(settings: "Settings") -> None:
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
     from mailprobe.api.quota.plans import sold_tier
+    from mailprobe.storage.records import COMMAND_LINE
 
-    made = await store.create_account(email, tier)
+    made = await store.create_account(email, tier, by=COMMAND_LINE)
     return {
         "account_id": made.id,
         "tier": sold_tier(made.tier),
@@ -238,6 +262,7 @@ async def new_key(
 ) -> dict[str, Any]:
     """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
     from mailprobe.api.keys import key_hash, kind_of, mint, shown
+    from mailprobe.storage.records import COMMAND_LINE
 
     raw = mint(prefix)
     key = await store.create_key(
@@ -249,6 +274,7 @@ async def new_key(
         keys_max=keys_max,
         origins=bounds.origins if bounds else (),
         rate_per_min=bounds.rate_per_min if bounds else None,
+        by=COMMAND_LINE,
     )
     made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
     return made if bounds is None else {**made, **asdict(bounds)}

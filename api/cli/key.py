@@ -166,9 +166,10 @@ def _print_table(keys: "Sequence[Key]") -> None:
 @click.argument("key_id")
 def revoke(key_id: str) -> None:
     """Revoke a key permanently; requests with it fail from now on."""
+    from mailprobe.storage.records import COMMAND_LINE
 
     async def end(store: "Store") -> bool:
-        return await store.revoke_key(None, key_id)
+        return await store.revoke_key(None, key_id, by=COMMAND_LINE)
 
     if not with_store(read_settings(), end):
         raise CommandError(f"there is no active key {key_id}; 'mailprobe key list' shows all keys")

@@ -105,8 +105,9 @@ class _App:
         async def read(octets_max: int) -> bytes:
             return await read_body(scope, receive, arrived_at, octets_max)
 
+        client, early = (scope["client"] or [""])[0], _early_body(scope)
         return await server.answer(
-            Posted(request_id, headers, read, _early_body(scope), admission_of(scope))
+            Posted(request_id, headers, read, early, admission_of(scope), client)
         )
 
     def _not_found(self) -> ApiError:

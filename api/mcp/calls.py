@@ -80,7 +80,7 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.tools")
 
-PASSED_ON = ("idempotency-key",)  # headers passed to the operation, besides the key
+PASSED_ON = ("idempotency-key", "x-forwarded-for")  # headers passed on, besides the key
 
 _encode = msgspec.json.Encoder().encode
 
@@ -99,6 +99,7 @@ class Posted:
     read: Callable[[int], Awaitable[bytes]]
     octets: bytes = b""
     admission: Admission = NO_ADMISSION
+    client: str = ""  # as in Inbound
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +264,9 @@ class ToolServer:
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
         headers = {"authorization": authorization, **sent, **request.headers}
         inbound = Inbound(
-            posted.request_id, headers, request.query, request.path, read, receive, posted.admission
-        )
+            posted.request_id, headers, request.query, request.path, read, receive,
+            posted.admission, posted.client,
+        )  # fmt: skip
         return await answer(self._service, tool.operation, inbound)
 
     async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:

@@ -68,7 +68,7 @@ async def answer(service: Service, operation: Operation, inbound: Inbound) -> Op
     """Perform an operation and return its reply, a refusal included. Raises only Cancelled."""
     with request_scope(service.request_log, inbound.request_id) as request_context:
         request_context.operation = operation.name
-        call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
+        call = Call(None, inbound.query, inbound.path, sent=inbound.headers, client=inbound.client)
         call.receive, call.admission = inbound.receive, inbound.admission
         try:
             reply = await _answer_or_refuse(service, operation, inbound, call)

@@ -15,6 +15,9 @@ from mailprobe.api.schema import (
     BODY_S_MAX,
     AccountLimits,
     AsyncVerifyResponse,
+    AuditChange,
+    AuditEntry,
+    AuditResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -103,6 +106,32 @@ BODIES: tuple[msgspec.Struct, ...] = (
         Period(_MONTH, _NEXT_MONTH), 5_100, 5_000, 0, 100, 0.4, "builder"
     ),
     ManagementBillingPortalResponse("https://billing.example.org/session/1"),
+    AuditResponse(
+        [
+            AuditEntry(
+                id=str(_ID),
+                at=_SOON,
+                kind="key_revoked",
+                times=1,
+                actor="session",
+                actor_key_id=str(_ID),
+                actor_key_prefix="sk_mgmt_7777",
+                client_address="192.0.2.7",
+                subject_id=str(_ID),
+                name="checkout",
+                prefix=shown(_KEY),
+                changes=[],
+            ),
+            AuditEntry(
+                id=str(_ID),
+                at=_AT,
+                kind="caps_changed",
+                times=1,
+                actor="command_line",
+                changes=[AuditChange("hard_cap_eur", None, 25.0)],
+            ),
+        ]
+    ),
 )
 
 _BY_TYPE = {type(body): body for body in BODIES}

@@ -29,7 +29,15 @@ from mailprobe.api.refusals import (
     TooManyKeptLists,
     TooManyLists,
 )
-from mailprobe.api.rest.messages import NDJSON, XLSX, Call, OperationReply, StreamedParts, reply
+from mailprobe.api.rest.messages import (
+    NDJSON,
+    XLSX,
+    Call,
+    OperationReply,
+    StreamedParts,
+    parameter,
+    reply,
+)
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.schema import (
@@ -56,30 +64,25 @@ FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, N
 }
 
 
-def _parameter(name: str, text: str, where: str = "query", **schema: object) -> dict[str, object]:
-    schema = {"type": "string", **schema}
-    return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
-
-
 CREATE_PARAMETERS = (
-    _parameter("column", "The column of the addresses: its name, or its number from 1."),
-    _parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
-    _parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
-    _parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
-    _parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
-    _parameter(
+    parameter("column", "The column of the addresses: its name, or its number from 1."),
+    parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
+    parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
+    parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
+    parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
+    parameter(
         "strict_clocks",
         "1: give slow hosts no more time then than in the first pass.",
         enum=["0", "1"],
         default="0",
     ),
-    _parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
-    _parameter("webhook", "A public https URL, called when the list is done."),
-    _parameter("Webhook-Secret", "Signs the callback.", "header"),
+    parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
+    parameter("webhook", "A public https URL, called when the list is done."),
+    parameter("Webhook-Secret", "Signs the callback.", "header"),
 )
 RESULT_PARAMETERS = (
-    _parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
-    _parameter(
+    parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
+    parameter(
         "only",
         "Only the rows of these lights, such as green,yellow.",
         pattern="^(green|yellow|red)(,(green|yellow|red))*$",
@@ -95,7 +98,10 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
     starts = _switch(call, "start", default=True)
-    column, sheet = _only_value(call, "column") or None, _only_value(call, "sheet") or None
+    column, sheet = (
+        call.only_value("column", "lists") or None,
+        call.only_value("sheet", "lists") or None,
+    )
     reading = ReadOptions(
         column=column,
         sheet=sheet,
@@ -184,11 +190,11 @@ async def get_list(service: Service, call: Call) -> OperationReply:
 async def get_list_results(service: Service, call: Call) -> OperationReply:
     """The rows of a list with their results, as far as they are known."""
     found = await _found(service, call)
-    name = _only_value(call, "format")
+    name = call.only_value("format", "lists")
     name = "ndjson" if name is None else name
     if name not in FORMATS:
         raise _malformed("The query parameter format must be ndjson, csv or xlsx.")
-    only = _only_value(call, "only")
+    only = call.only_value("only", "lists")
     try:
         lights = frozenset() if only is None else lights_of(only, "The query parameter only")
     except Misuse as error:
@@ -224,7 +230,7 @@ async def delete_list(service: Service, call: Call) -> OperationReply:
     """Delete a list with its rows and results; what is under way is not asked any more."""
     found = await _found(service, call)
     await service.store.change_list(found.id, "cancelled", before=["loading", "running", "paused"])
-    await service.store.delete_list(found.id)
+    await service.store.delete_list(found.id, by=call.actor(service.trusted_proxies))
     return OperationReply(204)
 
 
@@ -254,7 +260,7 @@ async def _found(service: Service, call: Call) -> StoredList:
 
 
 def _order(call: Call) -> ListOrder:
-    name = _only_value(call, "name") or UNNAMED
+    name = call.only_value("name", "lists") or UNNAMED
     name = "".join(character if character.isprintable() else " " for character in name)
     if len(name) > NAME_CHARACTERS_MAX:
         raise _malformed(
@@ -263,7 +269,7 @@ def _order(call: Call) -> ListOrder:
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     strict = _switch(call, "strict_clocks", default=False)
     smtp = _switch(call, "smtp", default=True)
-    list_id, webhook = str(uuid4()), _only_value(call, "webhook")
+    list_id, webhook = str(uuid4()), call.only_value("webhook", "lists")
     if webhook is None:
         return ListOrder(
             list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp
@@ -283,17 +289,10 @@ def _order(call: Call) -> ListOrder:
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:
-    value = _only_value(call, name) or str(int(default))
+    value = call.only_value(name, "lists") or str(int(default))
     if value not in ("0", "1"):
         raise _malformed(f"The query parameter {name} must be 1 or 0.")
     return value == "1"
-
-
-def _only_value(call: Call, name: str) -> str | None:
-    values = call.query.get(name, [])
-    if len(values) > 1:
-        raise _malformed(f"The query parameter {name} is there twice.")
-    return values[0] if values else None
 
 
 def _extension_of(media_type: str) -> str:

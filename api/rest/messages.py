@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mailprobe.api.admission.held import NO_ADMISSION, Admission
+from mailprobe.api.forms.visitors import Networks, visitor_address
 from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
 from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.refusals import (
+    InvalidRequest,
     MethodNotAllowed,
     NoSuchRoute,
     OurFault,
@@ -26,7 +28,14 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.schema import BODY_OCTETS_MAX, BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
-from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord, KeyKind
+from mailprobe.storage.records import (
+    Actor,
+    Answered,
+    Caller,
+    FirstAnswer,
+    IdempotencyRecord,
+    KeyKind,
+)
 
 if TYPE_CHECKING:
     from mailprobe.api.service import Service
@@ -73,6 +82,21 @@ class Call:
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
     repeats: "Repeats | None" = None  # of an upload with an idempotency key
+    client: str = ""  # as in Inbound
+    is_of_browser: bool = False  # a session of the dashboard asks, not the key itself
+
+    def actor(self, trusted_proxies: Networks) -> Actor:
+        """Who acts, for the audit log, and the address from where."""
+        key, forwarded_for = self.caller.key, self.sent.get("x-forwarded-for", "")
+        address = visitor_address(self.client, forwarded_for, trusted_proxies) or None
+        return Actor("session" if self.is_of_browser else "key", key.id, key.prefix, address)
+
+    def only_value(self, name: str, section: Section) -> str | None:
+        """The value of a query parameter, if there is one. Raises InvalidRequest for several."""
+        values = self.query.get(name, [])
+        if len(values) > 1:
+            raise InvalidRequest(f"The query parameter {name} is there twice.", section)
+        return values[0] if values else None
 
     async def at_most_once(self, act: "Act") -> "OperationReply":
         """Run the work of an upload whose body is received, or return its first answer.
@@ -145,6 +169,12 @@ def _repeats_much(body: object) -> bool:
     return False
 
 
+def parameter(name: str, text: str, where: str = "query", **schema: object) -> dict[str, object]:
+    """A parameter that may be left out, in OpenAPI's form."""
+    schema = {"type": "string", **schema}
+    return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -179,7 +209,9 @@ class Operation:
     section: Section = "management"
     may: Refusals = ()
     media_type: str = "application/json"
-    media_types: tuple[str, ...] = ()  # of a download, whose query chooses one
+    media_types: tuple[
+        str, ...
+    ] = ()  # of a download, whose query chooses one; JSON is what it gives
     tool: bool = True
     raw: Mapping[str, Any] | None = (
         None  # the handler reads the bytes of this body (OpenAPI's form)

@@ -26,6 +26,7 @@ from mailprobe.api.rest.openapi_text import (
 from mailprobe.api.schema import (
     ApiError,
     AsyncVerifyResponse,
+    AuditResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -63,7 +64,7 @@ TYPES: tuple[type[msgspec.Struct], ...] = (
     AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, BounceCounts, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
-    ManagementBillingPortalResponse,
+    ManagementBillingPortalResponse, AuditResponse,
     ApiError, RateLimitError, MonthlyQuotaError, PaymentRequiredError,
 )  # fmt: skip
 
@@ -211,6 +212,8 @@ def _success(operation: Operation) -> dict[str, Any]:
             media_type: {"schema": _OCTETS if media_type == XLSX else _TEXT}
             for media_type in operation.media_types
         }
+        if operation.gives is not None:
+            answer["content"][JSON] = _body(operation.gives)
     elif operation.media_type == NDJSON:
         answer["content"] = {
             NDJSON: {
@@ -225,11 +228,14 @@ def _success(operation: Operation) -> dict[str, Any]:
             }
         }
     elif operation.gives is not None:
-        example = example_of(operation.gives)
-        answer["content"] = {JSON: {"schema": _ref(operation.gives), "example": example}}
+        answer["content"] = {JSON: _body(operation.gives)}
     elif operation.status not in (101, 204):
         answer["content"] = {JSON: {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
     return answer
+
+
+def _body(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"schema": _ref(kind), "example": example_of(kind)}
 
 
 def _failures(operation: Operation, places: Links) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.rest import bounces, forms, jobs, lists, management, verification
+from mailprobe.api.rest import audit, bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, FORM_PROOF, ORIGIN
@@ -50,6 +50,7 @@ from mailprobe.api.schema import (
     EVENT_OCTETS_MAX,
     FORM_OCTETS_MAX,
     AsyncVerifyResponse,
+    AuditResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -208,6 +209,12 @@ OPERATIONS: tuple[Operation, ...] = (
         management.create_billing_portal, "provisioning", ManagementBillingPortalResponse,
         takes=BillingPortalRequest, body_required=False,
         may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
+    ),
+    Operation(
+        "get_audit", "GET", "/v1/audit", "Who did what, when, and from where",
+        audit.get_audit, "provisioning", AuditResponse, section="audit",
+        may=(*MANAGING, InvalidRequest), tool=False, parameters=audit.PARAMETERS,
+        media_types=audit.MEDIA_TYPES,
     ),
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",

@@ -14,7 +14,7 @@ from mailprobe.storage.list_records import (
     ListState,
     StoredList,
 )
-from mailprobe.storage.records import Caller, IdempotencyRecord
+from mailprobe.storage.records import SERVICE, Actor, Caller, IdempotencyRecord
 
 EncryptedListClaim = tuple[ListClaim, bytes | None]  # as EncryptedClaim
 
@@ -146,6 +146,7 @@ class ReadColumns(StoreCommand[tuple[str, ...]]):
 @dataclass(frozen=True, slots=True)
 class DeleteList(StoreCommand[bool]):
     list_id: str
+    by: Actor = SERVICE
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,14 @@ from mailprobe.storage.lists import commands
 from mailprobe.storage.lists.commands import (
     LoadedList,
 )
-from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.records import (
+    SERVICE,
+    Actor,
+    Answered,
+    Caller,
+    FirstAnswer,
+    IdempotencyRecord,
+)
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
@@ -178,9 +185,12 @@ class ListStore(ConnectionLeases):
         """Return the names of a list's columns; none if it is loading or there is no such list."""
         return await self._execute(commands.ReadColumns(list_id))
 
-    async def delete_list(self, list_id: str) -> None:
-        """Delete a list with all its rows, in small transactions."""
-        while not await self._execute(commands.DeleteList(list_id)):
+    async def delete_list(self, list_id: str, *, by: Actor = SERVICE) -> None:
+        """Delete a list with all its rows, in small transactions; the last one writes the entry.
+
+        A list whose upload has failed, and is still loading, was never there: it gets none.
+        """
+        while not await self._execute(commands.DeleteList(list_id, by)):
             pass
 
     def _list_claim(self, claim: ListClaim, encrypted: bytes | None) -> ListClaim:

@@ -54,6 +54,7 @@ TABLES = (
     TableMap("reputation", ("day",)),
     TableMap("ended_sessions", ("id",)),
     TableMap("bounces", ("account", "address")),
+    TableMap("audit_entries", ("number",)),
 )
 
 # Tables that are not moved: each store's own records, and leases, which expire by themselves.

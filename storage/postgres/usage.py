@@ -45,7 +45,8 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from mailprobe.storage.sql import lists
+from mailprobe.storage.sql import audit, lists
+from mailprobe.storage.sql.accounts import creation_of
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
@@ -263,6 +264,15 @@ class _MeteringBatch:
         new = self._of(CreateKey)
         keys = accounts.create_keys(
             self._db, now, [(command, number) for _, command, number in new]
+        )
+        made = zip(new, keys, strict=True)
+        audit.add_each(
+            PostgresDatabase(self._db),
+            [
+                (number, asked.by, creation_of(key))
+                for (_, asked, number), key in made
+                if isinstance(key, Key)
+            ],
         )
         for (place, asked, number), key in zip(new, keys, strict=True):
             self._answers[place] = key

@@ -8,15 +8,18 @@ none of them has a name or an address.
 from collections.abc import Callable
 from functools import partial
 
+from mailprobe.storage.audit.records import Act
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import DeleteAccount
-from mailprobe.storage.sql import lists
+from mailprobe.storage.records import Actor
+from mailprobe.storage.sql import audit, lists
 from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
 
 # Where an account's callbacks go, what was answered to it, and what it told of addresses.
 OF_ACCOUNT = ("idempotency_records", "receivers", "bounces")
 DELETED_EMAIL = ""  # of an account that was deleted
+BUT_THE_DELETION = "account = :account AND kind <> :kind"  # its entry has no name and no address
 
 
 def delete_account(db: Database, command: DeleteAccount) -> bool | None:
@@ -28,11 +31,13 @@ def delete_account(db: Database, command: DeleteAccount) -> bool | None:
         return None
     ((account,),) = found
     _end(db, account)
+    _record(db, account, command.by)
     steps: list[Callable[[], bool]] = [
         partial(_delete_jobs, db, account, "state IN ('pending', 'delivering')"),
         partial(_delete_jobs, db, account, "ended_at IS NOT NULL"),
         partial(_delete_lists, db, account),
         *(partial(drop, db, table=t, which="account = :account", account=account) for t in OF_ACCOUNT),
+        partial(drop, db, table=audit.TABLE, which=BUT_THE_DELETION, account=account, kind=audit.DELETION),
     ]  # fmt: skip
     return not any(step() for step in steps)
 
@@ -50,6 +55,16 @@ def _end(db: Database, account: int) -> None:
         "DELETE FROM outbox WHERE account = :account AND kind = 'alert'",
     ):
         db.change(statement, {**values, "no": False})
+
+
+def _record(db: Database, account: int, by: Actor) -> None:
+    """Write the entry of the deletion, whose other steps and repetitions write none."""
+    known = db.all(
+        f"SELECT 1 FROM {audit.TABLE} WHERE account = :account AND kind = :kind LIMIT 1",
+        {"account": account, "kind": audit.DELETION},
+    )
+    if not known:
+        audit.add(db, account, Actor(by.kind), Act(audit.DELETION))
 
 
 def _delete_jobs(db: Database, account: int, which: str) -> bool:

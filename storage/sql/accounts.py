@@ -1,8 +1,11 @@
 """Transactions of accounts and keys."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import uuid4
 
+from mailprobe.storage.audit.records import Act, ActKind
 from mailprobe.storage.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
@@ -26,8 +29,15 @@ from mailprobe.storage.commands import (
     RevokeKey,
 )
 from mailprobe.storage.records import Account, Key
-from mailprobe.storage.sql import lists
+from mailprobe.storage.sql import audit, lists
 from mailprobe.storage.sql.database import Database, NotUnique
+
+# What the entries of a change are called, by the fields that they are about.
+CHANGES: Mapping[ActKind, Sequence[str]] = {
+    "plan_changed": ("tier", "subscription_status"),
+    "caps_changed": ("soft_cap_micros", "hard_cap_micros"),
+    "alerts_changed": ("alerts",),
+}
 
 
 def create_account(db: Database, command: CreateAccount) -> Account:
@@ -38,6 +48,8 @@ def create_account(db: Database, command: CreateAccount) -> Account:
         f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
         {name: column(getattr(account, name)) for name in ACCOUNT_FIELDS},
     )
+    act = Act("account_created", changes={"tier": (None, command.tier)})
+    audit.add_to(db, account.id, command.by, act)
     return account
 
 
@@ -46,10 +58,10 @@ def create_first_account(db: Database, command: CreateFirstAccount) -> Account |
     db.lock_accounts()
     if db.all("SELECT 1 FROM accounts LIMIT 1", {}):
         return None
-    account = create_account(db, CreateAccount(command.email, command.tier))
+    account = create_account(db, CreateAccount(command.email, command.tier, command.by))
     ((number,),) = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account.id})
     for each in command.key_commands(account.id):
-        insert_key(db, number, new_key(each, account.created_at), each.sha256)
+        insert_key(db, number, new_key(each, account.created_at), each)
     return account
 
 
@@ -78,16 +90,37 @@ def account_of_customer(db: Database, command: FindAccountOfCustomer) -> Account
 
 def change_account(db: Database, command: ChangeAccount) -> Account | None:
     """Set the named fields; None if there is no such account. Raises ValueError for a taken customer_id."""
+    which = {"account_id": command.account_id}
+    found = db.all(
+        f"SELECT number, {ACCOUNT_COLUMNS} FROM accounts WHERE id = :account_id{db.FOR_UPDATE}",
+        which,
+    )
+    if not found:
+        return None
     if command.changes:
         sets = ", ".join(f"{name} = :{name}" for name in command.changes)  # see check_changes()
         values = {name: column(value) for name, value in command.changes.items()}
         try:
-            db.change(
-                f"UPDATE accounts SET {sets} WHERE id = :id", {**values, "id": command.account_id}
-            )
+            db.change(f"UPDATE accounts SET {sets} WHERE id = :account_id", {**values, **which})
         except NotUnique:
             raise ValueError("another account has this customer_id") from None
+    ((number, *before),) = found
+    audit.add(db, number, command.by, *_acts_of(account_of(tuple(before)), command.changes))
     return find_account(db, FindAccount(command.account_id))
+
+
+def _acts_of(before: Account, changes: Mapping[str, Any]) -> list[Act]:
+    """The acts of a change of an account: one for each kind, with what is other than before."""
+    acts = []
+    for kind, names in CHANGES.items():
+        changed = {
+            name: (getattr(before, name), changes[name])
+            for name in names
+            if name in changes and changes[name] != getattr(before, name)
+        }
+        if changed:
+            acts.append(Act(kind, changes=changed))
+    return acts
 
 
 def new_key(command: CreateKey, now: datetime) -> Key:
@@ -98,7 +131,12 @@ def new_key(command: CreateKey, now: datetime) -> Key:
     )  # fmt: skip
 
 
-def insert_key(db: Database, account: int, key: Key, sha256: str) -> None:
+def creation_of(key: Key) -> Act:
+    """The act of making a key."""
+    return Act("key_created", key.id, key.label, key.prefix)
+
+
+def insert_key(db: Database, account: int, key: Key, command: CreateKey) -> None:
     """Insert a key of the account with this number. Raises NotUnique for a known hash."""
     db.change(
         "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins, rate_per_min)"
@@ -109,12 +147,13 @@ def insert_key(db: Database, account: int, key: Key, sha256: str) -> None:
             "kind": key.kind,
             "label": key.label,
             "prefix": key.prefix,
-            "sha256": sha256,
+            "sha256": command.sha256,
             "created_at": micros(key.created_at),
             "origins": origins_column(key.origins),
             "rate_per_min": key.rate_per_min,
         },
     )
+    audit.add(db, account, command.by, creation_of(key))
 
 
 def list_keys(db: Database, command: ListKeys) -> list[Key]:
@@ -143,10 +182,18 @@ def is_form_origin(db: Database, command: IsFormOrigin) -> bool:
 def revoke_key(db: Database, command: RevokeKey) -> bool:
     """Revoke an active key, and pause its lists; False if the account has none with this id."""
     of_account = " AND account = (SELECT number FROM accounts WHERE id = :account)"
-    revoked = db.change(
-        "UPDATE keys SET revoked_at = :now WHERE id = :key AND revoked_at IS NULL"
-        + (of_account if command.account_id is not None else ""),
-        {"now": micros(db.now()), "key": command.key_id, "account": command.account_id},
+    found = db.all(
+        "SELECT account, label, prefix FROM keys WHERE id = :key AND revoked_at IS NULL"
+        + (of_account if command.account_id is not None else "")
+        + db.FOR_UPDATE,
+        {"key": command.key_id, "account": command.account_id},
     )
+    for account, label, prefix in found:
+        db.change(
+            "UPDATE keys SET revoked_at = :now WHERE id = :key",
+            {"now": micros(db.now()), "key": command.key_id},
+        )
+        act = Act("key_revoked", command.key_id, label, prefix)
+        audit.add(db, account, command.by, act)
     lists.pause_of_key(db, command.key_id)
-    return bool(revoked)
+    return bool(found)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from mailprobe.storage.audit.records import Act
 from mailprobe.storage.checks import paced_until
 from mailprobe.storage.columns import instant, is_test, micros
 from mailprobe.storage.commands import EncryptedFirst
@@ -44,7 +45,7 @@ from mailprobe.storage.lists.commands import (
     RecordPart,
     ReleaseChunk,
 )
-from mailprobe.storage.sql import list_marks
+from mailprobe.storage.sql import audit, list_marks
 from mailprobe.storage.sql.database import Database, Row, Values
 
 COLUMNS = (
@@ -513,7 +514,15 @@ def read_columns(db: Database, command: ReadColumns) -> tuple[str, ...]:
 def delete(db: Database, command: DeleteList) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
     found = locked(db, "id = :id", {"id": command.list_id})
-    return not found or delete_some(db, found[0])
+    if not found:
+        return True
+    ((account, name, state),) = db.all(
+        "SELECT account, name, state FROM lists WHERE number = :list", {"list": found[0]}
+    )
+    is_gone = delete_some(db, found[0])
+    if is_gone and state != "loading":
+        audit.add(db, account, command.by, Act("list_deleted", command.list_id, name))
+    return is_gone
 
 
 def locked(db: Database, which: str, values: Values) -> list[int]:

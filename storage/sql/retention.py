@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from mailprobe.storage.audit.records import AUDIT_KEPT
 from mailprobe.storage.bounces import BOUNCES_KEPT
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import (
@@ -51,6 +52,7 @@ RECLAIMED = (
     "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait",
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE bounces SET at = :now WHERE at > :soon",
+    "UPDATE audit_entries SET at = :now WHERE at > :soon",
     "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
     *(
         f"UPDATE outbox SET {change} WHERE kind = '{kind}' AND {which}"
@@ -82,7 +84,8 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     acts.append(
         partial(drop, table="receivers", which="tried_at <= :at", at=micros(now - RECEIVERS_KEPT))
     )
-    acts.append(partial(drop, table="bounces", which="at <= :at", at=micros(now - BOUNCES_KEPT)))
+    for table, kept in (("bounces", BOUNCES_KEPT), ("audit_entries", AUDIT_KEPT)):
+        acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - kept)))
     several: list[Drop] = [*acts, lists.drop_unloaded]
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))

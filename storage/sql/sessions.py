@@ -1,16 +1,20 @@
 """Transactions of browser sessions that were signed out before their cookies end."""
 
+from mailprobe.storage.audit.records import Act
 from mailprobe.storage.columns import micros
 from mailprobe.storage.sessions import EndSession, HasSessionEnded
+from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database
 
 
 def end(db: Database, command: EndSession) -> None:
     """See SessionStore.end_session."""
-    db.change(
+    ended = db.change(
         "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING",
         {"id": command.id, "until": micros(command.until)},
     )
+    if ended:
+        audit.add_to(db, command.account_id, command.by, Act("signed_out"))
 
 
 def has_ended(db: Database, command: HasSessionEnded) -> bool:

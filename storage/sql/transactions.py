@@ -7,11 +7,13 @@ from mailprobe.storage import bounces as bounce_commands
 from mailprobe.storage import commands
 from mailprobe.storage import reputation as reputation_commands
 from mailprobe.storage import sessions as session_commands
+from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
+    audit,
     bounces,
     jobs,
     leases,
@@ -50,6 +52,8 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         reputation_commands.CountReputation.run_by(reputation.count),
         bounce_commands.RecordBounces.run_by(bounces.record),
         session_commands.EndSession.run_by(sessions.end),
+        audit_commands.RecordSignIn.run_by(audit.record_sign_in),
+        audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -78,6 +82,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),
+        audit_commands.ReadAudit.run_by(audit.read),
     ]
 )
 # A claim, and before it whether it would find something: an idle worker must write nothing.

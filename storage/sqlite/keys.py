@@ -32,7 +32,7 @@ def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
     if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (command.sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
     key = new_key(command, now)
-    insert_key(SqliteDatabase(db, now), account, key, command.sha256)
+    insert_key(SqliteDatabase(db, now), account, key, command)
     if command.answer is not None:
         idempotency.keep(db, command.answer(key))
     return key

@@ -6,6 +6,7 @@ line on standard input.
 
 import os
 import resource
+import signal
 import sqlite3
 import sys
 import time
@@ -20,6 +21,7 @@ from mailprobe.storage import open_store, utc_now
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
+from mailprobe.storage.sql import audit
 from mailprobe.storage.sqlite import file as sqlite_file
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (
@@ -211,6 +213,12 @@ async def fill(store: Store, path: str) -> None:
     report((0 < len(failed) < 60, readable, under_way == 100 * len(failed), ledger.month_billable))
 
 
+async def die_unrecorded(store: Store, key_id: str) -> None:
+    """Revoke a key, and be killed between the act and its entry in the audit log."""
+    audit.add_each = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    await store.revoke_key(None, key_id)
+
+
 async def check(store: Store) -> None:
     report(await store.check())
 
@@ -246,6 +254,7 @@ WRITES: dict[str, Callable[..., Awaitable[None]]] = {
     "post": post,
     "revoke": revoke,
     "fill": fill,
+    "die unrecorded": die_unrecorded,
     "check": check,
     "check as nobody": check,
 }

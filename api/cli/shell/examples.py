@@ -51,6 +51,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "account create": ("mailprobe account create --email ann@example.org --tier builder",),
     "account list": ("mailprobe account list",),
     "account show": ("mailprobe account show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "account audit": ("mailprobe account audit 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "account set": (
         "mailprobe account set ID --tier scale --hard-cap 25",
         "mailprobe account set ID --soft-cap none --alerts off",
@@ -112,6 +113,7 @@ EXIT_CODES: Mapping[str, str] = {
                 "account create",
                 "account list",
                 "account show",
+                "account audit",
                 "account set",
                 "account delete",
             ),

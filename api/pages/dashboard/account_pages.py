@@ -23,7 +23,7 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
 )
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
-from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
+from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
@@ -38,7 +38,7 @@ from mailprobe.api.schema import (
 )
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
-from mailprobe.storage.records import Account, SoldTier, Tier
+from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 KEYS = f"{HOME}/keys"
@@ -56,6 +56,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
 
 
 def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
+    store = frame.service.store
+
     @pages.get(SIGN_IN)
     async def sign_in() -> Response:
         return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args))
@@ -66,7 +68,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         if not frame.is_same_site():
             return await frame.error(403, "This form comes from another site.", "Sign in here.")
         known_account = frame.sessions.account_of_browser(request.cookies.get(BROWSER_COOKIE))
-        if not frame.sign_ins.try_enter(request.remote_addr or "", known_account):
+        if not frame.sign_ins.try_enter(frame.visitor(), known_account):
             return await frame.error(
                 429, "There were too many attempts to sign in.", "Wait a minute, then try again."
             )
@@ -74,19 +76,24 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         try:
             known = await frame.sessions.caller_of_key(form.get("key", ""))
         except Refusal:
+            tried = key_hash(form.get("key", "").strip())
+            await store.record_failed_sign_in(tried, known_account, frame.actor())
             return await frame.page(
                 "sign_in.html", "Sign in", 401, next=_next_of(form),
                 error="That is no active provisioning key (sk_mgmt_…).",
             )  # fmt: skip
+        await store.record_sign_in(known.account.id, frame.actor(known))
         return frame.with_cookie(away(_next_of(form)), known)
 
     @pages.post(f"{HOME}/sign-out")
     @frame.signed_in
     async def sign_out() -> Response:
         session: Session = g.session
-        await frame.sessions.end(session, frame.service.now())
+        await frame.sessions.end(session, frame.service.now(), frame.actor(session.caller))
         response = away(SIGN_IN)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
+        response.delete_cookie(
+            frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
+        )
         for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
             cookie.put(response, caller(), NO_KEYS)
         return response
@@ -121,11 +128,12 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
                 "welcome.html", "Welcome", 400, token=token, email=email, tier=tier,
                 takes_own=takes_own, own=own, error="That is no e-mail address.",
             )  # fmt: skip
-        made = await _first_account(frame.service.store, email, "own" if own else tier)
+        made = await _first_account(store, email, "own" if own else tier, frame.actor())
         if made is None:
             return await _not_welcome()
-        known = await frame.service.store.caller(key_hash(made["provisioning_key"]))
+        known = await store.caller(key_hash(made["provisioning_key"]))
         assert known is not None
+        await store.record_sign_in(known.account.id, frame.actor(known))
         response = key_cookie(frame).put(
             away(START), known, ShownKeys(made["key"], made["provisioning_key"])
         )
@@ -198,7 +206,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         """A reload of the page that this leads to makes no second key."""
         form = await form_fields()
         if is_wanted(form):
-            key = await make_form_key(frame.service, caller(), form)
+            key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
             return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -221,7 +229,8 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{KEYS}/<id>/revoke")
     @frame.signed_in
     async def revoke_key(id: str) -> Response:
-        if not await revoke_form_key(frame.service, caller().account.id, id):
+        by = frame.actor(caller())
+        if not await revoke_form_key(frame.service, caller().account.id, id, by):
             await frame.perform("revoke_api_key", id=id)
         return away(KEYS)
 
@@ -258,7 +267,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
         if errors:
             return await shown(typed, alerts, 400, errors=errors)
         changed = await frame.service.store.change_account(
-            caller().account.id, alerts=alerts,
+            caller().account.id, alerts=alerts, by=frame.actor(caller()),
             **{f"{name}_cap_micros": micros[name] for name in CAPS},
         )  # fmt: skip
         assert changed is not None
@@ -309,11 +318,11 @@ def _micros(text: str) -> int | None:
         raise ValueError(f"“{text[:20]}” is no amount in euros, such as 25 or 12.50.") from None
 
 
-async def _first_account(store: Store, email: str, tier: Tier) -> dict[str, Any] | None:
+async def _first_account(store: Store, email: str, tier: Tier, by: Actor) -> dict[str, Any] | None:
     """Create the first account with a key of each kind; None if there is one."""
     key, provisioning_key = mint("sk_live_"), mint("sk_mgmt_")
     keys = [NewKey(kind_of(raw), key_hash(raw), shown_key(raw)) for raw in (key, provisioning_key)]
-    made = await store.create_first_account(email, tier, keys)
+    made = await store.create_first_account(email, tier, keys, by=by)
     if made is None:
         return None
     return {

@@ -13,7 +13,7 @@ from mailprobe.api.refusals import InvalidRequest, KeysTooFast, TooManyKeys
 from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Actor, Caller
 
 # A fresh key has a fresh minute; sites are few, so no one needs more.
 FORM_KEYS_A_MINUTE = 5
@@ -25,7 +25,9 @@ def is_wanted(form: Mapping[str, str]) -> bool:
     return form.get("kind", "").startswith(PUBLISHABLE)
 
 
-async def make_form_key(service: Service, caller: Caller, form: Mapping[str, str]) -> str:
+async def make_form_key(
+    service: Service, caller: Caller, form: Mapping[str, str], by: Actor
+) -> str:
     """Make a key from the fields kind, label, origins and rate. Raises Refusal, StoreUnavailable."""
     is_test = form["kind"] == "pk_test_"
     rate = form.get("rate", "").strip() or str(RATE_DEFAULT)
@@ -45,7 +47,7 @@ async def make_form_key(service: Service, caller: Caller, form: Mapping[str, str
         await service.store.create_key(
             caller.account.id, kind_of(raw), label.label, sha256=key_hash(raw), prefix=shown(raw),
             keys_max=keys_max, keys_per_minute_max=FORM_KEYS_A_MINUTE,
-            origins=origins, rate_per_min=int(rate),
+            origins=origins, rate_per_min=int(rate), by=by,
         )  # fmt: skip
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
@@ -54,9 +56,9 @@ async def make_form_key(service: Service, caller: Caller, form: Mapping[str, str
     return raw
 
 
-async def revoke_form_key(service: Service, account_id: str, key_id: str) -> bool:
+async def revoke_form_key(service: Service, account_id: str, key_id: str, by: Actor) -> bool:
     """Revoke the account's publishable key; False if it has no such one. Raises StoreUnavailable."""
     keys = await service.store.keys(account_id)
     if not any(key.id == key_id and key.is_publishable for key in keys):
         return False
-    return await service.store.revoke_key(account_id, key_id)
+    return await service.store.revoke_key(account_id, key_id, by=by)

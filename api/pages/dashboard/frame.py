@@ -12,14 +12,15 @@ from functools import partial, wraps
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 import trio
 from quart import Response, g, render_template, request
 
 from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.http.exchange import admission_of, request_id_of
+from mailprobe.api.forms.visitors import visitor_address
+from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
 from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
@@ -27,11 +28,11 @@ from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, r
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,
-    COOKIE,
     SESSION_S,
     Session,
     Sessions,
     SignInLimit,
+    cookie_name,
     is_same_site,
 )
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
@@ -41,7 +42,7 @@ from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Actor, Caller
 
 log = logging.getLogger("mailprobe.dashboard")
 
@@ -64,7 +65,10 @@ Section = tuple[str, str]  # its name and its address
 GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
     ("", (("Overview", HOME),)),
     ("Work", (("Try", f"{HOME}/try"), ("Lists", LISTS_PAGE), ("Jobs", f"{HOME}/jobs"))),
-    ("Account", (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"))),
+    (
+        "Account",
+        (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"), ("Audit", f"{HOME}/audit")),
+    ),
 )
 RUN = ("Run", (("Operator", f"{HOME}/operator"),))  # for operators
 
@@ -86,6 +90,11 @@ class Frame:
     def is_https(self) -> bool:
         return self.service.links.base_url.startswith("https://")
 
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie."""
+        return cookie_name(self.service.links.base_url)
+
     def is_operator(self, caller: Caller) -> bool:
         """Whether this account sees the operator's page."""
         return bool({caller.account.id.lower(), caller.account.email.lower()} & self.operators)
@@ -103,13 +112,12 @@ class Frame:
             admission = admission_of(request.scope)
             if not spends_units:
                 admission.admitted()
-            session = await self.sessions.session_of(request.cookies.get(COOKIE))
+            session = await self.sessions.session_of(request.cookies.get(self.cookie))
             if session is None:
                 if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
-                return away(
-                    f"{SIGN_IN}?next={request.path}" if request.method == "GET" else SIGN_IN
-                )
+                wanted = quote(request.path, safe="/")  # a path may have line breaks
+                return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else SIGN_IN)
             g.session = session
             admission.identified(session.caller.key.id)
             if request.method == "POST" and not await self._has_token(session):
@@ -136,10 +144,21 @@ class Frame:
         origin, host = request.headers.get("Origin"), request.headers.get("Host")
         return is_same_site(origin, host, self.service.links.base_url)
 
+    def visitor(self) -> str:
+        """The address of the request's browser, behind trusted proxies too; empty on a Unix socket."""
+        forwarded_for = headers_of_scope(request.scope).get("x-forwarded-for", "")
+        peer = (request.scope["client"] or [""])[0]
+        return visitor_address(peer, forwarded_for, self.service.trusted_proxies)
+
+    def actor(self, by: Caller | None = None) -> Actor:
+        """The browser for the audit log; `by` is what its session is signed in with, if it is."""
+        key_id, prefix = (None, None) if by is None else (by.key.id, by.key.prefix)
+        return Actor("session", key_id, prefix, self.visitor() or None)
+
     def with_cookie(self, response: Response, caller: Caller) -> Response:
         """Begin a session, and remember the browser beyond it."""
         cookies = [
-            (COOKIE, self.sessions.cookie_of(caller), SESSION_S, "/"),
+            (self.cookie, self.sessions.cookie_of(caller), SESSION_S, "/"),
             (BROWSER_COOKIE, self.sessions.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
         ]
         for name, value, max_age, path in cookies:
@@ -209,6 +228,8 @@ class Frame:
             sent or {},
             receive,
             admission_of(request.scope),
+            client=self.visitor(),
+            is_of_browser=True,
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 

@@ -119,9 +119,28 @@ def test_a_wrong_cap_changes_nothing(run_cli: RunCli, cap: str) -> None:
     assert printed_object(run_cli("account", "show", account))["alerts"] is True
 
 
+def test_acts_of_the_command_line_are_in_the_audit_log(run_cli: RunCli) -> None:
+    made = printed_object(run_cli("account", "create", "--email", "ann@example.org"))
+    account = made["account_id"]
+    key = printed_object(run_cli("key", "create", account, "--label", "checkout"))
+    run_cli("key", "revoke", key["id"])
+    run_cli("account", "set", account, "--tier", "scale", "--hard-cap", "20")
+    lines = run_cli("account", "audit", account).stdout.splitlines()
+    entries = [json.loads(line) for line in lines][::-1]
+    assert [entry["kind"] for entry in entries] == [
+        "account_created", *3 * ["key_created"], "key_revoked", "plan_changed", "caps_changed",
+    ]  # fmt: skip
+    assert {entry["actor"] for entry in entries} == {"command_line"}
+    assert (entries[4]["subject_id"], entries[4]["name"]) == (key["id"], "checkout")
+    assert key["key"] not in "".join(lines)
+    run_cli("account", "delete", account, "--yes")
+    entry = printed_object(run_cli("account", "audit", account))
+    assert (entry["kind"], entry["actor"]) == ("account_deleted", "command_line")
+
+
 def test_an_account_that_is_not_there_is_said_so(run_cli: RunCli) -> None:
     run_cli("account", "list")  # makes the database
-    for words in (("show", "nobody"), ("set", "nobody", "--alerts", "on")):
+    for words in (("show", "nobody"), ("audit", "nobody"), ("set", "nobody", "--alerts", "on")):
         assert "there is no account nobody" in refused(run_cli("account", *words), 1)
 
 

@@ -21,7 +21,7 @@ from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
-from mailprobe.storage.records import Answered, Caller, IdempotencyRecord, Reservation
+from mailprobe.storage.records import COMMAND_LINE, Answered, Caller, IdempotencyRecord, Reservation
 from mailprobe.storage.reputation import ReputationDay
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import open_once, query
@@ -142,7 +142,7 @@ async def fill(path: Path, clock: Clock) -> None:
             await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
         (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
         await store.message_attempted(message, sent=True, due_at=None)
-        await store.end_session("signed out", clock() + timedelta(days=7))
+        await store.end_session("signed out", clock() + timedelta(days=7), account_id, COMMAND_LINE)
 
 
 async def everything_in(store: Store) -> list[Any]:
@@ -159,6 +159,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
     found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
     found += [await store.list_marks("l", first=0)]
+    found += [await store.audit(account.id) for account in await store.accounts()]
     return found
 
 

@@ -10,6 +10,7 @@ import trio
 from mailprobe.storage.commands import NewKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
+    COMMAND_LINE,
     Caller,
     Ledger,
     Reservation,
@@ -59,8 +60,10 @@ async def test_of_several_first_accounts_at_once_one_is_made(store: Store):
 
 
 async def test_an_ended_session_is_remembered_until_its_cookie_ends(store: Store, clock: Clock):
-    await store.end_session("s", clock() + timedelta(hours=12))
-    await store.end_session("s", clock() + timedelta(hours=12))
+    account_id, until = (await make_caller(store)).account.id, clock() + timedelta(hours=12)
+    for _ in range(2):
+        await store.end_session("s", until, account_id, COMMAND_LINE)
+    assert [entry.act.kind for entry in await store.audit(account_id)].count("signed_out") == 1
     await store.apply_retention(RETENTION)
     assert await store.has_session_ended("s")
     assert not await store.has_session_ended("other")
@@ -112,8 +115,9 @@ async def test_every_field_of_an_account_can_be_changed_and_comes_back_as_it_was
 @pytest.mark.parametrize("name", ["id", "created_at", "balance", "tier = 'scale' --"])
 async def test_changing_an_unknown_field_of_an_account_is_an_error(store: Store, name: str):
     account = await store.create_account("ann@shop.test", "free")
+    changes: Any = {name: "x"}
     with pytest.raises(TypeError):
-        await store.change_account(account.id, **{name: "x"})
+        await store.change_account(account.id, **changes)
     assert await store.account(account.id) == account
 
 

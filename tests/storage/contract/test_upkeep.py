@@ -151,7 +151,10 @@ async def test_tidying_drops_rows_by_tier_and_never_a_count(
 ):
     clock.at = datetime(2025, 3, 1, 0, 0, 1, tzinfo=UTC)
     caller = await make_caller(store, tier)
-    period = {"current_period_start": clock.at, "current_period_end": clock.at + timedelta(200)}
+    period: Any = {
+        "current_period_start": clock.at,
+        "current_period_end": clock.at + timedelta(200),
+    }
     await store.change_account(caller.account.id, **period)
     await use(store, caller, clock.at, 3)
     await store.log_refusal(caller, refusal(clock.at))

@@ -1,0 +1,189 @@
+"""The operation on the audit log: a page of entries in JSON, or all of them as NDJSON or CSV."""
+
+import csv
+import io
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import get_args
+
+import msgspec
+
+from mailprobe.api.listfile.results import is_formula
+from mailprobe.api.lists.results import begun
+from mailprobe.api.quota.plans import MICROS_PER_EUR
+from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.rest.messages import (
+    JSON,
+    NDJSON,
+    Call,
+    OperationReply,
+    StreamedParts,
+    parameter,
+    reply,
+)
+from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
+from mailprobe.api.service import Service
+from mailprobe.storage.audit.records import ActKind, Entry, EntryFilter
+from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.store import Store
+
+PAGE_DEFAULT = 100
+CSV = "text/csv; charset=utf-8"
+KINDS: tuple[ActKind, ...] = get_args(ActKind)
+COLUMNS = tuple(name for name in AuditEntry.__struct_fields__)
+AN_INSTANT = "an instant such as 2026-03-14T09:26:53Z, or a day such as 2026-03-14"
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
+
+PARAMETERS = (
+    parameter("kind", "Only entries of this kind.", enum=list(KINDS)),
+    parameter("since", "Only entries from this instant or day (UTC) on."),
+    parameter("until", "Only entries before this instant or day (UTC)."),
+    parameter("before", "Only entries older than the one with this id: `next` of a page."),
+    parameter(
+        "limit", "Entries of a page in JSON, at most.",
+        type="integer", minimum=1, maximum=LISTED_MAX, default=PAGE_DEFAULT,
+    ),
+    parameter(
+        "format", "A page in JSON, or all entries as lines.",
+        enum=["json", "ndjson", "csv"], default="json",
+    ),
+)  # fmt: skip
+NAMES = ("kind", "since", "until", "before", "limit", "format")
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def get_audit(service: Service, call: Call) -> OperationReply:
+    """Who did what to the account within 90 days, when, and from where; newest first."""
+    sent = {each: call.only_value(each, "audit") for each in NAMES}
+    only = EntryFilter(
+        _kind(sent["kind"]), _instant("since", sent["since"]), _instant("until", sent["until"])
+    )
+    before, limit = _before(sent["before"]), _limit(sent["limit"])
+    account_id, name = call.caller.account.id, sent["format"] or "json"
+    if name == "json":
+        found = await service.store.audit(account_id, only, before=before, limit=limit + 1)
+        has_more = len(found) > limit
+        shown = [entry_of(each) for each in found[:limit]]
+        return reply(200, AuditResponse(shown, shown[-1].id if has_more else None))
+    if name not in FORMATS:
+        raise _malformed("The query parameter format must be json, ndjson or csv.")
+    media_type, encode = FORMATS[name]
+    parts = _parts(service.store, account_id, only, before, encode)
+    headers = {
+        "Content-Disposition": f'attachment; filename="audit.{name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return OperationReply(200, StreamedParts(await begun(parts)), headers, media_type)
+
+
+async def _parts(
+    store: Store,
+    account_id: str,
+    only: EntryFilter,
+    before: str | None,
+    encode: Callable[[Sequence[AuditEntry], bool], bytes],
+) -> AsyncGenerator[bytes, None]:
+    """All entries, a page of the store at a time; what is added meanwhile is newer, and not there."""
+    is_first, is_last = True, False
+    while not is_last:
+        found = await store.audit(account_id, only, before=before)
+        yield encode([entry_of(each) for each in found], is_first)
+        before, is_first = found[-1].id if found else None, False
+        is_last = len(found) < LISTED_MAX
+
+
+def _ndjson(entries: Sequence[AuditEntry], is_first: bool) -> bytes:
+    return b"".join(_encode(entry) + b"\n" for entry in entries)
+
+
+def _csv(entries: Sequence[AuditEntry], is_first: bool) -> bytes:
+    """Lines (RFC 4180), no cell of which a spreadsheet would take for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    if is_first:
+        writer.writerow(COLUMNS)
+    for entry in entries:
+        cells = [_cell(getattr(entry, name)) for name in COLUMNS]
+        writer.writerow(f"'{cell}" if is_formula(cell.lstrip("'")) else cell for cell in cells)
+    return text.getvalue().encode()
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case datetime():
+            return f"{value:%Y-%m-%dT%H:%M:%S}Z"
+        case list():
+            return "; ".join(map(change_text, value))
+    return str(value)
+
+
+def change_text(change: AuditChange) -> str:
+    """`hard_cap_eur: none → 25.0`."""
+    before, after = ("none" if each is None else each for each in (change.before, change.after))
+    return f"{change.field}: {before} → {after}"
+
+
+FORMATS = {"ndjson": (NDJSON, _ndjson), "csv": (CSV, _csv)}
+MEDIA_TYPES = (JSON, *(media_type for media_type, _ in FORMATS.values()))
+
+
+def entry_of(entry: Entry) -> AuditEntry:
+    """An entry as answers have it; amounts are in euros."""
+    act, by = entry.act, entry.by
+    return AuditEntry(
+        id=entry.id, at=entry.at, kind=act.kind, times=entry.times,
+        actor=by.kind, actor_key_id=by.key_id, actor_key_prefix=by.key_prefix,
+        client_address=by.address, subject_id=act.subject, name=act.name, prefix=act.prefix,
+        changes=[_change(field, *values) for field, values in act.changes.items()],
+    )  # fmt: skip
+
+
+def _change(field: str, before: object, after: object) -> AuditChange:
+    if field.endswith("_micros"):
+        euros = field.removesuffix("_micros") + "_eur"
+        return AuditChange(euros, *map(_eur, (before, after)))
+    shown = [each if isinstance(each, (str, bool)) else None for each in (before, after)]
+    return AuditChange(field, *shown)
+
+
+def _eur(micros: object) -> float | None:
+    return micros / MICROS_PER_EUR if isinstance(micros, int) else None
+
+
+def _kind(text: str | None) -> ActKind | None:
+    found = next((kind for kind in KINDS if kind == text), None)
+    if text is not None and found is None:
+        raise _malformed(f"The query parameter kind must be one of {', '.join(KINDS)}.")
+    return found
+
+
+def _instant(name: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise _malformed(f"The query parameter {name} must be {AN_INSTANT}.") from None
+
+
+def _before(text: str | None) -> str | None:
+    if text is not None and not _UUID.fullmatch(text):
+        raise _malformed("The query parameter before must be the id of an entry.")
+    return text
+
+
+def _limit(text: str | None) -> int:
+    text = text or str(PAGE_DEFAULT)
+    number = int(text) if re.fullmatch("[0-9]{1,4}", text, re.ASCII) else 0
+    if not 1 <= number <= LISTED_MAX:
+        raise _malformed(f"The query parameter limit must be 1 to {LISTED_MAX}.")
+    return number
+
+
+def _malformed(why: str) -> InvalidRequest:
+    return InvalidRequest(why, "audit")
