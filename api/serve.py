@@ -41,6 +41,7 @@ from mailprobe.api.observability.request_context import RejectedRequests, reques
 from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
+from mailprobe.api.pages.dashboard.operator.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
@@ -173,7 +174,7 @@ async def open_service(
             watch=alerts.watch,
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
-            operators=frozenset(settings.operators),
+            operators=None if settings.operators is None else frozenset(settings.operators),
         )
         async with (
             open_jobs(
@@ -210,7 +211,8 @@ def _open_leases(
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
     app, sessions = create_api(service), Sessions(service.store)
-    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
+    operators = Operators(service.store, service.operators)
+    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, operators)))
     app.register_blueprint(
         pages_blueprint(
             lambda: description(service.links),

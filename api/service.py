@@ -102,7 +102,7 @@ class Service:
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
-    operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
+    operators: frozenset[str] | None = None  # ids or e-mail addresses; None: the first account
     tools_url: str = ""  # public, of the tool server; empty: there is none
     assistants: RecentAccounts = field(default_factory=RecentAccounts)
     about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
@@ -139,7 +139,7 @@ def new_service(
     watch: Watch = not_observed,
     request_log: RequestLog = NO_REQUEST_LOG,
     takes_test_keys: bool = True,
-    operators: frozenset[str] = frozenset(),
+    operators: frozenset[str] | None = None,
 ) -> Service:
     """Put the parts together.
 

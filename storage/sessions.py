@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.reputation import ReputationStore
+from mailprobe.storage.oversight import OversightStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class HasSessionEnded(StoreCommand[bool]):
     id: str
 
 
-class SessionStore(ReputationStore):
+class SessionStore(OversightStore):
     """The part of the store that keeps ended sessions."""
 
     async def end_session(self, session_id: str, until: datetime) -> None:

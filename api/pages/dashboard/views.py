@@ -6,13 +6,14 @@ from werkzeug.exceptions import HTTPException, NotFound
 from mailprobe.api.pages.dashboard import (
     account_pages,
     list_table,
-    operator_page,
+    overview_page,
     start_page,
     try_page,
     work_pages,
 )
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
+from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -22,6 +23,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     account_pages.register(pages, frame)
+    overview_page.register(pages, frame)
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)

@@ -1,0 +1,48 @@
+"""The overview and the operator's page in a real browser."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.browser.pages import BrowserPage
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "examples/list.csv"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+def looked_at(ann: BrowserPage, name: str, factory: pytest.TempPathFactory) -> None:
+    """The page as it is now, by day and night, wide and narrow: no barrier; a picture of each is kept."""
+    shots = factory.getbasetemp() / "shots"
+    shots.mkdir(exist_ok=True)
+    for scheme in SCHEMES:
+        for width in (1280, 390):
+            ann.page.set_viewport_size({"width": width, "height": 900})
+            ann.page.emulate_media(color_scheme=scheme)
+            ann.page.reload()
+            ann.page.screenshot(path=shots / f"{name}-{scheme}-{width}.png", full_page=True)
+            assert ann.barriers() == [], (scheme, width)
+            assert not ann.is_wider_than_the_screen(), (scheme, width)
+
+
+def test_the_overview_shows_what_runs_and_the_results_by_light(
+    ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.page.get_by_text("Nothing was verified yet.").wait_for()
+    assert ann.page.locator("main a[role=button]").count() == 1
+    ann.send_list(LIST)
+    ann.clean()
+    ann.open()
+    ann.page.locator(".chart canvas").wait_for()
+    ann.page.get_by_text("As a table").click()
+    sums = [
+        sum(
+            int(cell.replace(",", ""))
+            for cell in ann.page.locator(f"[data-count={name}]").all_inner_texts()
+        )
+        for name in ("green", "yellow", "red")
+    ]
+    assert sum(sums) == 295
+    assert min(sums) > 0
+    looked_at(ann, "overview", tmp_path_factory)
