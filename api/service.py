@@ -1,9 +1,10 @@
 """The parts that every operation may use, as one frozen value made at the start."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
 from mailprobe.api.admission.overload import AdmissionQueue
@@ -85,6 +86,17 @@ class RecentAccounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where and how a service runs, for its operator."""
+
+    started_at: datetime  # of this process
+    workers: int = 1
+    database: str = ""  # without a password
+    folders: Mapping[str, Path] = field(default_factory=dict)  # by what is in them
+    workers_alive: Callable[[], int] | None = None  # None: the workers share no counters
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The parts of a running service, for its handlers."""
 
@@ -106,6 +118,7 @@ class Service:
     tools_url: str = ""  # public, of the tool server; empty: there is none
     assistants: RecentAccounts = field(default_factory=RecentAccounts)
     about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
+    deployment: Deployment | None = None  # None: nothing is known
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners

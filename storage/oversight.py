@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Literal
 
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.records import Account
 
 KEPT_MAX = timedelta(days=400)
 COUNTED_MAX = 10_000  # entries of a queue: a longer one is counted as this and one more
@@ -53,6 +56,13 @@ class FindFirstAccount(StoreCommand[str | None]):
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class FindAccounts(StoreCommand[list[Account]]):
+    text: str
+    skip: int
+    limit: int
+
+
 class OversightStore(ListStore):
     """The part of the store that the operator looks at."""
 
@@ -71,3 +81,12 @@ class OversightStore(ListStore):
     async def first_account_id(self) -> str | None:
         """The id of the account that was created first, deleted or not; it never changes."""
         return await self._execute(FindFirstAccount())
+
+    async def find_accounts(self, text: str = "", *, skip: int = 0, limit: int) -> list[Account]:
+        """Accounts that are not deleted, newest first, at most LISTED_MAX.
+
+        With `text` those of this id, and those whose e-mail address contains it in whatever
+        case: that reads all accounts.
+        """
+        most = at_most(LISTED_MAX, limit)
+        return await self._execute(FindAccounts(text, max(0, skip), most))

@@ -48,7 +48,7 @@ class Verification(msgspec.Struct, eq=False):
         self.why = why
 
     @property
-    def asked_host(self) -> str:
+    def latest_host(self) -> str:
         """The name of the exchange that was asked last; empty if there was none."""
         probe = self.probe
         if probe is None or not 0 <= probe.exchange_index < len(probe.exchanges):

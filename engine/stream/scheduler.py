@@ -219,7 +219,7 @@ class _Scheduler:
                 verification.outcome,
                 verification.rule,
                 1 + len(duplicates or ()),
-                self._operators.id_of(verification.asked_host),
+                self._operators.id_of(verification.latest_host),
             )
         evidence = None if verification.notes is None else verification.evidence()
         cause, verdict = verification.cause, verification.verdict(verification.text, now)

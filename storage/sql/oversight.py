@@ -2,11 +2,12 @@
 
 from datetime import date
 
-from mailprobe.storage.columns import instant
+from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of, instant
 from mailprobe.storage.oversight import (
     COUNTED_MAX,
     KEPT_MAX,
     CountReputation,
+    FindAccounts,
     FindFirstAccount,
     QueueName,
     QueueState,
@@ -14,6 +15,7 @@ from mailprobe.storage.oversight import (
     ReadReputation,
     ReputationDay,
 )
+from mailprobe.storage.records import Account
 from mailprobe.storage.sql.database import Database
 
 MESSAGES: dict[QueueName, str] = {"alerts": "alert", "meter": "meter"}
@@ -78,3 +80,15 @@ def find_first_account(db: Database, _: FindFirstAccount) -> str | None:
     """See OversightStore.first_account_id."""
     rows = db.all("SELECT id FROM accounts ORDER BY number LIMIT 1", {})
     return rows[0][0] if rows else None
+
+
+def find_accounts(db: Database, command: FindAccounts) -> list[Account]:
+    """See OversightStore.find_accounts."""
+    # replace() is in both databases, and takes no letter of the text for a pattern.
+    which = " AND (id = :text OR replace(lower(email), :text, '') <> lower(email))"
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE email <> ''{which if command.text else ''}"
+        " ORDER BY number DESC LIMIT :limit OFFSET :skip",
+        {"text": command.text.lower(), "limit": command.limit, "skip": command.skip},
+    )
+    return [account_of(row) for row in rows]

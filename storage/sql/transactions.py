@@ -76,6 +76,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.RevocableConnections.run_by(leases.revocable_connections),
         oversight_commands.ReadReputation.run_by(oversight.read),
         oversight_commands.ReadQueues.run_by(oversight.read_queues),
+        oversight_commands.FindAccounts.run_by(oversight.find_accounts),
         oversight_commands.FindFirstAccount.run_by(oversight.find_first_account),
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),

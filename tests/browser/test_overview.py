@@ -46,3 +46,29 @@ def test_the_overview_shows_what_runs_and_the_results_by_light(
     assert sum(sums) == 295
     assert min(sums) > 0
     looked_at(ann, "overview", tmp_path_factory)
+
+
+def test_the_operator_makes_and_deletes_an_account(
+    ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.open("/operator")
+    assert ann.page.locator("main [role=button]").count() == 1
+    looked_at(ann, "operator", tmp_path_factory)
+    ann.page.get_by_role("button", name="All accounts").click()
+    ann.page.get_by_label("E-mail address", exact=True).fill("eve@example.org")
+    ann.page.get_by_label("Plan").select_option("builder")
+    looked_at(ann, "accounts", tmp_path_factory)
+    ann.page.get_by_label("E-mail address", exact=True).fill("eve@example.org")
+    ann.page.get_by_label("Plan").select_option("builder")
+    ann.page.get_by_role("button", name="Create the account").click()
+    ann.page.get_by_role("heading", name="eve@example.org").wait_for()
+    assert ann.page.locator("#made").inner_text().startswith("sk_live_")
+    assert ann.page.locator("#made-provisioning").inner_text().startswith("sk_mgmt_")
+    looked_at(ann, "account", tmp_path_factory)
+    ann.page.get_by_role("button", name="I saved them").click()
+    assert ann.page.locator("#made").count() == 0
+    ann.page.get_by_text("Delete the account").click()
+    ann.page.get_by_label("Its e-mail address").fill("eve@example.org")
+    ann.page.get_by_role("button", name="Delete for good").click()
+    ann.page.get_by_role("heading", name="Accounts").wait_for()
+    assert ann.page.get_by_text("eve@example.org").count() == 0

@@ -22,6 +22,7 @@ from mailprobe.api.pages.dashboard.frame import (
     caller,
     form_fields,
 )
+from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
@@ -83,7 +84,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         await frame.sessions.end(session, frame.service.now())
         response = away(SIGN_IN)
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
-        for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
+        for path in (START, KEYS, ACCOUNTS):
+            cookie = KeyCookie(frame.service.store, path, frame.is_https)
             cookie.put(response, caller(), NO_KEYS)
         return response
 

@@ -25,7 +25,7 @@ from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
-from mailprobe.api.pages.dashboard.operator.operators import Operators
+from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,

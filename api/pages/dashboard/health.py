@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE
+from mailprobe.api.pages.dashboard.operators import PAGE as OPERATOR_PAGE
 from mailprobe.api.schema import ListResponse
 from mailprobe.api.service import Service
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200
-OPERATOR_PAGE = f"{HOME}/operator"
 CAUSES = {
     "monthly_quota_exceeded": "the month's verifications are used up",
     "hard_cap_reached": "your hard cap is reached",

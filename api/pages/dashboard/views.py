@@ -13,6 +13,7 @@ from mailprobe.api.pages.dashboard import (
 )
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
+from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.refusals import PayloadTooLarge
 
@@ -29,6 +30,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     work_pages.register(pages, frame)
     list_table.register(pages, frame)
     operator_page.register(pages, frame)
+    operator_accounts.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
     async def static_file(name: str) -> Response:

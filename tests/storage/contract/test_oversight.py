@@ -45,6 +45,20 @@ async def test_a_queue_has_a_length_and_an_oldest_entry(store: Store, clock: Clo
     assert COUNTED_MAX > 1
 
 
+async def test_accounts_are_found_by_address_and_id_newest_first(store: Store) -> None:
+    made = [
+        await store.create_account(f"{name}@shop.test", "free") for name in ("Ann", "bob", "eve")
+    ]
+    await store.delete_account(made[2].id)
+    found = {
+        text: [each.id for each in await store.find_accounts(text, limit=10)]
+        for text in ("", "ANN@", "%", made[1].id)
+    }
+    ann, bob = made[0].id, made[1].id
+    assert found == {"": [bob, ann], "ANN@": [ann], "%": [], bob: [bob]}
+    assert [each.id for each in await store.find_accounts(skip=1, limit=1)] == [ann]
+
+
 async def test_the_first_account_stays_the_first(store: Store) -> None:
     assert await store.first_account_id() is None
     first = (await make_caller(store)).account

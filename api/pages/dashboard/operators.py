@@ -8,6 +8,9 @@ operator's by a deletion.
 from mailprobe.storage.records import Account
 from mailprobe.storage.store import Store
 
+PAGE = "/dashboard/operator"
+ACCOUNTS = f"{PAGE}/accounts"
+
 
 class Operators:
     """Tells the operator's accounts from others."""
