@@ -72,3 +72,41 @@ def test_the_operator_makes_and_deletes_an_account(
     ann.page.get_by_role("button", name="Delete for good").click()
     ann.page.get_by_role("heading", name="Accounts").wait_for()
     assert ann.page.get_by_text("eve@example.org").count() == 0
+
+
+def test_the_title_and_the_icon_show_per_cent_while_a_list_runs(
+    ann: BrowserPage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.open("/lists")
+    icon = ann.page.locator("link[rel=icon]")
+    mark = icon.get_attribute("href")
+    file = tmp_path / "grey.csv"
+    file.write_text("email\nclara.nowak@harbour-books.test\nphansen@greylist-guild.test\n")
+    ann.send_list(file, rechecks=True)
+    ann.page.get_by_role("button", name="Clean the list").click()
+    ann.page.get_by_text("is asked again at").wait_for()
+    ann.page.wait_for_function("document.title.startsWith('100 % – ')")
+    shown = icon.get_attribute("href") or ""
+    assert shown.startswith("data:image/svg+xml,")
+    assert "stroke-dasharray%3D%22100%20100%22" in shown
+    drawn = ann.page.evaluate(
+        "(url) => new Promise((resolve) => { const image = new Image();"
+        " image.onload = () => resolve(image.width > 0); image.onerror = () => resolve(false);"
+        " image.src = url; })",
+        shown,
+    )
+    assert drawn  # the policy of the page allows it
+    ann.open()
+    ann.page.get_by_role("link", name="grey.csv").wait_for()
+    ann.page.go_back()
+    ann.page.get_by_role("button", name="Stop").click()
+    ann.page.wait_for_selector("[data-status=cancelled]")
+    assert not ann.page.title().startswith("100 %")
+    assert icon.get_attribute("href") == mark
+    ann.page.get_by_role("link", name="clara.nowak@").click()
+    ann.page.get_by_text("Confidence").wait_for()
+    assert ann.page.locator("#results tbody .badge.deliverable").count() == 2
+    looked_at(ann, "list", tmp_path_factory)
+    ann.open("/lists")
+    assert ann.page.locator("main time").count() == 1
+    looked_at(ann, "lists", tmp_path_factory)

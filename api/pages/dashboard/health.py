@@ -12,7 +12,7 @@ JOBS_SEEN = 200
 CAUSES = {
     "monthly_quota_exceeded": "the month's verifications are used up",
     "hard_cap_reached": "your hard cap is reached",
-    "key_revoked": "its key was revoked",
+    "key_revoked": "its key was revoked; started again, it uses the key of this session",
 }
 
 
@@ -25,6 +25,11 @@ class Trouble:
     action: str = ""
     url: str = ""
     link: str = ""  # what the link says
+
+
+def words_of_cause(code: str | None) -> str:
+    """Why a list is paused or has failed, from the code of the error."""
+    return CAUSES.get(code or "", "something was refused")
 
 
 async def trouble_of(

@@ -87,9 +87,14 @@
   const progress = () => document.getElementById("progress");
   const title = document.title;
   const isUnderWay = () => progress() && ["running", "loading"].includes(progress().dataset.status);
+  const icon = document.querySelector("link[rel=icon]");
+  const ring = (share) => "data:image/svg+xml," + encodeURIComponent(
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="none" stroke-width="7"><circle cx="16" cy="16" r="12" stroke="#b8abef"/>`
+    + `<circle cx="16" cy="16" r="12" stroke="#5b3fd1" pathLength="100" stroke-dasharray="${share} 100" transform="rotate(-90 16 16)"/></svg>`);
   const showShare = () => {
-    const bar = progress().querySelector("progress");
-    document.title = (isUnderWay() ? Math.floor(100 * bar.value / bar.max) + " % – " : "") + title;
+    const bar = progress().querySelector("progress"), share = Math.floor(100 * bar.value / bar.max);
+    document.title = share + " % – " + title;
+    icon.href = ring(share);
   };
   if (isUnderWay()) {
     let failures = 0, polls = null, last = 0;
