@@ -9,11 +9,13 @@ framework's; a task that crashes is restarted (`engine/background.py`).
 import logging
 import random
 import socket
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -41,6 +43,7 @@ from mailprobe.api.observability.request_context import RejectedRequests, reques
 from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
+from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
@@ -49,7 +52,7 @@ from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
-from mailprobe.api.service import Service, new_service, utc_now
+from mailprobe.api.service import Deployment, Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
@@ -59,7 +62,7 @@ from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import version
-from mailprobe.storage import open_store
+from mailprobe.storage import is_postgres, open_store, shown
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -89,6 +92,7 @@ async def serve_until_drained(
     ready: Callable[[], None],
     counters: SharedCounters | None = None,
     *,
+    workers: int = 1,
     watchdog: Watchdog,
     beat: Callable[[], None] = lambda: None,
 ) -> None:
@@ -103,7 +107,8 @@ async def serve_until_drained(
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
         nursery.start_soon(watchdog.limit_stop, drain)
-        opening = open_service(settings, plans, metrics)
+        deployment = deployment_of(settings, workers, counters)
+        opening = open_service(settings, plans, metrics, deployment)
         async with opening as service, trio.open_nursery() as serving:
             if counters and metrics:
                 await serving.start(
@@ -124,7 +129,10 @@ async def serve_until_drained(
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, plans: Plans, metrics: Metrics | None = None
+    settings: Settings,
+    plans: Plans,
+    metrics: Metrics | None = None,
+    deployment: Deployment | None = None,
 ) -> AsyncIterator[Service]:
     """Open the service without its listeners; `metrics` counts what it does.
 
@@ -173,7 +181,7 @@ async def open_service(
             watch=alerts.watch,
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
-            operators=frozenset(settings.operators),
+            operators=None if settings.operators is None else frozenset(settings.operators),
             form_proof_bits=settings.form_proof_bits,
         )
         async with (
@@ -197,6 +205,7 @@ async def open_service(
                 about_probes=settings.about_probes,
                 trusted_proxies=settings.trusted_proxies,
                 tools_url=tools_url_of(settings),
+                deployment=deployment,
             )
 
 
@@ -211,7 +220,8 @@ def _open_leases(
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
     app, sessions = create_api(service), Sessions(service.store)
-    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, service.operators)))
+    operators = Operators(service.store, service.operators)
+    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, operators)))
     app.register_blueprint(
         pages_blueprint(
             lambda: description(service.links),
@@ -220,6 +230,15 @@ def create_app(service: Service) -> ApiApp:
         )
     )
     return app
+
+
+def deployment_of(settings: Settings, workers: int, counters: SharedCounters | None) -> Deployment:
+    """What the operator's page says of this process and its machine."""
+    folders = {"uploads": Path(tempfile.gettempdir())}
+    if not is_postgres(settings.database):
+        folders["the database"] = Path(settings.database).absolute().parent
+    alive = None if counters is None else lambda: counters.workers_alive
+    return Deployment(utc_now(), workers, shown(settings.database), folders, alive)
 
 
 def links_of(settings: Settings) -> Links:

@@ -1,9 +1,10 @@
 """The parts that every operation may use, as one frozen value made at the start."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
 from mailprobe.api.admission.overload import AdmissionQueue
@@ -86,6 +87,17 @@ class RecentAccounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where and how a service runs, for its operator."""
+
+    started_at: datetime  # of this process
+    workers: int = 1
+    database: str = ""  # without a password
+    folders: Mapping[str, Path] = field(default_factory=dict)  # by what is in them
+    workers_alive: Callable[[], int] | None = None  # None: the workers share no counters
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The parts of a running service, for its handlers."""
 
@@ -103,10 +115,11 @@ class Service:
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
-    operators: frozenset[str] = frozenset()  # accounts, by id or e-mail address in lower case
+    operators: frozenset[str] | None = None  # ids or e-mail addresses; None: the first account
     tools_url: str = ""  # public, of the tool server; empty: there is none
     assistants: RecentAccounts = field(default_factory=RecentAccounts)
     about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
+    deployment: Deployment | None = None  # None: nothing is known
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
@@ -141,7 +154,7 @@ def new_service(
     watch: Watch = not_observed,
     request_log: RequestLog = NO_REQUEST_LOG,
     takes_test_keys: bool = True,
-    operators: frozenset[str] = frozenset(),
+    operators: frozenset[str] | None = None,
     form_proof_bits: int = 0,
 ) -> Service:
     """Put the parts together.

@@ -130,7 +130,9 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
     Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
-    Setting("OPERATOR", tuple, read_accounts, "ids or e-mail addresses of accounts, with commas"),
+    Setting(
+        "OPERATOR", lambda: None, read_accounts, "ids or e-mail addresses of accounts, with commas"
+    ),
     Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
     Setting("LOG", lambda: "info", read_one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
@@ -216,7 +218,9 @@ class Settings:
 
     engine: EngineSettings
     database: str = field(repr=False)  # a URL may hold a password
-    operators: tuple[str, ...]  # accounts, by id or e-mail address in lower case
+    operators: (
+        tuple[str, ...] | None
+    )  # ids or e-mail addresses in lower case; None: the first account
     production: bool  # takes no test keys
     disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str

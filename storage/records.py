@@ -171,6 +171,10 @@ class Reservation:
     reserved_at: datetime
 
 
+DayLight = Literal["green", "yellow", "red"]
+DAY_LIGHTS: tuple[DayLight, ...] = ("green", "yellow", "red")
+
+
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """One logged verification, or one request that was refused or malformed.
@@ -188,6 +192,7 @@ class UsageRow:
     billable: bool
     latency_ms: int
     times: int = 1
+    light: DayLight | None = None  # of the result, counted by day; not kept with the row
 
 
 def units_of(rows: Sequence[UsageRow]) -> int:
@@ -197,10 +202,13 @@ def units_of(rows: Sequence[UsageRow]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DayCount:
-    """Billable verifications of one UTC day."""
+    """Billable verifications of one UTC day, and its results by light, billable or not."""
 
     day: date
     calls: int
+    green: int = 0
+    yellow: int = 0
+    red: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.oversight import OversightStore
 from mailprobe.storage.records import Actor
-from mailprobe.storage.reputation import ReputationStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class HasSessionEnded(StoreCommand[bool]):
     id: str
 
 
-class SessionStore(ReputationStore):
+class SessionStore(OversightStore):
     """The part of the store that keeps ended sessions."""
 
     async def end_session(

@@ -286,7 +286,7 @@ class Store(AuditStore):
         return await self._execute(commands.ReadLedger(caller))
 
     async def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
-        """Return the billable verifications per UTC day from `first` to `last`, both included.
+        """Return the verifications per UTC day from `first` to `last`, both included.
 
         Oldest first; days without any are left out.
         """

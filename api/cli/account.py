@@ -52,17 +52,18 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     `key` verifies addresses, `provisioning_key` manages the account over the API.
     An email address has one account.
     """
+    from mailprobe.api.rest.accounts import account_of_email
+
     _check_email(email)
     chosen = _tier_of(tier, own) or "free"
 
     async def make(store: "Store") -> dict[str, Any]:
-        for known in await store.accounts():
-            if known.email.lower() == email.lower():
-                raise CommandError(
-                    f"{email} has an account already: {known.id}, tier {known.tier};"
-                    f" 'mailprobe key create {known.id}' makes a key for it,"
-                    f" 'mailprobe account set {known.id}' changes its settings"
-                )
+        if known := await account_of_email(store, email):
+            raise CommandError(
+                f"{email} has an account already: {known.id}, tier {known.tier};"
+                f" 'mailprobe key create {known.id}' makes a key for it,"
+                f" 'mailprobe account set {known.id}' changes its settings"
+            )
         return await new_account(store, email, chosen)
 
     print_json(with_store(read_settings(), make))
@@ -240,14 +241,15 @@ def check_database(settings: "Settings") -> None:
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
     from mailprobe.api.quota.plans import sold_tier
+    from mailprobe.api.rest.accounts import make_account
     from mailprobe.storage.records import COMMAND_LINE
 
-    made = await store.create_account(email, tier, by=COMMAND_LINE)
+    made = await make_account(store, email, tier, by=COMMAND_LINE)
     return {
-        "account_id": made.id,
-        "tier": sold_tier(made.tier),
-        "key": (await new_key(store, made.id, "sk_live_", None, keys_max=None))["key"],
-        "provisioning_key": (await new_key(store, made.id, "sk_mgmt_", None, keys_max=None))["key"],
+        "account_id": made.account.id,
+        "tier": sold_tier(made.account.tier),
+        "key": made.key,
+        "provisioning_key": made.provisioning_key,
     }
 
 
@@ -261,20 +263,12 @@ async def new_key(
     bounds: KeyBounds | None = None,
 ) -> dict[str, Any]:
     """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
-    from mailprobe.api.keys import key_hash, kind_of, mint, shown
+    from mailprobe.api.rest.accounts import make_key
     from mailprobe.storage.records import COMMAND_LINE
 
-    raw = mint(prefix)
-    key = await store.create_key(
-        account_id,
-        kind_of(raw),
-        label,
-        sha256=key_hash(raw),
-        prefix=shown(raw),
-        keys_max=keys_max,
-        origins=bounds.origins if bounds else (),
-        rate_per_min=bounds.rate_per_min if bounds else None,
-        by=COMMAND_LINE,
+    bound = {} if bounds is None else asdict(bounds)
+    raw, key = await make_key(
+        store, account_id, prefix, label, keys_max=keys_max, by=COMMAND_LINE, **bound
     )
     made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
     return made if bounds is None else {**made, **asdict(bounds)}

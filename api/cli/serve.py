@@ -103,8 +103,9 @@ def _serve(
     def work(ready: Callable[[], None]) -> None:
         try:
             serve_until_signal(
-                share, plans, listeners, ready, counters, beat=ready, notices=notices
-            )
+                share, plans, listeners, ready, counters,
+                workers=workers, beat=ready, notices=notices,
+            )  # fmt: skip
         except CommandError as error:
             error.show()
             sys.exit(error.exit_code)
@@ -293,6 +294,7 @@ def serve_until_signal(
     ready: Callable[[], None],
     counters: "SharedCounters | None" = None,
     *,
+    workers: int = 1,
     beat: Callable[[], None] = lambda: None,
     notices: "Callable[[], AbstractAsyncContextManager[None]]" = nullcontext,
 ) -> None:
@@ -312,8 +314,9 @@ def serve_until_signal(
     async def serve() -> None:
         async with notices():
             await serve_until_drained(
-                settings, plans, listeners, ready, counters, watchdog=Watchdog(), beat=beat
-            )
+                settings, plans, listeners, ready, counters,
+                workers=workers, watchdog=Watchdog(), beat=beat,
+            )  # fmt: skip
 
     failure: BaseException | None = None
     try:

@@ -91,7 +91,7 @@ class Metrics:
     def probe_settled(self, began: float) -> None:
         self._layer_s.observe(trio.current_time() - began, ("smtp",))
 
-    def answer_emitted(self, outcome: Outcome, rule: str, addresses: int) -> None:
+    def answer_emitted(self, outcome: Outcome, rule: str, addresses: int, operator: str) -> None:
         self._verdicts.add((*rung_labels(outcome), rule), addresses)
 
     def recalled(self, what: "Recalled") -> None:

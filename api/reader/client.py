@@ -148,6 +148,7 @@ class ReaderTask:
             if waiting.cancelled_caught:
                 log.error("reader did not end after SIGKILL: waited_s=%g", END_S)
             self._reader.close()
+        forks.released()
         forks.prepare()
 
 

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 
@@ -103,6 +104,14 @@ class Fork:
         self._end.close()
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderCounts:
+    """The readers of this process."""
+
+    at_work: int
+    ready: int
+
+
 class Forks:
     """Forks readers by a server of this process, which is started when it is not there."""
 
@@ -110,9 +119,15 @@ class Forks:
         self._server: Spawned | None = None
         self._fresh: list[Fork] = []  # one at most
         self._kept: list[Fork] = []  # have read short texts
+        self._at_work = 0
 
     def acquire(self, *, is_short_text: bool) -> Fork:
         """A reader for a file: a kept one only for a short text. Raises OSError."""
+        reader = self._acquired(is_short_text=is_short_text)
+        self._at_work += 1
+        return reader
+
+    def _acquired(self, *, is_short_text: bool) -> Fork:
         for ready in (self._kept, self._fresh) if is_short_text else (self._fresh,):
             while ready:
                 reader = ready.pop()
@@ -120,6 +135,14 @@ class Forks:
                     return reader
                 reader.close()
         return self.fork()
+
+    def released(self) -> None:
+        """A reader that was acquired works no more."""
+        self._at_work -= 1
+
+    def statistics(self) -> ReaderCounts:
+        """The processes that there are."""
+        return ReaderCounts(self._at_work, len(self._fresh) + len(self._kept))
 
     def hand_back(self, reader: Fork) -> None:
         """Keep a reader that has read a short text, and nothing else since its fork."""

@@ -1,8 +1,21 @@
-"""The reason for a verdict in words, and the names of lights as people write them. Pure."""
+"""The reason for a verdict in words, the looks of statuses, and the names of lights. Pure."""
+
+from collections.abc import Mapping
+from typing import Literal
 
 from mailprobe.api.errors import Misuse
 from mailprobe.engine.lights import Light
-from mailprobe.engine.verdict import Blame, Reason
+from mailprobe.engine.verdict import Blame, Reason, Status
+
+StatusColour = Literal["green", "yellow", "grey", "red"]
+# The colour of each status, alike in the terminal, the report and the pages.
+STATUS_COLOURS: Mapping[Status, StatusColour] = {
+    "deliverable": "green",
+    "catch_all": "yellow",
+    "unknown": "grey",
+    "undeliverable": "red",
+    "invalid": "red",
+}
 
 # Each reason in words for a person.
 WORDS: dict[str, str] = {

@@ -6,6 +6,7 @@ at once.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import trio
@@ -27,6 +28,17 @@ OnAnswer = Callable[[DohResponse | TransportFailed], None]
 Begin = Callable[[str, bytes, OnAnswer], Callable[[], None]]
 
 
+@dataclass(frozen=True, slots=True)
+class ResolverState:
+    """A resolver, for the operator."""
+
+    url: str
+    is_failing: bool  # it does not answer
+    is_paused: bool  # it refuses all queries for a while
+    queries_wait: bool
+    answered_s: float | None  # since its last answer; None: there was none
+
+
 class ResolverEndpoint:
     """A resolver with its queue. `failing` is set from a silence until its next answer."""
 
@@ -44,6 +56,12 @@ class ResolverEndpoint:
         self.prompt_at = float("-inf")  # the time of its last prompt answer
         self.certain_at = float("-inf")  # the time of its last answer that was no failure
         self._canary = _Canary(self, clock)
+
+    def state(self, now: float) -> ResolverState:
+        """What the operator sees of it."""
+        answered_s = now - self._answered_at if self._answered_at > float("-inf") else None
+        is_paused = self.pace.paused(now)
+        return ResolverState(self.url, self.failing, is_paused, self.queue.waiting, answered_s)
 
     def after_answer(self, sent_at: float, now: float, *, certain: bool) -> None:
         """It answered; `certain` is false for a failure, such as SERVFAIL."""

@@ -31,6 +31,7 @@ from mailprobe.engine.dns.messages import (
 )
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.resolver import Lookup, Read, Resolvers
+from mailprobe.engine.dns.resolver_endpoint import ResolverState
 from mailprobe.engine.dns.single_flight import (
     FAILURE_KEPT_S,
     InFlightLookup,
@@ -174,14 +175,14 @@ class Routes:
             clock, self._new_address_lookup, failure_kept_s=0.0, observer=observer
         )
 
+    def resolvers(self) -> list[ResolverState]:
+        """Every resolver, in the order in which they are asked."""
+        now = self._resolvers.clock.now()
+        return [endpoint.state(now) for endpoint in self._resolvers.endpoints]
+
     def failing_resolvers(self) -> list[str]:
         """The URLs of the resolvers that do not answer now, or refuse all queries for a while."""
-        now = self._resolvers.clock.now()
-        return [
-            endpoint.url
-            for endpoint in self._resolvers.endpoints
-            if endpoint.failing or endpoint.pace.paused(now)
-        ]
+        return [each.url for each in self.resolvers() if each.is_failing or each.is_paused]
 
     def cached_route(self, domain: str, *, deferred_start: bool = False) -> RouteAnswer | None:
         """The route in the cache; None means that `find` has to look it up."""

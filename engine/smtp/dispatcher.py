@@ -49,8 +49,9 @@ from mailprobe.engine.smtp.pool.hedges import Hedges
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets
+from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets, SpentBudget
 from mailprobe.engine.smtp.replies.rules import Rules
+from mailprobe.engine.smtp.throttle import RestingHost
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
@@ -184,13 +185,28 @@ class ProbeDispatcher:
             return self.room
         return min(self.room, max(1, self._probes_max // 2) - len(self._clocks[patient]))
 
-    def hosts_backing_off(self) -> list[tuple[str, Cause]]:
+    def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now, and why."""
         now = self._now()
         return [
-            (pool.name, pool.backoff_cause)
+            RestingHost(
+                pool.name,
+                pool.backoff_cause.words,
+                pool.backoff_cause.about_us,
+                pool.backoff.until - now,
+            )
             for pool in self._all_pools()
             if pool.backoff.active(now) and pool.backoff_cause is not None
+        ]
+
+    def spent_budgets(self) -> list[SpentBudget]:
+        """The hosts that have refused recipients within the hour, and tolerate so many more."""
+        now = self._now()
+        found = {pool.host: pool for pool in self.pools.values() if pool.budget.is_bounded}
+        return [
+            SpentBudget(pool.name, pool.budget.label, refused, pool.budget.left(now))
+            for pool in found.values()
+            if (refused := pool.budget.refused(now))
         ]
 
     def statistics(self) -> EngineStatistics:

@@ -26,6 +26,8 @@ BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 OTHERS = "other"  # hosts of no operator and no software that we know
 STRICT = RefusalAllowance(session=2, hour=8, share=0.5)  # where no file says otherwise
 
+IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
+
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
 
@@ -57,6 +59,7 @@ class MailOperators:
         self._by_brand = by_brand or {}
         self._by_greeting = by_greeting or {}
         self._others = others
+        self._ids: dict[str, str] = {}  # by host; at most IDS_MAX
 
     def refusals_of(self, greeting: str) -> tuple[str, RefusalAllowance]:
         """The id and the allowance of the software that greets so; of all others by default."""
@@ -74,6 +77,16 @@ class MailOperators:
             if site := self._by_ending.get(ending):
                 return self._of_brand(labels[0], ending) or site
         return None
+
+    def id_of(self, host: str) -> str:
+        """The id of this host's operator; OTHERS if it is none that we know. Called for each address."""
+        known = self._ids.get(host)
+        if known is None:
+            site = self.find(host)
+            if len(self._ids) >= IDS_MAX:
+                self._ids.clear()
+            known = self._ids[host] = OTHERS if site is None else site.id
+        return known
 
     @property
     def endings(self) -> frozenset[str]:

@@ -43,6 +43,16 @@ class RefusalAllowance:
         return self.hour is not None or self.share is not None
 
 
+@dataclass(frozen=True, slots=True)
+class SpentBudget:
+    """A mail host that has refused recipients of ours within the last hour, for the operator."""
+
+    name: str
+    label: str  # of the row of its allowance
+    refused: int
+    left: int  # that may be sent now, even if all of them are refused
+
+
 class _Step(NamedTuple):
     """The recipients of some minutes."""
 
@@ -89,6 +99,12 @@ class RefusalBudget:
             self._begin_step(now)
         self._sent += 1
         self._refused += refused
+
+    def refused(self, now: float) -> int:
+        """How many recipients were refused within the last hour."""
+        if now >= self._step_ends:
+            self._begin_step(now)
+        return self._refused
 
     def left(self, now: float) -> int:
         """How many more recipients may be sent now, even if all of them are refused."""

@@ -110,6 +110,16 @@ class HostBackoff:
 
 
 @dataclass(frozen=True, slots=True)
+class RestingHost:
+    """A mail host that is left alone now, for the operator."""
+
+    name: str
+    words: str  # why
+    about_us: bool  # it refused because of this machine
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Silence:
     """Sessions in a row in which no recipient was answered before the read deadline."""
 

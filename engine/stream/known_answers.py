@@ -9,6 +9,7 @@ import msgspec
 import trio
 
 from mailprobe.engine.observer import Observer
+from mailprobe.engine.smtp.operators import OTHERS
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.stream.engine import Engine
@@ -29,7 +30,7 @@ class KnownAnswers(msgspec.Struct, frozen=True):
             if verification.needs_route:
                 observer.recalled("mx")
                 observer.route_read(verification.began)
-            observer.answer_emitted(verification.outcome, verification.rule, 1)
+            observer.answer_emitted(verification.outcome, verification.rule, 1, OTHERS)
 
 
 def known_answers(

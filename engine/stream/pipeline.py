@@ -47,6 +47,14 @@ class Verification(msgspec.Struct, eq=False):
         self.rule = rule
         self.why = why
 
+    @property
+    def latest_host(self) -> str:
+        """The name of the exchange that was asked last; empty if there was none."""
+        probe = self.probe
+        if probe is None or not 0 <= probe.exchange_index < len(probe.exchanges):
+            return ""
+        return probe.exchanges[probe.exchange_index].name
+
     def verdict(self, text: str, now: float) -> Verdict:
         """The verdict of the decided outcome, for the text as it was submitted."""
         assert self.outcome is not None

@@ -70,6 +70,7 @@ class _Scheduler:
         self._engine = engine
         self._observer = engine.observer
         self._observed = engine.observer is not NO_OBSERVER
+        self._operators = engine.dispatcher.operators
         self._account = account
         self._nursery = nursery
         self._deferred = deferred_start
@@ -215,7 +216,10 @@ class _Scheduler:
         if self._observed:
             assert verification.outcome is not None
             self._observer.answer_emitted(
-                verification.outcome, verification.rule, 1 + len(duplicates or ())
+                verification.outcome,
+                verification.rule,
+                1 + len(duplicates or ()),
+                self._operators.id_of(verification.latest_host),
             )
         evidence = None if verification.notes is None else verification.evidence()
         cause, verdict = verification.cause, verification.verdict(verification.text, now)

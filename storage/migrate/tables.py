@@ -51,7 +51,7 @@ TABLES = (
     TableMap("outbox", ("number",)),
     TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
     TableMap("usage", ("number",)),
-    TableMap("reputation", ("day",)),
+    TableMap("reputation", ("day", "operator")),
     TableMap("ended_sessions", ("id",)),
     TableMap("bounces", ("account", "address")),
     TableMap("audit_entries", ("number",)),

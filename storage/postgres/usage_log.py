@@ -10,7 +10,7 @@ from mailprobe.storage.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.records import UsageRow
+from mailprobe.storage.records import DAY_LIGHTS, DayLight, UsageRow
 
 LOG = (
     "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
@@ -24,9 +24,12 @@ MONTHS = (
     " units = months.units + excluded.units, billable = months.billable + excluded.billable"
 )
 DAYS = (
-    "INSERT INTO days (account, day, billable)"
-    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bigint[])"
-    " ON CONFLICT (account, day) DO UPDATE SET billable = days.billable + excluded.billable"
+    "INSERT INTO days (account, day, billable, green, yellow, red)"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[],"
+    " %s::bigint[])"
+    " ON CONFLICT (account, day) DO UPDATE SET billable = days.billable + excluded.billable,"
+    " green = days.green + excluded.green, yellow = days.yellow + excluded.yellow,"
+    " red = days.red + excluded.red"
 )
 PERIODS = (
     "INSERT INTO periods (account, start, billable)"
@@ -69,15 +72,22 @@ def log(writes: Writes, those: Sequence[Used]) -> None:
 
 def _count(writes: Writes, those: Sequence[Used]) -> None:
     units: Counter[tuple[int, date]] = Counter()
-    days: Counter[tuple[int, date]] = Counter()
+    days: Counter[tuple[int, date]] = Counter()  # with a row that is billable or has a light
+    billable: Counter[tuple[int, date]] = Counter()
+    lights: dict[DayLight, Counter[tuple[int, date]]] = {light: Counter() for light in DAY_LIGHTS}
     months: Counter[tuple[int, date]] = Counter()
     periods: Counter[tuple[int, datetime]] = Counter()
     for who, rows in those:
         number = who.account_number
         for row in rows:
             units[number, month_of(row.at)] += row.units
+            place = number, day_of(row.at)
+            if row.light is not None:
+                lights[row.light][place] += 1
+                days[place] += 1
             if row.billable:
-                days[number, day_of(row.at)] += 1
+                billable[place] += 1
+                days[place] += 1
                 months[number, month_of(row.at)] += 1
                 start = period_start_of(who.account, row.at)
                 if start:
@@ -85,7 +95,8 @@ def _count(writes: Writes, those: Sequence[Used]) -> None:
     accounts, firsts = _columns(units)
     writes.add(MONTHS, accounts, firsts, list(units.values()), [months[at] for at in units])
     if days:
-        writes.add(DAYS, *_columns(days), list(days.values()))
+        counts = [[each[place] for place in days] for each in (billable, *lights.values())]
+        writes.add(DAYS, *_columns(days), *counts)
     if periods:
         accounts, starts = _columns(periods)
         writes.add(PERIODS, accounts, [micros(at) for at in starts], list(periods.values()))

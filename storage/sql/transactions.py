@@ -5,7 +5,7 @@ from typing import Any
 
 from mailprobe.storage import bounces as bounce_commands
 from mailprobe.storage import commands
-from mailprobe.storage import reputation as reputation_commands
+from mailprobe.storage import oversight as oversight_commands
 from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
@@ -20,7 +20,7 @@ from mailprobe.storage.sql import (
     list_marks,
     lists,
     outbox,
-    reputation,
+    oversight,
     sessions,
     usage,
 )
@@ -49,7 +49,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
-        reputation_commands.CountReputation.run_by(reputation.count),
+        oversight_commands.CountReputation.run_by(oversight.count),
         bounce_commands.RecordBounces.run_by(bounces.record),
         session_commands.EndSession.run_by(sessions.end),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
@@ -78,7 +78,10 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
-        reputation_commands.ReadReputation.run_by(reputation.read),
+        oversight_commands.ReadReputation.run_by(oversight.read),
+        oversight_commands.ReadQueues.run_by(oversight.read_queues),
+        oversight_commands.FindAccounts.run_by(oversight.find_accounts),
+        oversight_commands.FindFirstAccount.run_by(oversight.find_first_account),
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),

@@ -11,13 +11,13 @@ SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 
 
 def count_days(db: Database, command: CountDays) -> list[DayCount]:
-    """Return the account's billable verifications per UTC day, oldest first."""
+    """Return the account's verifications per UTC day, oldest first."""
     rows = db.all(
-        "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
+        "SELECT day, days.billable, green, yellow, red FROM days JOIN accounts ON accounts.number = days.account"
         " WHERE accounts.id = :id AND day BETWEEN :first AND :last ORDER BY day",
         {"id": command.account_id, "first": str(command.first), "last": str(command.last)},
     )
-    return [DayCount(date.fromisoformat(day), calls) for day, calls in rows]
+    return [DayCount(date.fromisoformat(day), *counts) for day, *counts in rows]
 
 
 def list_usage(db: Database, command: ListUsage) -> list[UsageRow]:

@@ -18,6 +18,7 @@ from mailprobe.storage.commands import (
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
+    DAY_LIGHTS,
     Account,
     Caller,
     Ledger,
@@ -36,6 +37,7 @@ from mailprobe.storage.sqlite.session import SqliteDatabase
 R = TypeVar("R")
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
+LIGHT_PLACES = {light: place for place, light in enumerate(DAY_LIGHTS, 2)}  # in _count()
 
 
 # One statement for all that a limit check needs. Each further statement would cost as much again,
@@ -284,23 +286,28 @@ def _log(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -> 
 def _count(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -> None:
     """Raise the counters that outlive the rows, once per day, month and period."""
     account = owner.account_number
-    counted: dict[datetime, list[int]] = {}  # units, billable
+    counted: dict[datetime, list[int]] = {}  # units, billable, and one for each light
     for row in rows:
         sums = counted.setdefault(
-            row.at, [0, 0]
+            row.at, [0, 0, 0, 0, 0]
         )  # rows settled together mostly have the same instant
         sums[0] += row.units
         sums[1] += row.billable
+        if row.light is not None:
+            sums[LIGHT_PLACES[row.light]] += 1
     months: dict[date, list[int]] = {}
-    days: dict[date, int] = {}
+    days: dict[date, list[int]] = {}
     periods: dict[datetime, int] = {}
-    for at, (units, billable) in counted.items():
+    for at, (units, billable, *lights) in counted.items():
         day = day_of(at)
+        if billable or any(lights):
+            of_day = days.setdefault(day, [0, 0, 0, 0])
+            for place, number in enumerate((billable, *lights)):
+                of_day[place] += number
         sums = months.setdefault(day.replace(day=1), [0, 0])
         sums[0] += units
         sums[1] += billable
         if billable:
-            days[day] = days.get(day, 0) + billable
             start = period_start_of(owner.account, at)
             if start:
                 periods[start] = periods.get(start, 0) + billable
@@ -311,11 +318,13 @@ def _count(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -
             " SET units = units + excluded.units, billable = billable + excluded.billable",
             (account, str(month), units, billable),
         )
-    for day, billable in days.items():
+    for day, counts in days.items():
         db.execute(
-            "INSERT INTO days (account, day, billable) VALUES (?, ?, ?)"
-            " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable",
-            (account, str(day), billable),
+            "INSERT INTO days (account, day, billable, green, yellow, red) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable,"
+            " green = green + excluded.green, yellow = yellow + excluded.yellow,"
+            " red = red + excluded.red",
+            (account, str(day), *counts),
         )
     for start, billable in periods.items():
         db.execute(

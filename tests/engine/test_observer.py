@@ -46,7 +46,7 @@ class Diary:
     @property
     def outcomes(self) -> Counter[tuple[Outcome, str]]:
         counted: Counter[tuple[Outcome, str]] = Counter()
-        for outcome, rule, addresses in self.said("answer_emitted"):
+        for outcome, rule, addresses, _ in self.said("answer_emitted"):
             counted[outcome, rule] += addresses
         return counted
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import bounces, commands, reputation, sessions
+from mailprobe.storage import bounces, commands, oversight, sessions
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
@@ -19,7 +19,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (audit_commands, bounces, commands, list_commands, reputation, sessions)
+    for part in (audit_commands, bounces, commands, list_commands, oversight, sessions)
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }

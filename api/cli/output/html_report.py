@@ -5,14 +5,14 @@ lets a browser load and run nothing. Counts by domain and provider are bounded.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.lights import STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.api.terminal import plain
 from mailprobe.engine.lights import Light, light_of
@@ -29,13 +29,6 @@ WORST_ROWS_MIN = 5  # of a domain, before it is called bad
 BAR_WIDTH, BAR_HEIGHT = 240, 12
 
 LIGHTS: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")
-STATUSES = {
-    "deliverable": "green",
-    "catch_all": "yellow",
-    "unknown": "grey",
-    "undeliverable": "red",
-    "invalid": "red",
-}
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d8dee4;
@@ -50,6 +43,11 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { display: block; max-width: 100%; }
 .green { fill: var(--green); } .yellow { fill: var(--yellow); }
 .red { fill: var(--red); } .grey { fill: var(--grey); }
+.badge { display: inline-block; padding: 0 8px; border-radius: 10px; font-size: 13px;
+  line-height: 20px; font-weight: 600; white-space: nowrap; border: 1px solid currentcolor; }
+.badge.green { color: var(--green); } .badge.yellow { color: var(--yellow); }
+.badge.red { color: var(--red); } .badge.grey { color: var(--grey); }
+.badge.invalid { border-style: dashed; }
 """.strip()
 
 
@@ -123,7 +121,7 @@ def _page(summary: "Summary", counts: ReportCounts, list_name: str) -> Iterator[
     )
     for line in advice(found):
         yield f"<p>{_text(line)}</p>"
-    yield from _shares("Status", found.statuses.most_common(), found.done, STATUSES)
+    yield from _shares("Status", found.statuses.most_common(), found.done, STATUS_COLOURS)
     words = [(f"{key}: {WORDS[key]}", number) for key, number in found.reasons.most_common()]
     yield from _shares("Reason", words, found.done, {})
     yield from _by_light("Provider", counts.providers.items())
@@ -135,13 +133,15 @@ def _page(summary: "Summary", counts: ReportCounts, list_name: str) -> Iterator[
 
 
 def _shares(
-    title: str, rows: Sequence[tuple[str, int]], total: int, colours: dict[str, str]
+    title: str, rows: Sequence[tuple[str, int]], total: int, colours: Mapping[Any, str]
 ) -> Iterator[str]:
     yield f"<h2>{title}</h2><table>{_head(title, 'rows', 'share', '')}"
     for name, number in rows:
         if number:
-            bar = _bar([(number, colours.get(name, "grey"))], total)
-            yield _row(name, f"{number:,}", _share(number, total), bar)
+            colour = colours.get(name, "grey")
+            words = _badge(name, colour) if name in colours else _text(name)
+            bar = _bar([(number, colour)], total)
+            yield _row_of(words, f"{number:,}", _share(number, total), bar)
     yield "</table>"
 
 
@@ -233,11 +233,21 @@ def _head(first: str, *others: str) -> str:
     return f'<tr><th scope="col">{first}</th>{cells}</tr>'
 
 
+def _badge(status: str, colour: str) -> str:
+    """A status as the pages of the service show it."""
+    return f'<span class="badge {colour} {_text(status)}">{_text(status.replace("_", " "))}</span>'
+
+
 def _row(name: str, *cells: str) -> str:
     """A name, numbers, and a bar at the end."""
+    return _row_of(_text(name), *cells)
+
+
+def _row_of(name: str, *cells: str) -> str:
+    """The same with a name that is HTML."""
     *numbers, bar = cells
     middle = "".join(f'<td class="number">{number}</td>' for number in numbers)
-    return f"<tr><td>{_text(name)}</td>{middle}<td>{bar}</td></tr>"
+    return f"<tr><td>{name}</td>{middle}<td>{bar}</td></tr>"
 
 
 def _share(number: int, total: int) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.lights import STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
@@ -31,16 +31,15 @@ OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address
 PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
-STYLES = {
-    "deliverable": "green",
-    "catch_all": "yellow",
-    "unknown": "yellow",
-    "undeliverable": "red",
-    "invalid": "red",
+TERMINAL_COLOURS = {"grey": "bright_black"}  # others have rich's names
+STYLES: dict[str, str] = {
     "GREEN_LIGHT": "green",
     "YELLOW_LIGHT": "yellow",
     "RED_LIGHT": "red",
 }
+STYLES.update(
+    {status: TERMINAL_COLOURS.get(colour, colour) for status, colour in STATUS_COLOURS.items()}
+)
 
 
 def console_on(stream: TextIO) -> Console:

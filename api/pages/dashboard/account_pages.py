@@ -1,4 +1,4 @@
-"""The pages of the account: signing in, the overview, keys, caps."""
+"""The pages of the account: signing in, keys, caps."""
 
 import re
 from collections.abc import Mapping
@@ -22,19 +22,17 @@ from mailprobe.api.pages.dashboard.frame import (
     caller,
     form_fields,
 )
-from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
+from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
-from mailprobe.api.quota.pricing import eur_up, micros_of, overage_micros
+from mailprobe.api.quota.pricing import micros_of
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.schema import (
     CreateKeyRequest,
     ManagementCreateKeyResponse,
     ManagementKeysListResponse,
-    ManagementUsageResponse,
-    ManagementUsageSummaryResponse,
 )
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
@@ -50,7 +48,6 @@ BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
     _register_sign_in(pages, frame)
-    _register_overview(pages, frame)
     _register_keys(pages, frame)
     _register_caps(pages, frame)
 
@@ -94,7 +91,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         response.delete_cookie(
             frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
         )
-        for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
+        for path in (START, KEYS, ACCOUNTS):
+            cookie = KeyCookie(frame.service.store, path, frame.is_https)
             cookie.put(response, caller(), NO_KEYS)
         return response
 
@@ -152,44 +150,6 @@ def _next_of(values: Mapping[str, str]) -> str:
     wanted = values.get("next", HOME)
     is_ours = re.fullmatch(r"/dashboard(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
     return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
-
-
-def _register_overview(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(HOME)
-    @frame.signed_in
-    async def overview() -> Response:
-        return await frame.page("overview.html", "Overview", **await values())
-
-    @pages.get(f"{HOME}/trouble")
-    @frame.signed_in
-    async def trouble() -> Response:
-        """What is wrong now; the overview fetches it again and again."""
-        return await frame.page("trouble.html", "What is wrong now", trouble=await found())
-
-    async def found() -> list[Trouble]:
-        is_operator = frame.is_operator(caller())
-        return await trouble_of(frame.service, caller().account.id, names_hosts=is_operator)
-
-    async def values() -> dict[str, Any]:
-        account = caller().account
-        usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
-        days = (await frame.result_of(ManagementUsageResponse, "get_usage")).days
-        plan = frame.service.plan(caller())
-        start, end, used = usage.period.start, usage.period.end, usage.calls_used
-        passed_s = max(1.0, (frame.service.now() - start).total_seconds())
-        projected = round(used * max(1.0, (end - start).total_seconds() / passed_s))
-        return {
-            "account": account,
-            "plan": plan,
-            "usage": usage,
-            "share": min(100, round(100 * used / max(1, usage.calls_included))),
-            "projected": projected,
-            "projected_eur": eur_up(overage_micros(plan, projected)),
-            "days": days,
-            "soft_cap": _euros(account.soft_cap_micros),
-            "hard_cap": _euros(account.hard_cap_micros),
-            "trouble": await found(),
-        }
 
 
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
@@ -284,7 +244,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
 
 
 def _typed_of(account: Account) -> dict[str, str]:
-    return {"soft": _euros(account.soft_cap_micros), "hard": _euros(account.hard_cap_micros)}
+    return {"soft": euros_of(account.soft_cap_micros), "hard": euros_of(account.hard_cap_micros)}
 
 
 def caps_of(typed: Mapping[str, str]) -> tuple[dict[str, int | None], dict[str, str]]:
@@ -302,7 +262,7 @@ def caps_of(typed: Mapping[str, str]) -> tuple[dict[str, int | None], dict[str, 
     return micros, errors
 
 
-def _euros(micros: int | None) -> str:
+def euros_of(micros: int | None) -> str:
     """Euros for a form; empty without a cap."""
     return "" if micros is None else f"{micros / MICROS_PER_EUR:.2f}"
 

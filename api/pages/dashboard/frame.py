@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 import trio
 from quart import Response, g, render_template, request
+from werkzeug.exceptions import NotFound
 
 from mailprobe.api.error_table import body_of, row_of
 from mailprobe.api.forms.visitors import visitor_address
@@ -25,6 +26,7 @@ from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
+from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,
@@ -83,7 +85,7 @@ class Frame:
 
     service: Service
     sessions: Sessions
-    operators: frozenset[str]  # ids or e-mail addresses, in lower case
+    operators: Operators
     sign_ins: SignInLimit = field(default_factory=SignInLimit)
 
     @property
@@ -94,10 +96,6 @@ class Frame:
     def cookie(self) -> str:
         """The name of the session's cookie."""
         return cookie_name(self.service.links.base_url)
-
-    def is_operator(self, caller: Caller) -> bool:
-        """Whether this account sees the operator's page."""
-        return bool({caller.account.id.lower(), caller.account.email.lower()} & self.operators)
 
     # sessions
 
@@ -119,6 +117,7 @@ class Frame:
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else SIGN_IN)
             g.session = session
+            g.is_operator = await self.operators.includes(session.caller.account)
             admission.identified(session.caller.key.id)
             if request.method == "POST" and not await self._has_token(session):
                 return await self.error(
@@ -127,6 +126,17 @@ class Frame:
             return await view(**path)
 
         return guarded
+
+    def for_operators(self, view: View) -> View:
+        """A view for the operator of the service; for other accounts there is no such page."""
+
+        @wraps(view)
+        async def guarded(**path: str) -> Response:
+            if not is_operator():
+                raise NotFound
+            return await view(**path)
+
+        return self.signed_in(guarded)
 
     async def _has_token(self, session: Session) -> bool:
         if not self.is_same_site():
@@ -173,8 +183,7 @@ class Frame:
     async def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
         """A whole page."""
         session: Session | None = g.get("session")
-        is_operator = session is not None and self.is_operator(session.caller)
-        sections = (*GROUPS, RUN) if is_operator else GROUPS
+        sections = (*GROUPS, RUN) if is_operator() else GROUPS
         html = await render_template(
             f"dashboard/{template}",
             title=title, session=session, sections=sections, assets=assets(), path=request.path,
@@ -311,6 +320,11 @@ async def _read_form_with_file() -> Mapping[str, str]:
         for part in parts
         if part.file_name is None
     }
+
+
+def is_operator() -> bool:
+    """Whether the session's account runs the service."""
+    return bool(g.get("is_operator", False))
 
 
 def caller() -> Caller:

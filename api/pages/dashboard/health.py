@@ -1,62 +1,110 @@
-"""What is wrong now: hosts that refuse this machine, resolvers, callbacks, the store."""
+"""What is wrong now: hosts that refuse this machine, resolvers, callbacks, lists."""
 
 from dataclasses import dataclass
 
+from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE
+from mailprobe.api.pages.dashboard.operators import PAGE as OPERATOR_PAGE
+from mailprobe.api.schema import ListResponse
 from mailprobe.api.service import Service
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200
+CAUSES = {
+    "monthly_quota_exceeded": "the month's verifications are used up",
+    "hard_cap_reached": "your hard cap is reached",
+    "key_revoked": "its key was revoked; started again, it uses the key of this session",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong, and what to do about it."""
+    """One thing that is wrong, what to do about it, and the page where that is done."""
 
     what: str
     details: tuple[str, ...] = ()
     action: str = ""
+    url: str = ""
+    link: str = ""  # what the link says
 
 
-async def trouble_of(service: Service, account_id: str, *, names_hosts: bool) -> list[Trouble]:
-    """What is wrong with the service and with this account's callbacks. Raises StoreUnavailable.
+def words_of_cause(code: str | None) -> str:
+    """Why a list is paused or has failed, from the code of the error."""
+    return CAUSES.get(code or "", "something was refused")
 
-    Only the operator learns the names of hosts: they may be of other customers' lists.
+
+async def trouble_of(
+    service: Service, account_id: str, lists: list[ListResponse], *, for_operator: bool
+) -> list[Trouble]:
+    """What is wrong with the service, and with this account's lists and callbacks.
+
+    Only the operator learns the names of hosts: they may be of other customers' lists. Raises
+    StoreUnavailable.
     """
+    return [
+        *_of_hosts(service, for_operator=for_operator),
+        *_of_lists(lists),
+        *await _of_callbacks(service, account_id),
+    ]
+
+
+def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
     engine = service.quota.engine
+    more = {"url": f"{OPERATOR_PAGE}#hosts", "link": "See the hosts"} if for_operator else {}
     found = []
     refusing = sorted(
-        (name, cause.words)
-        for name, cause in engine.dispatcher.hosts_backing_off()
-        if cause.about_us
+        (host.name, host.words) for host in engine.dispatcher.hosts_backing_off() if host.about_us
     )
     if refusing:
         noun = "mail host refuses" if len(refusing) == 1 else "mail hosts refuse"
         found.append(
             Trouble(
                 f"{len(refusing):,} {noun} this machine.",
-                tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX] if names_hosts),
-                "Their addresses stay unknown. The operator should run mailprobe doctor, which "
-                "looks for the machine's address on the blocklists.",
+                tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX] if for_operator),
+                "Their addresses stay unknown. The operator of the service should see whether the "
+                "machine is on a blocklist.",
+                **more,
             )
         )
     if failing := engine.routes.failing_resolvers():
+        if for_operator:
+            more = {"url": f"{OPERATOR_PAGE}#resolvers", "link": "See the resolvers"}
         found.append(
             Trouble(
-                "A resolver does not answer.", tuple(failing) if names_hosts else (),
-                "Addresses may be unknown for it; the operator should check the network.",
+                "A resolver does not answer.", tuple(failing) if for_operator else (),
+                "Addresses may be unknown for it; the operator should check the network.", **more,
             )
         )  # fmt: skip
+    return found
+
+
+def _of_lists(lists: list[ListResponse]) -> list[Trouble]:
+    """Lists that stopped by themselves."""
+    return [
+        Trouble(
+            f"The list {each.name} is paused: {CAUSES[each.cause]}.",
+            url=f"{LISTS_PAGE}/{each.list_id}",
+            link="Open the list",
+        )
+        for each in lists
+        if each.status == "paused" and each.cause in CAUSES
+    ][:SHOWN_MAX]
+
+
+async def _of_callbacks(service: Service, account_id: str) -> list[Trouble]:
     delivering = await service.store.jobs(
         account_id=account_id, state="delivering", limit=JOBS_SEEN
     )
     failed = [job for job in delivering if job.tries]
-    if failed:
-        hosts = sorted({job.host.partition(" ")[2] or job.host for job in failed})
-        noun = "callback fails" if len(failed) == 1 else "callbacks fail"
-        found.append(
-            Trouble(
-                f"{len(failed):,} {noun}.", tuple(hosts[:SHOWN_MAX]),
-                "See the attempts under Jobs; they are repeated, and can be sent again.",
-            )
-        )  # fmt: skip
-    return found
+    if not failed:
+        return []
+    hosts = sorted({job.host.partition(" ")[2] or job.host for job in failed})
+    noun = "callback fails" if len(failed) == 1 else "callbacks fail"
+    one = failed[0] if len(failed) == 1 else None
+    return [
+        Trouble(
+            f"{len(failed):,} {noun}.", tuple(hosts[:SHOWN_MAX]),
+            "Each is repeated by itself, and can be sent again.",
+            f"{HOME}/jobs/{one.id}" if one else f"{HOME}/jobs",
+            "Open the job" if one else "See the jobs",
+        )
+    ]  # fmt: skip

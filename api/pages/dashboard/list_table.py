@@ -38,10 +38,7 @@ PLACE_MAX = 10**9
 LIGHT_WORDS: Mapping[Light, str] = {
     "GREEN_LIGHT": "Keep", "YELLOW_LIGHT": "Confirm", "RED_LIGHT": "Drop",
 }  # fmt: skip
-STATUS_WORDS = {
-    "deliverable": "Deliverable", "undeliverable": "Undeliverable", "unknown": "Unknown",
-    "catch_all": "Takes any name", "invalid": "Not usable",
-}  # fmt: skip
+STATUS_WORDS = {status: status.replace("_", " ").capitalize() for status in STATUSES}
 REASON_WORDS = {reason: WORDS[reason].capitalize() for reason in REASONS}
 ORDER_WORDS: Mapping[Order, str] = {
     "file": "As in the file", "best": "Best first", "worst": "Worst first",

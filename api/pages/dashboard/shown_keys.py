@@ -26,6 +26,7 @@ class ShownKeys(msgspec.Struct, frozen=True):
 
     key: str = ""
     provisioning_key: str = ""
+    account_id: str = ""  # whose they are, where the operator made them
 
 
 NO_KEYS = ShownKeys()
@@ -67,4 +68,4 @@ class KeyCookie:
             return NO_KEYS
         if words.get("by") != caller.key.id:
             return NO_KEYS
-        return ShownKeys(words.get("key", ""), words.get("provisioning_key", ""))
+        return ShownKeys(*(words.get(name, "") for name in ShownKeys.__struct_fields__))

@@ -7,13 +7,15 @@ from mailprobe.api.pages.dashboard import (
     account_pages,
     audit_page,
     list_table,
-    operator_page,
+    overview_page,
     start_page,
     try_page,
     work_pages,
 )
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
+from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
+from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -24,11 +26,13 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     account_pages.register(pages, frame)
     audit_page.register(pages, frame)
+    overview_page.register(pages, frame)
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)
     list_table.register(pages, frame)
     operator_page.register(pages, frame)
+    operator_accounts.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
     async def static_file(name: str) -> Response:

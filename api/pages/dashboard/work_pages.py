@@ -20,6 +20,7 @@ from mailprobe.api.pages.dashboard.frame import (
     form_file,
     has_file,
 )
+from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.pages.dashboard.list_preview import preview_of
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.pages.dashboard.list_table import table_query, table_values
@@ -134,7 +135,13 @@ async def new_list(
 
 async def progress_values(frame: Frame, stored: StoredList, found: ListResponse) -> dict[str, Any]:
     """What the progress of a list shows beside what the API says of it."""
-    values: dict[str, Any] = {"left": "", "again": "", "again_count": 0, "again_waits": False}
+    values: dict[str, Any] = {
+        "cause": words_of_cause(found.cause),
+        "left": "",
+        "again": "",
+        "again_count": 0,
+        "again_waits": False,
+    }
     if found.left_s is not None:
         values["left"] = rough_duration(found.left_s)
     if found.stage == "asking_again" and found.recheck_at is not None:

@@ -114,7 +114,7 @@ async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
         assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in")
         got = await visitor.post("/sign-in", {"key": shop.provisioning, "next": f"{HOME}/keys"})
         assert got.headers["location"] == f"{HOME}/keys"
-        part = await PageClient(shop).get("/trouble", **{"hx-request": "true"})
+        part = await PageClient(shop).get("/now", **{"hx-request": "true"})
         assert (part.status, part.headers["hx-redirect"]) == (204, f"{HOME}/sign-in")
 
 
@@ -403,7 +403,7 @@ async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_cloc
         dispatcher = shop.service.quota.engine.dispatcher
         for number in range(9):
             await shop.verify(f"a{number}@strict.test")
-        assert [name for name, _ in dispatcher.hosts_backing_off()] != []
+        assert [host.name for host in dispatcher.hosts_backing_off()] != []
         other = await shop.store.create_account("eve@example.org", "scale")
         eve = await signed_in(shop, await shop.new_key("sk_mgmt_", other.id))
         ann = await signed_in(shop)
@@ -411,6 +411,30 @@ async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_cloc
             page = (await visitor.get("")).octets
             assert b"mail host refuses this machine" in page
             assert (b"strict.test" in page) is names
+
+
+async def test_the_overview_shows_results_by_light_what_runs_and_what_is_wrong(autojump_clock):
+    async with open_list_shop() as shop:
+        visitor = await signed_in(shop)
+        page = (await visitor.get("")).octets.decode()
+        for words in ("Nothing was verified yet.", "Nothing runs.", "Nothing is wrong."):
+            assert words in page
+        await shop.batch("ann@friendly.test", "eve@friendly.test", "no address")
+        list_id = (await send(shop, query="?start=0")).body["list_id"]
+        stored = await shop.store.change_list(
+            list_id, "paused", cause="monthly_quota_exceeded", before={"paused"}
+        )
+        assert stored is not None
+        page = (await visitor.get("")).octets.decode()
+        row = re.search(r"<tr><td><time[^<]*2026-03-14</time></td>(.*?)</tr>", page)
+        assert row is not None
+        assert re.findall(r">([0-9]+)<", row[1]) == ["1", "0", "2", "3"]
+        assert "is paused: the month&#39;s verifications are used up" in page
+        assert f'href="{HOME}/lists/{list_id}"' in page
+        await visitor.post(f"/lists/{list_id}/resume")
+        now = (await visitor.get("/now")).octets.decode()
+        assert "<!doctype" not in now
+        assert f'href="{HOME}/lists/{list_id}"' in now.partition("What runs now")[2]
 
 
 async def test_the_projection_is_the_pace_of_the_month(autojump_clock):

@@ -21,8 +21,8 @@ from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
+from mailprobe.storage.oversight import ReputationDay
 from mailprobe.storage.records import COMMAND_LINE, Answered, Caller, IdempotencyRecord, Reservation
-from mailprobe.storage.reputation import ReputationDay
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
@@ -101,7 +101,7 @@ async def fill(path: Path, clock: Clock) -> None:
             current_period_end=clock() + timedelta(days=27),
             cancel_at_period_end=True,
         )
-        await store.count_reputation(ReputationDay(clock().date(), 100, 3))
+        await store.count_reputation([ReputationDay(clock().date(), "google", 100, 3)])
         revoked = await another_key(store, account_id, "revoked")
         await store.create_key(
             account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None

@@ -10,6 +10,7 @@ import trio
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT
 from mailprobe.storage.records import (
     DayCount,
+    DayLight,
     Ledger,
     Reservation,
 )
@@ -467,6 +468,20 @@ async def test_days_are_counted_in_utc_and_zeros_left_out(store: Store, clock: C
     assert await store.days(account_id, date(2025, 3, 1), date(2025, 3, 31)) == expected
     assert await store.days(account_id, date(2025, 3, 14), date(2025, 3, 16)) == expected[1:]
     assert await store.days(account_id, date(2025, 3, 14), date(2025, 3, 14)) == expected[1:2]
+
+
+async def test_results_of_a_day_are_counted_by_light_billable_or_not(store: Store):
+    caller = await make_caller(store)
+    lights: tuple[DayLight, ...] = ("green", "red", "green", "yellow", "red", "green")
+    rows = [row(NOON, light=light, billable=light != "red") for light in lights]
+    await store.spend(caller, rows, granted)
+    later = NOON + timedelta(days=1)
+    only_red = [row(later, light="red", billable=False), row(later, status=None, billable=False)]
+    await store.spend(caller, only_red, granted)
+    assert await store.days(caller.account.id, date.min, date.max) == [
+        DayCount(NOON.date(), 4, green=3, yellow=1, red=2),
+        DayCount(later.date(), 0, red=1),
+    ]
 
 
 async def test_rows_are_shown_newest_first(store: Store, clock: Clock):

@@ -20,9 +20,11 @@ from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
+    DAY_LIGHTS,
     Account,
     Caller,
     DayCount,
+    DayLight,
     Key,
     Ledger,
     Reservation,
@@ -52,6 +54,7 @@ class ModelUsage(ModelOutbox):
         self._month_units: Counter[tuple[str, date]] = Counter()
         self._month_billable: Counter[tuple[str, date]] = Counter()
         self._day_billable: Counter[tuple[str, date]] = Counter()
+        self._day_lights: Counter[tuple[str, date, DayLight]] = Counter()
         self._period_billable: Counter[tuple[str, datetime]] = Counter()
         self._usage: dict[str, list[UsageRow]] = {}
         self._refusals: dict[str, dict[tuple[Any, ...], UsageRow]] = {}
@@ -118,6 +121,8 @@ class ModelUsage(ModelOutbox):
     def _count(self, account: Account, row: UsageRow) -> None:
         self._usage.setdefault(account.id, []).append(row)
         self._month_units[account.id, month_of(row.at)] += row.units
+        if row.light is not None:
+            self._day_lights[account.id, day_of(row.at), row.light] += 1
         if not row.billable:
             return
         self._month_billable[account.id, month_of(row.at)] += 1
@@ -209,10 +214,17 @@ class ModelUsage(ModelOutbox):
         )
 
     def days(self, command: CountDays) -> list[DayCount]:
+        id = command.account_id
+        counted = {day for whose, day in self._day_billable if whose == id}
+        counted |= {day for whose, day, _ in self._day_lights if whose == id}
         return [
-            DayCount(day, calls)
-            for (whose, day), calls in sorted(self._day_billable.items())
-            if whose == command.account_id and command.first <= day <= command.last
+            DayCount(
+                day,
+                self._day_billable[id, day],
+                *(self._day_lights[id, day, light] for light in DAY_LIGHTS),
+            )
+            for day in sorted(counted)
+            if command.first <= day <= command.last
         ]
 
     def usage(self, command: ListUsage) -> list[UsageRow]:

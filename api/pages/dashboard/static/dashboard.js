@@ -18,9 +18,31 @@
     return plot;
   }
 
+  // Stacked bars: each series is drawn down to the axis, so the sum of all comes first.
+  const dayName = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", timeZone: "UTC" });
+  function drawStack(place, rows) {
+    const colours = { green: "--good", yellow: "--care", red: "--bad", other: "--quiet" };
+    const names = Object.keys(colours).filter((name) => rows[0].querySelector(`[data-count=${name}]`));
+    const days = rows.map((row) => Date.parse(row.querySelector("time").dateTime) / 1000);
+    const sums = rows.map(() => 0);
+    const series = names.map((name) => {
+      rows.forEach((row, n) => { sums[n] += Number(row.querySelector(`[data-count=${name}]`).textContent.replaceAll(",", "")); });
+      return { name, values: [...sums] };
+    }).reverse();
+    const size = () => ({ width: Math.max(200, place.clientWidth), height: 200 });
+    const axis = { stroke: styleOf("--pico-color"), grid: { stroke: styleOf("--pico-muted-border-color"), width: 1 }, font: "12px system-ui, sans-serif" };
+    const plot = new uPlot({
+      ...size(), legend: { show: false }, cursor: { show: false },
+      scales: { x: { time: true, range: (_, first, last) => [first - 43200, last + 43200] }, y: { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      axes: [{ ...axis, grid: { show: false }, space: 64, incrs: [86400, 2 * 86400, 5 * 86400, 10 * 86400], values: (_, splits) => splits.map((at) => dayName.format(at * 1000)) }, { ...axis, size: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7] }],
+      series: [{}, ...series.map(({ name }) => ({ label: name, width: 0, fill: styleOf(colours[name]), stroke: styleOf(colours[name]), points: { show: false }, paths: uPlot.paths.bars({ size: [0.7, 40] }) }))],
+    }, [days, ...series.map((each) => each.values)], place);
+    addEventListener("resize", () => plot.setSize(size()));
+  }
+
   for (const place of document.querySelectorAll("[data-chart=days]")) {
-    const cells = [...document.querySelectorAll("#days tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent));
-    drawLine(place, "verifications", cells.map(([day]) => Date.parse(day) / 1000), cells.map(([, calls]) => Number(calls)), true);
+    drawStack(place, [...document.querySelectorAll("#days tbody tr")].reverse());
   }
 
   for (const place of document.querySelectorAll("[data-chart=reputation]")) {
@@ -65,9 +87,14 @@
   const progress = () => document.getElementById("progress");
   const title = document.title;
   const isUnderWay = () => progress() && ["running", "loading"].includes(progress().dataset.status);
+  const icon = document.querySelector("link[rel=icon]");
+  const ring = (share) => "data:image/svg+xml," + encodeURIComponent(
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="none" stroke-width="7"><circle cx="16" cy="16" r="12" stroke="#b8abef"/>`
+    + `<circle cx="16" cy="16" r="12" stroke="#5b3fd1" pathLength="100" stroke-dasharray="${share} 100" transform="rotate(-90 16 16)"/></svg>`);
   const showShare = () => {
-    const bar = progress().querySelector("progress");
-    document.title = (isUnderWay() ? Math.floor(100 * bar.value / bar.max) + " % – " : "") + title;
+    const bar = progress().querySelector("progress"), share = Math.floor(100 * bar.value / bar.max);
+    document.title = share + " % – " + title;
+    icon.href = ring(share);
   };
   if (isUnderWay()) {
     let failures = 0, polls = null, last = 0;

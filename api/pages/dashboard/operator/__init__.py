@@ -1,0 +1,1 @@
+"""What only the operator of the service sees and does in the dashboard."""

@@ -1,0 +1,111 @@
+"""The operator's page: reputation, resting hosts, budgets, resolvers, queues, processes and disks."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from quart import Blueprint, Response, request
+
+from mailprobe.api.pages.dashboard.frame import Frame
+from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
+from mailprobe.api.pages.dashboard.operators import PAGE
+from mailprobe.engine.smtp.refusal_budget import UNBOUNDED
+from mailprobe.storage.oversight import COUNTED_MAX, QueueName, ReputationDay
+
+HOSTS_MAX = 100
+ACCOUNTS_SHOWN = 10
+REPUTATION_DAYS = 30
+QUEUES: dict[QueueName, str] = {
+    "verifications": "Single verifications in the background",
+    "callbacks": "Callbacks to deliver",
+    "lists": "Lists that run",
+    "alerts": "Mails about limits",
+    "meter": "Reports to the billing provider",
+}
+OPERATORS = {
+    "": "Before operators were told apart",
+    "other": "All others",
+    "outlook-consumer": "Outlook.com",
+    "icloud": "iCloud",
+    "trendmicro": "Trend Micro",
+    "ionos": "IONOS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCounts:
+    """How mail hosts answered: those of an operator, or of a day."""
+
+    answers: int
+    refused: int
+    operator: str = ""
+    day: date | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the answers, the per cent that refused because of us."""
+        return 100 * self.refused / max(1, self.answers)
+
+
+def operator_name(operator: str) -> str:
+    return OPERATORS.get(operator, operator.capitalize())
+
+
+def by_operator(counted: list[ReputationDay]) -> list[ReplyCounts]:
+    """The sums of each operator over all days, the most asked first."""
+    answers, refused = Counter[str](), Counter[str]()
+    for each in counted:
+        answers[each.operator] += each.answers
+        refused[each.operator] += each.refused
+    return [ReplyCounts(number, refused[name], name) for name, number in answers.most_common()]
+
+
+def by_day(counted: list[ReputationDay], operator: str | None) -> list[ReplyCounts]:
+    """The sums of each day over all operators, or this one's; the newest day first."""
+    answers, refused = Counter[date](), Counter[date]()
+    for each in counted:
+        if operator is None or each.operator == operator:
+            answers[each.day] += each.answers
+            refused[each.day] += each.refused
+    return [
+        ReplyCounts(answers[day], refused[day], day=day) for day in sorted(answers, reverse=True)
+    ]
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the route."""
+
+    @pages.get(PAGE)
+    @frame.for_operators
+    async def operator() -> Response:
+        service, now = frame.service, frame.service.now()
+        engine, deployment = service.quota.engine, service.deployment
+        first = now.date() - timedelta(days=REPUTATION_DAYS - 1)
+        counted = await service.store.reputation(first)
+        treatments = by_operator(counted)
+        wanted = request.args.get("operator")
+        chosen = wanted if any(each.operator == wanted for each in treatments) else None
+        resting = sorted(
+            engine.dispatcher.hosts_backing_off(),
+            key=lambda host: (not host.about_us, -host.left_s, host.name),
+        )
+        budgets = sorted(
+            engine.dispatcher.spent_budgets(),
+            key=lambda host: (host.left, -host.refused, host.name),
+        )
+        return await frame.page(
+            "operator.html", "Operator",
+            load=engine.dispatcher.statistics(), capacity=service.capacity,
+            treatments=treatments, days=by_day(counted, chosen), chosen=chosen,
+            operator_name=operator_name,
+            resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
+            budgets=budgets[:HOSTS_MAX], unbounded=UNBOUNDED,
+            resolvers=[
+                (each, None if each.answered_s is None else now - timedelta(seconds=each.answered_s))
+                for each in engine.routes.resolvers()
+            ],
+            queues=[(QUEUES[each.name], each) for each in await service.store.queues()],
+            queued_max=COUNTED_MAX,
+            machine=None if deployment is None else await machine_of(deployment), size=size_of,
+            accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),
+        )  # fmt: skip

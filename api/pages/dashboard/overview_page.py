@@ -1,0 +1,105 @@
+"""The overview: this month, the results of 30 days by light, what runs now, and what is wrong now."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from quart import Blueprint, Response
+
+from mailprobe.api.pages.dashboard.account_pages import euros_of
+from mailprobe.api.pages.dashboard.frame import HOME, Frame, caller, is_operator
+from mailprobe.api.pages.dashboard.health import trouble_of
+from mailprobe.api.quota.pricing import eur_up, overage_micros
+from mailprobe.api.rest.management import USAGE_DAYS
+from mailprobe.api.schema import ListsResponse, ManagementUsageSummaryResponse
+from mailprobe.storage.records import DayCount
+
+UNDER_WAY = frozenset({"loading", "running"})
+LISTS_SHOWN = 10
+JOBS_COUNTED = 100  # more are shown as this and a plus sign
+
+
+@dataclass(frozen=True, slots=True)
+class DayResults:
+    """The results of a day by light; `other` are of a version that did not count lights."""
+
+    day: date
+    green: int = 0
+    yellow: int = 0
+    red: int = 0
+    other: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.green + self.yellow + self.red + self.other
+
+
+def results_by_day(counted: list[DayCount], first: date) -> list[DayResults]:
+    """USAGE_DAYS days from `first` on, those without a result too."""
+    known = {each.day: each for each in counted}
+    days = []
+    for number in range(USAGE_DAYS):
+        day = first + timedelta(days=number)
+        each = known.get(day, DayCount(day, 0))
+        other = max(0, each.calls - each.green - each.yellow - each.red)
+        days.append(DayResults(day, each.green, each.yellow, each.red, other))
+    return days
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the routes."""
+
+    @pages.get(HOME)
+    @frame.signed_in
+    async def overview() -> Response:
+        usage = await _month()
+        return await frame.page(
+            "overview.html", "Overview", **usage, **await _days(), **await _now()
+        )
+
+    @pages.get(f"{HOME}/now")
+    @frame.signed_in
+    async def now() -> Response:
+        """What runs and what is wrong; the overview fetches it again and again."""
+        return await frame.page("now.html", "Now", **await _now())
+
+    async def _month() -> dict[str, Any]:
+        account, plan = caller().account, frame.service.plan(caller())
+        usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+        start, end, used = usage.period.start, usage.period.end, usage.calls_used
+        passed_s = max(1.0, (frame.service.now() - start).total_seconds())
+        projected = round(used * max(1.0, (end - start).total_seconds() / passed_s))
+        return {
+            "plan": plan,
+            "usage": usage,
+            "share": min(100, round(100 * used / max(1, usage.calls_included))),
+            "projected": projected,
+            "projected_eur": eur_up(overage_micros(plan, projected)),
+            "soft_cap": euros_of(account.soft_cap_micros),
+            "hard_cap": euros_of(account.hard_cap_micros),
+        }
+
+    async def _days() -> dict[str, Any]:
+        today = frame.service.now().date()
+        first = today - timedelta(days=USAGE_DAYS - 1)
+        counted = await frame.service.store.days(caller().account.id, first, today)
+        days = results_by_day(counted, first)
+        return {
+            "days": days if any(each.total for each in days) else [],
+            "has_other": any(each.other for each in days),
+        }
+
+    async def _now() -> dict[str, Any]:
+        account_id = caller().account.id
+        lists = (await frame.result_of(ListsResponse, "list_lists")).lists
+        jobs = await frame.service.store.jobs(
+            account_id=account_id, state="pending", limit=JOBS_COUNTED + 1
+        )
+        return {
+            "running": [each for each in lists if each.status in UNDER_WAY][:LISTS_SHOWN],
+            "jobs": len(jobs),
+            "jobs_max": JOBS_COUNTED,
+            "trouble": await trouble_of(
+                frame.service, account_id, lists, for_operator=is_operator()
+            ),
+        }

@@ -1,0 +1,112 @@
+"""The overview and the operator's page in a real browser."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.browser.pages import BrowserPage
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "examples/list.csv"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+def looked_at(ann: BrowserPage, name: str, factory: pytest.TempPathFactory) -> None:
+    """The page as it is now, by day and night, wide and narrow: no barrier; a picture of each is kept."""
+    shots = factory.getbasetemp() / "shots"
+    shots.mkdir(exist_ok=True)
+    for scheme in SCHEMES:
+        for width in (1280, 390):
+            ann.page.set_viewport_size({"width": width, "height": 900})
+            ann.page.emulate_media(color_scheme=scheme)
+            ann.page.reload()
+            ann.page.screenshot(path=shots / f"{name}-{scheme}-{width}.png", full_page=True)
+            assert ann.barriers() == [], (scheme, width)
+            assert not ann.is_wider_than_the_screen(), (scheme, width)
+
+
+def test_the_overview_shows_what_runs_and_the_results_by_light(
+    ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.page.get_by_text("Nothing was verified yet.").wait_for()
+    assert ann.page.locator("main a[role=button]").count() == 1
+    ann.send_list(LIST)
+    ann.clean()
+    ann.open()
+    ann.page.locator(".chart canvas").wait_for()
+    ann.page.get_by_text("As a table").click()
+    sums = [
+        sum(
+            int(cell.replace(",", ""))
+            for cell in ann.page.locator(f"[data-count={name}]").all_inner_texts()
+        )
+        for name in ("green", "yellow", "red")
+    ]
+    assert sum(sums) == 295
+    assert min(sums) > 0
+    looked_at(ann, "overview", tmp_path_factory)
+
+
+def test_the_operator_makes_and_deletes_an_account(
+    ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.open("/operator")
+    assert ann.page.locator("main [role=button]").count() == 1
+    looked_at(ann, "operator", tmp_path_factory)
+    ann.page.get_by_role("button", name="All accounts").click()
+    ann.page.get_by_label("E-mail address", exact=True).fill("eve@example.org")
+    ann.page.get_by_label("Plan").select_option("builder")
+    looked_at(ann, "accounts", tmp_path_factory)
+    ann.page.get_by_label("E-mail address", exact=True).fill("eve@example.org")
+    ann.page.get_by_label("Plan").select_option("builder")
+    ann.page.get_by_role("button", name="Create the account").click()
+    ann.page.get_by_role("heading", name="eve@example.org").wait_for()
+    assert ann.page.locator("#made").inner_text().startswith("sk_live_")
+    assert ann.page.locator("#made-provisioning").inner_text().startswith("sk_mgmt_")
+    looked_at(ann, "account", tmp_path_factory)
+    ann.page.get_by_role("button", name="I saved them").click()
+    assert ann.page.locator("#made").count() == 0
+    ann.page.get_by_text("Delete the account").click()
+    ann.page.get_by_label("Its e-mail address").fill("eve@example.org")
+    ann.page.get_by_role("button", name="Delete for good").click()
+    ann.page.get_by_role("heading", name="Accounts").wait_for()
+    assert ann.page.get_by_text("eve@example.org").count() == 0
+
+
+def test_the_title_and_the_icon_show_per_cent_while_a_list_runs(
+    ann: BrowserPage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.open("/lists")
+    icon = ann.page.locator("link[rel=icon]")
+    mark = icon.get_attribute("href")
+    file = tmp_path / "grey.csv"
+    file.write_text("email\nclara.nowak@harbour-books.test\nphansen@greylist-guild.test\n")
+    ann.send_list(file, rechecks=True)
+    ann.page.get_by_role("button", name="Clean the list").click()
+    ann.page.get_by_text("is asked again at").wait_for()
+    ann.page.wait_for_function("document.title.startsWith('100 % – ')")
+    shown = icon.get_attribute("href") or ""
+    assert shown.startswith("data:image/svg+xml,")
+    assert "stroke-dasharray%3D%22100%20100%22" in shown
+    drawn = ann.page.evaluate(
+        "(url) => new Promise((resolve) => { const image = new Image();"
+        " image.onload = () => resolve(image.width > 0); image.onerror = () => resolve(false);"
+        " image.src = url; })",
+        shown,
+    )
+    assert drawn  # the policy of the page allows it
+    ann.open()
+    ann.page.get_by_role("link", name="grey.csv").wait_for()
+    ann.page.go_back()
+    ann.page.get_by_role("button", name="Stop").click()
+    ann.page.wait_for_selector("[data-status=cancelled]")
+    assert not ann.page.title().startswith("100 %")
+    assert icon.get_attribute("href") == mark
+    ann.page.get_by_role("link", name="clara.nowak@").click()
+    ann.page.get_by_text("Confidence").wait_for()
+    assert ann.page.locator("#results tbody .badge.deliverable").count() == 2
+    looked_at(ann, "list", tmp_path_factory)
+    ann.open("/lists")
+    assert ann.page.locator("main time").count() == 1
+    looked_at(ann, "lists", tmp_path_factory)
