@@ -14,7 +14,7 @@ from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
 from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import ListState
-from mailprobe.storage.records import JobState, SoldTier
+from mailprobe.storage.records import JobState, KeyMaker, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
 FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
@@ -224,12 +224,19 @@ class ManagementAccountResponse(Struct, frozen=True):
 
 
 class ManagementKey(Struct, frozen=True):
-    """An active key, without its secret. The prefix of a test key is sk_test_."""
+    """An active key, without its secret. `last_used_at` is right to an hour, and null before the first use.
+
+    `made_by`: a browser's session, the operator's command line, or a provisioning key; null for
+    a key of an older version.
+    """
 
     id: UUID
     prefix: str
     created_at: Instant
     label: str | None = None
+    kind: Literal["live", "test"] = "live"
+    last_used_at: Instant | None = None
+    made_by: KeyMaker | None = None
 
 
 class ManagementKeysListResponse(Struct, frozen=True):

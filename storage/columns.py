@@ -52,6 +52,7 @@ INSTANTS = {
     "made_at",
     "first_tried_at",
     "sent_at",
+    "used_at",
 }
 FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts"}
 

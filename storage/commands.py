@@ -28,6 +28,7 @@ from mailprobe.storage.records import (
     JobState,
     Key,
     KeyKind,
+    KeyMaker,
     Ledger,
     MessageKind,
     OutboxMessage,
@@ -95,6 +96,7 @@ class NewKey:
     kind: KeyKind
     sha256: str
     prefix: str
+    made_by: KeyMaker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class CreateFirstAccount(StoreCommand[Account | None]):
     def key_commands(self, account_id: str) -> "list[CreateKey]":
         """The commands that create the keys."""
         return [
-            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None) for key in self.keys
+            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None, made_by=key.made_by)
+            for key in self.keys
         ]
 
 
@@ -153,6 +156,7 @@ class CreateKey(StoreCommand[Key]):
     answer: Callable[[Key], EncryptedFirst] | None = None
     origins: tuple[str, ...] = ()
     rate_per_min: int | None = None
+    made_by: KeyMaker | None = None
 
 
 @dataclass(frozen=True, slots=True)

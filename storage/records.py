@@ -16,6 +16,7 @@ SoldTier = Literal["free", "builder", "scale"]  # those that answers name
 Tier = Literal["free", "builder", "scale", "own"]
 # The two kinds of forms are publishable: they stand in web pages.
 KeyKind = Literal["standard", "test", "provisioning", "form", "form_test"]
+KeyMaker = Literal["session", "command_line", "key"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
@@ -61,6 +62,8 @@ class Key:
     revoked_at: datetime | None = None
     origins: tuple[str, ...] = ()  # of a publishable key: the sites whose pages may use it
     rate_per_min: int | None = None  # of a publishable key: units a minute
+    made_by: KeyMaker | None = None  # None: before this was recorded
+    used_at: datetime | None = None  # the last use, to KEY_USE_EVERY; None: none is known
 
     @property
     def is_test(self) -> bool:

@@ -51,6 +51,7 @@ from mailprobe.storage.records import (
     JobState,
     Key,
     KeyKind,
+    KeyMaker,
     Ledger,
     MessageKind,
     OutboxMessage,
@@ -137,6 +138,7 @@ class Store(BounceStore):
         answer: Callable[[Key], Answered] | None = None,
         origins: Sequence[str] = (),
         rate_per_min: int | None = None,
+        made_by: KeyMaker | None = None,
     ) -> Key:
         """Store a key by its SHA-256 (hex digits) and return it without its secret.
 
@@ -160,7 +162,7 @@ class Store(BounceStore):
         return await self._execute(
             commands.CreateKey(
                 account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max,
-                idempotency, stored, tuple(origins), rate_per_min,
+                idempotency, stored, tuple(origins), rate_per_min, made_by,
             )
         )  # fmt: skip
 

@@ -249,6 +249,7 @@ async def new_key(
         keys_max=keys_max,
         origins=bounds.origins if bounds else (),
         rate_per_min=bounds.rate_per_min if bounds else None,
+        made_by="command_line",
     )
     made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
     return made if bounds is None else {**made, **asdict(bounds)}

@@ -142,6 +142,7 @@ async def _answer(
             takes_basic=operation.takes_basic,
         )
         inbound.admission.identified(call.authenticated.key.id)
+        service.key_uses.note(call.authenticated.key, service.now())
         if operation.key == "form":
             check_origin(call.authenticated.key, inbound)
             count_visitor(service, call.authenticated.key, inbound)

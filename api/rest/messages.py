@@ -73,6 +73,7 @@ class Call:
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
     repeats: "Repeats | None" = None  # of an upload with an idempotency key
+    by_session: bool = False  # a page of the dashboard asks, for its signed-in browser
 
     async def at_most_once(self, act: "Act") -> "OperationReply":
         """Run the work of an upload whose body is received, or return its first answer.

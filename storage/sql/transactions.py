@@ -50,6 +50,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         reputation_commands.CountReputation.run_by(reputation.count),
         bounce_commands.RecordBounces.run_by(bounces.record),
         session_commands.EndSession.run_by(sessions.end),
+        session_commands.NoteKeyUses.run_by(accounts.note_uses),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(

@@ -209,6 +209,7 @@ class Frame:
             sent or {},
             receive,
             admission_of(request.scope),
+            by_session=True,
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 

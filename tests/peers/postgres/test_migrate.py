@@ -104,8 +104,10 @@ async def fill(path: Path, clock: Clock) -> None:
         await store.count_reputation(ReputationDay(clock().date(), 100, 3))
         revoked = await another_key(store, account_id, "revoked")
         await store.create_key(
-            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None
-        )
+            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None,
+            made_by="session",
+        )  # fmt: skip
+        await store.note_key_uses([caller.key.id])
         for seconds in (0, 30, 45):
             clock.advance(seconds)
             await use(store, caller, clock(), 11, latency_ms=seconds)

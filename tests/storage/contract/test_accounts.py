@@ -257,6 +257,41 @@ async def test_a_publishable_key_keeps_its_origins_and_its_rate(store: Store):
     assert not await store.is_form_origin("https://shop.test")
 
 
+async def test_a_keys_maker_is_kept(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    made = [
+        await keep_key(store, account.id, made_by=by)
+        for by in ("session", "command_line", "key", None)
+    ]
+    assert await store.keys(account.id) == made
+    assert [key.made_by for key in made] == ["session", "command_line", "key", None]
+    assert [key.used_at for key in made] == [None] * 4
+
+
+async def test_a_keys_last_use_is_written_once_in_an_hour(store: Store, clock: Clock):
+    one = await make_caller(store)
+    two = await another_key(store, one.account.id, "two")
+    ids = [one.key.id, two.key.id]
+
+    async def used_at() -> list[Any]:
+        return [key.used_at for key in await store.keys(one.account.id)]
+
+    await store.note_key_uses([two.key.id, "no such id"])
+    assert await used_at() == [None, NOON]
+    clock.advance(3599)
+    await store.note_key_uses(ids)
+    assert await used_at() == [clock(), NOON]
+    clock.advance(1)
+    await store.note_key_uses(ids)
+    assert await used_at() == [NOON + timedelta(seconds=3599), clock()]
+    caller = await store.caller("two")
+    assert caller is not None
+    assert caller.key.used_at == clock()
+    clock.advance(-7200)  # what a clock wrote that was ahead is corrected
+    await store.note_key_uses(ids)
+    assert await used_at() == [clock(), clock()]
+
+
 async def test_an_account_cannot_revoke_another_accounts_key(store: Store):
     caller = await make_caller(store)
     other = await store.create_account("bob@shop.test", "free")
