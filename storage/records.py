@@ -290,6 +290,7 @@ class Job:
     recheck: bool = False
     is_test: bool = False  # made by a test key
     asks_hosts: bool = True
+    is_signed: bool = False  # its callback has a secret
 
 
 def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
@@ -298,7 +299,7 @@ def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     due_at, ended_at = (None, now) if state == "done" else (now, None)
     place = order.email, order.webhook, order.host
     known = order.payload, ended_at
-    kind = order.recheck, caller.key.is_test, order.asks_hosts
+    kind = order.recheck, caller.key.is_test, order.asks_hosts, order.secret is not None
     return Job(order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind)
 
 

@@ -72,6 +72,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListUsage.run_by(usage.list_usage),
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
+        commands.ListReceivers.run_by(jobs.list_receivers),
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),

@@ -18,6 +18,7 @@ from mailprobe.storage.records import Caller
 # A fresh key has a fresh minute; sites are few, so no one needs more.
 FORM_KEYS_A_MINUTE = 5
 RATE_DIGITS_MAX = 6
+BAD_SITES = "A site is written like https://shop.example.org, without a path; ten at most."
 BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
 
 
@@ -50,8 +51,8 @@ async def make_form_key(service: Service, caller: Caller, form: Mapping[str, str
         label = msgspec.convert({"label": form.get("label", "").strip() or None}, CreateKeyRequest)
     except msgspec.ValidationError:
         raise WrongField("label", BAD_LABEL) from None
-    except ValueError as error:
-        raise WrongField("origins", f"The sites cannot be used: {error}.") from None
+    except ValueError:
+        raise WrongField("origins", BAD_SITES) from None
     raw, keys_max = mint("pk_test_" if is_test else "pk_live_"), service.plan(caller).max_keys
     try:
         await service.store.create_key(

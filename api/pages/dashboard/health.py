@@ -1,8 +1,11 @@
 """What is wrong now: hosts that refuse this machine, resolvers, callbacks, the store."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from mailprobe.api.service import Service
+from mailprobe.storage.records import Job
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200
@@ -15,6 +18,8 @@ class Trouble:
     what: str
     details: tuple[str, ...] = ()
     action: str = ""
+    url: str = ""  # where it is seen
+    link: str = ""  # what is seen there
 
 
 async def trouble_of(service: Service, account_id: str, *, names_hosts: bool) -> list[Trouble]:
@@ -56,7 +61,15 @@ async def trouble_of(service: Service, account_id: str, *, names_hosts: bool) ->
         found.append(
             Trouble(
                 f"{len(failed):,} {noun}.", tuple(hosts[:SHOWN_MAX]),
-                "See the attempts under Jobs; they are repeated, and can be sent again.",
+                "They are repeated, and can be sent again.", *_seen_at(failed, hosts),
             )
         )  # fmt: skip
     return found
+
+
+def _seen_at(failed: Sequence[Job], hosts: Sequence[str]) -> tuple[str, str]:
+    """The page of the failing job, or of those jobs, and what to call it."""
+    if len(failed) == 1:
+        return f"/dashboard/jobs/{failed[0].id}", "its attempts"
+    query = {"state": "delivering", **({"receiver": hosts[0]} if len(hosts) == 1 else {})}
+    return f"/dashboard/jobs?{urlencode(query)}", "the jobs"

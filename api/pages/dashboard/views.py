@@ -5,6 +5,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 
 from mailprobe.api.pages.dashboard import (
     account_pages,
+    job_pages,
     list_table,
     operator_page,
     start_page,
@@ -25,6 +26,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)
+    job_pages.register(pages, frame)
     list_table.register(pages, frame)
     operator_page.register(pages, frame)
 
