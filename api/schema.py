@@ -257,12 +257,19 @@ class AuditResponse(Struct, frozen=True):
 
 
 class ManagementKey(Struct, frozen=True):
-    """An active key, without its secret. The prefix of a test key is sk_test_."""
+    """An active key, without its secret. `last_used_at` is right to an hour, and null before the first use.
+
+    `made_by`: a browser's session, the operator's command line, or a provisioning key; `service`
+    and `billing` make none. Null for a key of an older version.
+    """
 
     id: UUID
     prefix: str
     created_at: Instant
     label: str | None = None
+    kind: Literal["live", "test"] = "live"
+    last_used_at: Instant | None = None
+    made_by: ActorKind | None = None
 
 
 class ManagementKeysListResponse(Struct, frozen=True):

@@ -199,6 +199,7 @@ async def open_service(
         ):
             yield replace(
                 service,
+                alerts=alerts,
                 jobs=jobs,
                 lists=lists,
                 reputation=reputation,
@@ -294,7 +295,7 @@ async def serve_service(
             upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
             task_status=task_status,
         )
-        await contained(_save_reputation, service)  # of the last minute
+        await contained(_save_counts, service)  # of the last minute
         background.cancel_scope.cancel()
 
 
@@ -374,13 +375,13 @@ async def _apply_retention_once(service: Service) -> None:
         )
     except StoreUnavailable:
         log.warning("retention not applied: store unavailable")
-    await _save_reputation(service)
+    await _save_counts(service)
 
 
-async def _save_reputation(service: Service) -> None:
-    if service.reputation is None:
-        return
+async def _save_counts(service: Service) -> None:
     try:
-        await service.reputation.save(service.store, service.now().date())
+        if service.reputation is not None:
+            await service.reputation.save(service.store, service.now().date())
+        await service.key_uses.save(service.store)
     except StoreUnavailable:
-        log.warning("reputation not stored: store unavailable")
+        log.warning("reputation and uses of keys not stored: store unavailable")

@@ -13,6 +13,7 @@ from mailprobe.api.error_table import Links
 from mailprobe.api.forms.proof_of_work import ProofOfWork
 from mailprobe.api.forms.visitors import Networks, VisitorLimit
 from mailprobe.api.keys import Draw
+from mailprobe.api.observability.key_uses import KeyUses
 from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
@@ -66,6 +67,19 @@ class JobService(Protocol):
         ...
 
 
+class AlertService(Protocol):
+    """Mails about reached thresholds, as the dashboard needs them."""
+
+    @property
+    def has_relay(self) -> bool:
+        """Are mails sent?"""
+        ...
+
+    async def send_test(self, caller: Caller) -> None:
+        """Send the account a test mail, at most one a minute. Raises StoreUnavailable."""
+        ...
+
+
 class RecentAccounts:
     """Accounts whose assistants this process has answered; the oldest are forgotten.
 
@@ -111,10 +125,12 @@ class Service:
     draw: Draw
     store_check: StoreCheck
     payments: Payments | None = None  # None: no billing provider
+    alerts: AlertService | None = None  # None: no alerts
     jobs: JobService | None = None  # None: no jobs
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
+    key_uses: KeyUses = field(default_factory=KeyUses)
     operators: frozenset[str] | None = None  # ids or e-mail addresses; None: the first account
     tools_url: str = ""  # public, of the tool server; empty: there is none
     assistants: RecentAccounts = field(default_factory=RecentAccounts)

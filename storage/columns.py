@@ -24,7 +24,11 @@ MESSAGE_FIELDS = tuple(field.name for field in fields(OutboxMessage))
 
 def _columns(table: str, names: tuple[str, ...]) -> str:
     """The SELECT list; `account_id` is read from the joined accounts row, a kind from the key."""
-    elsewhere = {"account_id": "accounts.id", "is_test": is_test(table)}
+    elsewhere = {
+        "account_id": "accounts.id",
+        "is_test": is_test(table),
+        "is_signed": f"{table}.secret IS NOT NULL",
+    }
     return ", ".join(elsewhere.get(name, f"{table}.{name}") for name in names)
 
 
@@ -52,8 +56,9 @@ INSTANTS = {
     "made_at",
     "first_tried_at",
     "sent_at",
+    "used_at",
 }
-FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts"}
+FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts", "is_signed"}
 
 ColumnValues = tuple[Any, ...]
 

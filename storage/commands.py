@@ -372,7 +372,14 @@ class FindJob(StoreCommand[Job | None]):
 class ListJobs(StoreCommand[list[Job]]):
     account_id: str | None
     state: JobState | None
+    host: str | None
+    before: str | None  # the id of a job
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListReceivers(StoreCommand[list[str]]):
+    account_id: str
 
 
 @dataclass(frozen=True, slots=True)

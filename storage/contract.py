@@ -13,6 +13,10 @@ REFUSALS_SINGLE_MAX = 20  # rows per key, minute and reason; the other refusals 
 ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence need far less
 USAGE_ROWS_MAX = 10_000  # per call: key look-ups wait until the rows are read
 SETTLED_KEPT = timedelta(days=7)  # a second settlement within this time is recognised
+KEY_USE_EVERY = timedelta(
+    hours=1
+)  # a key's last use is written once in this time: a write costs a sync
+RECEIVERS_MAX = 100  # per call: each costs a look-up
 LISTED_MAX = 1_000  # jobs, attempts or messages per call
 METER_SLOT_S = 10  # billable verifications within a slot go to the billing meter as one count
 METER_REST_S = 2  # from the end of a slot until its count is due

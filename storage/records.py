@@ -62,6 +62,8 @@ class Key:
     revoked_at: datetime | None = None
     origins: tuple[str, ...] = ()  # of a publishable key: the sites whose pages may use it
     rate_per_min: int | None = None  # of a publishable key: units a minute
+    made_by: ActorKind | None = None  # None: before this was recorded
+    used_at: datetime | None = None  # the last use, to KEY_USE_EVERY; None: none is known
 
     @property
     def is_test(self) -> bool:
@@ -296,6 +298,7 @@ class Job:
     recheck: bool = False
     is_test: bool = False  # made by a test key
     asks_hosts: bool = True
+    is_signed: bool = False  # its callback has a secret
 
 
 def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
@@ -304,7 +307,7 @@ def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     due_at, ended_at = (None, now) if state == "done" else (now, None)
     place = order.email, order.webhook, order.host
     known = order.payload, ended_at
-    kind = order.recheck, caller.key.is_test, order.asks_hosts
+    kind = order.recheck, caller.key.is_test, order.asks_hosts, order.secret is not None
     return Job(order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind)
 
 

@@ -1,5 +1,6 @@
-"""Browser sessions that were signed out before their cookies end."""
+"""Browser sessions that were signed out before their cookies end, and the last use of keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +22,24 @@ class HasSessionEnded(StoreCommand[bool]):
     id: str
 
 
-class SessionStore(OversightStore):
+@dataclass(frozen=True, slots=True)
+class NoteKeyUses(StoreCommand[None]):
+    key_ids: Sequence[str]
+
+
+KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
+
+
+class KeyUseStore(OversightStore):
+    """The part of the store that keeps when keys were last used."""
+
+    async def note_key_uses(self, key_ids: Sequence[str]) -> None:
+        """Note that these keys were used now; a key is written at most once in KEY_USE_EVERY."""
+        for begin in range(0, len(key_ids), KEYS_NOTED_MAX):
+            await self._execute(NoteKeyUses(key_ids[begin : begin + KEYS_NOTED_MAX]))
+
+
+class SessionStore(KeyUseStore):
     """The part of the store that keeps ended sessions."""
 
     async def end_session(

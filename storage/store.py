@@ -423,10 +423,25 @@ class Store(AuditStore):
         return await self._execute(commands.FindJob(job_id))
 
     async def jobs(
-        self, *, account_id: str | None = None, state: JobState | None = None, limit: int
+        self,
+        *,
+        account_id: str | None = None,
+        state: JobState | None = None,
+        host: str | None = None,
+        before: str | None = None,
+        limit: int,
     ) -> list[Job]:
-        """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
-        return await self._execute(commands.ListJobs(account_id, state, at_most(LISTED_MAX, limit)))
+        """Return jobs newest first, at most LISTED_MAX; None stands for any.
+
+        `host` is that of a JobOrder with a webhook. With `before`, only jobs that were created
+        before the one with this id.
+        """
+        limit = at_most(LISTED_MAX, limit)
+        return await self._execute(commands.ListJobs(account_id, state, host, before, limit))
+
+    async def receivers(self, account_id: str) -> list[str]:
+        """Return the hosts of the account's jobs with a webhook in order, at most RECEIVERS_MAX."""
+        return await self._execute(commands.ListReceivers(account_id))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         """Return the job's attempts in the order they were logged, at most the last LISTED_MAX."""

@@ -37,6 +37,7 @@ from mailprobe.api.alerts.thresholds import (
     from_body,
     message_name,
     to_body,
+    trial,
 )
 from mailprobe.api.error_table import Links
 from mailprobe.api.outbox.backoff import Backoff, growing
@@ -120,6 +121,20 @@ class Alerts:
         if capped:
             self._refused[account.id] = account.tier, account.hard_cap_micros
         self._changed_event.set()
+
+    @property
+    def has_relay(self) -> bool:
+        """Are mails sent? Else they stay in the outbox."""
+        return self._notify_sender is not None
+
+    async def send_test(self, caller: Caller) -> None:
+        """Enqueue a test mail to the account; does nothing if there was one in this minute.
+
+        Raises StoreUnavailable.
+        """
+        ledger = await self._store.ledger(caller)
+        alert = trial(self._plans[caller.account.tier], ledger, caller.account)
+        await self._post(caller.account.id, message_name(alert), to_body(alert))
 
     async def check_changed(self) -> None:
         """Check changed accounts, in runs at least POLL_EVERY_S apart."""

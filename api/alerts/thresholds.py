@@ -25,7 +25,7 @@ from mailprobe.engine.address import Address, NotAnAddress, parse
 from mailprobe.storage.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
 
-Kind = Literal["75", "90", "100", "soft_cap", "hard_cap"]
+Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]
 Measure = Literal[
     "quota", "volume"
 ]  # units of a month (free), billable verifications of a billing period
@@ -56,7 +56,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A threshold that was reached."""
+    """A threshold that was reached; `test`: none was, the account's owner wants to see a mail."""
 
     kind: Kind
     figures: Figures
@@ -125,15 +125,25 @@ def _figures(plan: PricingPlan, ledger: Ledger, account: Account) -> Figures:
     )
 
 
+def trial(plan: PricingPlan, ledger: Ledger, account: Account) -> Alert:
+    """Return the alert of a test mail, with the figures of now."""
+    return Alert("test", _figures(plan, ledger, account))
+
+
 # -- in the outbox -----------------------------------------------------------------------------
+
+TEST = "test "  # what the names of test mails begin with
 
 
 def message_name(alert: Alert) -> str:
     """Return the message's name, unique per account: period start, measure and threshold.
 
     A month's quota and a billing period may begin together but are separate: an account
-    that goes from free to paid gets alerts for both.
+    that goes from free to paid gets alerts for both. A test mail is named after its minute, so
+    that there is one a minute at most.
     """
+    if alert.kind == "test":
+        return f"{TEST}{alert.figures.at.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
     start = alert.figures.period_start.astimezone(UTC).isoformat().replace("+00:00", "Z")
     measure = "quota " if alert.figures.measure == "quota" else ""
     return f"{start} {measure}{alert.kind}"
@@ -183,6 +193,14 @@ _VOLUME_NEARS = AlertText(
     "a larger plan.",
 )
 
+_TEST = AlertText(
+    "mailprobe: a test of your alerts",
+    "This is the test mail that somebody asked for on the page Limits.",
+    "Alerts reach you at this address. One comes at 75, 90 and 100 % of what the plan includes, "
+    "and one at each spend cap, where the plan has prices.",
+    "There is nothing to do.",
+)
+
 ALERT_TEXTS: Mapping[tuple[Measure, Kind], AlertText] = {
     ("quota", "75"): _QUOTA_NEARS,
     ("quota", "90"): _QUOTA_NEARS,
@@ -193,6 +211,8 @@ ALERT_TEXTS: Mapping[tuple[Measure, Kind], AlertText] = {
         "{included} begin. Nothing is charged.",
         "Wait until then, or change to a paid plan, which has no monthly quota.",
     ),
+    ("quota", "test"): _TEST,
+    ("volume", "test"): _TEST,
     ("volume", "75"): _VOLUME_NEARS,
     ("volume", "90"): _VOLUME_NEARS,
     ("volume", "100"): AlertText(

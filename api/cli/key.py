@@ -123,6 +123,8 @@ def list_(account_id: str | None) -> None:
                 "label": one.label,
                 "prefix": one.prefix,
                 "created_at": one.created_at,
+                "last_used_at": one.used_at,
+                "made_by": one.made_by,
                 **_bounds_of(one),
             }
         )
@@ -153,11 +155,15 @@ def _print_table(keys: "Sequence[Key]") -> None:
     for name in ("id", "account"):
         table.add_column(name, overflow="fold")  # copied whole, on any screen
     has_origins = any(one.origins for one in keys)
-    for name in ("kind", "prefix", "label", "made", *(["origins"] if has_origins else [])):
+    names = ("kind", "prefix", "label", "made", "made by", "last used")
+    for name in (*names, *(["origins"] if has_origins else [])):
         table.add_column(name)
     for one in keys:
         cells = [one.id, one.account_id, one.kind, one.prefix, one.label or ""]
-        cells += [f"{one.created_at:%Y-%m-%d}", *([" ".join(one.origins)] if has_origins else [])]
+        cells += [f"{one.created_at:%Y-%m-%d}", (one.made_by or "").replace("_", " ")]
+        # it is right to an hour, so more would be false
+        cells.append(f"{one.used_at:%Y-%m-%d %H:%M}" if one.used_at else "")
+        cells += [" ".join(one.origins)] if has_origins else []
         table.add_row(*(Text(plain(cell)) for cell in cells))
     console_on(sys.stdout).print(table)
 

@@ -115,12 +115,14 @@ class LiveServer:
         authorization = headers.get("authorization")
         if authorization is None and (caller := await self._session_caller(headers)) is not None:
             return caller
-        return await authenticate(
+        caller = await authenticate(
             self._service.store,
             authorization,
             "standard",
             takes_test_keys=self._service.takes_test_keys,
         )
+        self._service.key_uses.note(caller.key, self._service.now())
+        return caller
 
     def _check_room(self, account_id: str) -> None:
         if self._open.total() >= SOCKETS_MAX or self._open[account_id] >= SOCKETS_EACH_MAX:

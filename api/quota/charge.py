@@ -12,6 +12,7 @@ settled depends on the kind of request:
       delivered in parts  each part is settled before its lines leave
       all known           reserved and settled in one transaction, nothing stays reserved
     Submission          leaving stores the job, which holds its unit; `count_job` settles it
+      a trial             leaving stores the job; nothing is counted but the trials of a minute
     UndecodableRequest    leaving counts it; a refusal is logged, the client gets its 400
     ChunkAddresses      of a list: entering reserves, storing answers settles them
     ChunkRecheck        of a list: costs no units, and needs capacity
@@ -38,6 +39,7 @@ from mailprobe.api.quota.list_charge import (
     ChunkAddresses,
     ChunkRecheck,
 )
+from mailprobe.api.quota.policy import passes_at, used_last_minute
 from mailprobe.api.quota.reserving import Charge, UsageName
 from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
 from mailprobe.api.quota.settlement import Settlement, row_of
@@ -55,6 +57,7 @@ from mailprobe.storage.records import (
     UsageRow,
 )
 
+TRIALS_A_MINUTE = 5  # of a key: each calls a machine that may be somebody else's
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
 
 
@@ -76,9 +79,13 @@ class Verifications:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job to store: one unit, reserved while the job is pending."""
+    """A job to store: one unit, reserved while the job is pending.
+
+    `is_trial`: a test callback, whose result is made up; it counts towards TRIALS_A_MINUTE alone.
+    """
 
     order: JobOrder
+    is_trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +201,7 @@ class ChargedJob(Charge):
         self, quota: QuotaService, caller: Caller, spending: Submission, admission: Admission
     ) -> None:
         super().__init__(quota, caller, "verify", admission)
-        self._order = spending.order
+        self._order, self._is_trial = spending.order, spending.is_trial
 
     async def __aenter__(self) -> "ChargedJob":
         return self
@@ -210,9 +217,20 @@ class ChargedJob(Charge):
         def create(check: CheckLimits) -> Awaitable[Job | Refusal]:
             return store.create_job(caller, self._order, check, first=self.first)
 
+        if self._is_trial:
+            tried = await create(self._check_trial)
+            if isinstance(tried, Refusal):
+                raise tried  # not logged: it is no request for a verification
+            return
         created = await self._check(1, create, also=self._check_job)
         if isinstance(created, Refusal):
             await self._refuse(created)
+
+    def _check_trial(self, ledger: Ledger) -> Refusal | None:
+        if used_last_minute(ledger) >= TRIALS_A_MINUTE:
+            passes = passes_at(ledger, ledger.window, TRIALS_A_MINUTE - 1)
+            return RateLimited(TRIALS_A_MINUTE, ledger.asked_at, passes, 1)
+        return self._check_job(ledger)
 
     def _check_job(self, ledger: Ledger) -> Refusal | None:
         if ledger.undelivered >= JOBS_UNDELIVERED_MAX:

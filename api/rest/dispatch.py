@@ -143,6 +143,7 @@ async def _answer(
             takes_basic=operation.takes_basic,
         )
         inbound.admission.identified(call.authenticated.key.id)
+        service.key_uses.note(call.authenticated.key, service.now())
         if operation.key == "form":
             check_origin(call.authenticated.key, inbound)
             check_proof(service, call.authenticated.key, inbound)

@@ -12,7 +12,7 @@ from mailprobe.api.jobs.rules import NotAWebhook, check_webhook, payload_of
 from mailprobe.api.quota.charge import Submission, charge
 from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
-from mailprobe.api.sandbox.addresses import verify
+from mailprobe.api.sandbox.addresses import DOMAIN, verify
 from mailprobe.api.schema import (
     AsyncVerifyResponse,
     JobAttempt,
@@ -22,7 +22,7 @@ from mailprobe.api.schema import (
     VerifyRequest,
 )
 from mailprobe.api.service import Service
-from mailprobe.storage.records import Job, JobOrder
+from mailprobe.storage.records import Caller, Job, JobOrder
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 _payload = msgspec.json.Decoder(VerifyEmailCallback)
@@ -37,22 +37,20 @@ async def submit_job(
             "The query parameter evidence cannot be 1 together with webhook or async.",
             "Leave evidence out, or leave the others out and get the evidence in the answer.",
         )
-    order = _order(call.caller.account.id, body)
+    try:
+        order = _order(call.caller.account.id, body)
+    except NotAWebhook as error:
+        raise _malformed(
+            f"The field webhook is not valid: {error}.",
+            "Send a public https:// URL with a host name, without user or password.",
+        ) from None
     if service.jobs is None:
         raise _malformed(
             "This service runs no background jobs, so webhook and async must be absent.",
             "Leave them out: the result comes in the answer, within about 3 seconds.",
         )
     if call.caller.key.is_test:
-        decided = verify(
-            body.email,
-            0,
-            service.quota.engine.lists,
-            began=trio.current_time(),
-            asks_hosts=body.smtp,
-        )
-        verdict = decided.verification.verdict(order.email, trio.current_time())
-        order = replace(order, payload=payload_of(verdict, order.id))
+        order = _with_sandbox_result(service, order)
     promised = reply(202, AsyncVerifyResponse(order.id))
     charged = call.charge = charge(service.quota, call.caller, Submission(order), call.admission)
     async with charged:
@@ -75,18 +73,40 @@ async def get_job(service: Service, call: Call) -> OperationReply:
     return reply(200, _response(job, attempts))
 
 
+async def send_test_callback(
+    service: Service, caller: Caller, webhook: str, secret: str | None
+) -> str:
+    """Call back with the result of a sandbox address; return the id of the job.
+
+    It costs nothing, and is a job as any other: tried again, shown, and sent again. Raises
+    NotAWebhook, RateLimited, TooManyJobs, StoreUnavailable.
+    """
+    body = VerifyRequest(f"deliverable@{DOMAIN}", webhook, secret)
+    order = _with_sandbox_result(service, _order(caller.account.id, body))
+    async with charge(service.quota, caller, Submission(order, is_trial=True)):
+        pass
+    if service.jobs is not None:
+        service.jobs.wake()
+    return order.id
+
+
+def _with_sandbox_result(service: Service, order: JobOrder) -> JobOrder:
+    """The order with the result that a test key gets."""
+    began = trio.current_time()
+    decided = verify(
+        order.email, 0, service.quota.engine.lists, began=began, asks_hosts=order.asks_hosts
+    )
+    verdict = decided.verification.verdict(order.email, trio.current_time())
+    return replace(order, payload=payload_of(verdict, order.id))
+
+
 def _order(account_id: str, body: VerifyRequest) -> JobOrder:
+    """The job that a request asks for. Raises NotAWebhook."""
     # a text longer than any address is cut before it is stored; its result stays the same
     job_id, email = str(uuid4()), body.email[:ECHOED_CHARACTERS_MAX]
     if body.webhook is None:
         return JobOrder(job_id, email, None, "", recheck=body.recheck, asks_hosts=body.smtp)
-    try:
-        target = check_webhook(body.webhook)
-    except NotAWebhook as error:
-        raise _malformed(
-            f"The field webhook is not valid: {error}.",
-            "Send a public https:// URL with a host name, without user or password.",
-        ) from None
+    target = check_webhook(body.webhook)
     # per account and authority: a receiver that hangs delays only its own account's callbacks
     receiver = f"{account_id} {target.authority}"
     secret = body.webhook_secret

@@ -76,7 +76,13 @@ async def list_api_keys(service: Service, call: Call) -> OperationReply:
     active = [
         key for key in await service.store.keys(call.caller.account.id) if key.kind in VERIFYING
     ]
-    listed = [ManagementKey(UUID(key.id), key.prefix, key.created_at, key.label) for key in active]
+    listed = [
+        ManagementKey(
+            UUID(key.id), key.prefix, key.created_at, key.label,
+            kind="test" if key.is_test else "live", last_used_at=key.used_at, made_by=key.made_by,
+        )
+        for key in active
+    ]  # fmt: skip
     live = sum(not key.is_test for key in active)
     return reply(200, ManagementKeysListResponse(listed, live, service.plan(call.caller).max_keys))
 

@@ -39,9 +39,10 @@ MADE = (
 )
 HASHES = "SELECT sha256 FROM keys WHERE sha256 = ANY(%s)"
 KEEP_KEYS = (
-    "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins, rate_per_min)"
+    "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins,"
+    " rate_per_min, made_by)"
     " SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[],"
-    " %s::text[], %s::bigint[], %s::text[], %s::bigint[])"
+    " %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])"
 )
 
 
@@ -79,7 +80,7 @@ def create_keys(
             active[of_kind] = count + 1
             made.setdefault(of_kind, []).append(now)
             owner = key.id, account, key.kind
-            bounds = origins_column(key.origins), key.rate_per_min
+            bounds = origins_column(key.origins), key.rate_per_min, key.made_by
             rows.append((*owner, key.label, key.prefix, command.sha256, micros(now), *bounds))
     if rows:
         db.execute(KEEP_KEYS, [list(column) for column in zip(*rows, strict=True)])

@@ -28,7 +28,9 @@ from mailprobe.storage.commands import (
     ListKeys,
     RevokeKey,
 )
+from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.records import Account, Key
+from mailprobe.storage.sessions import NoteKeyUses
 from mailprobe.storage.sql import audit, lists
 from mailprobe.storage.sql.database import Database, NotUnique
 
@@ -127,7 +129,7 @@ def new_key(command: CreateKey, now: datetime) -> Key:
     """Return the key with a new UUID."""
     return Key(
         str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now,
-        origins=command.origins, rate_per_min=command.rate_per_min,
+        origins=command.origins, rate_per_min=command.rate_per_min, made_by=command.by.kind,
     )  # fmt: skip
 
 
@@ -139,8 +141,9 @@ def creation_of(key: Key) -> Act:
 def insert_key(db: Database, account: int, key: Key, command: CreateKey) -> None:
     """Insert a key of the account with this number. Raises NotUnique for a known hash."""
     db.change(
-        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins, rate_per_min)"
-        " VALUES (:id, :account, :kind, :label, :prefix, :sha256, :created_at, :origins, :rate_per_min)",
+        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins,"
+        " rate_per_min, made_by) VALUES (:id, :account, :kind, :label, :prefix, :sha256,"
+        " :created_at, :origins, :rate_per_min, :made_by)",
         {
             "id": key.id,
             "account": account,
@@ -151,6 +154,7 @@ def insert_key(db: Database, account: int, key: Key, command: CreateKey) -> None
             "created_at": micros(key.created_at),
             "origins": origins_column(key.origins),
             "rate_per_min": key.rate_per_min,
+            "made_by": key.made_by,
         },
     )
     audit.add(db, account, command.by, creation_of(key))
@@ -177,6 +181,21 @@ def is_form_origin(db: Database, command: IsFormOrigin) -> bool:
         {"origin": command.origin},
     )
     return bool(rows)
+
+
+def note_uses(db: Database, command: NoteKeyUses) -> None:
+    """Write that the keys were used now, each at most once in KEY_USE_EVERY."""
+    now = db.now()
+    # An instant that a clock wrote which was ahead is corrected. In order, so that two
+    # processes never wait for each other's rows.
+    db.change_each(
+        "UPDATE keys SET used_at = :now WHERE id = :id"
+        " AND (used_at IS NULL OR used_at <= :before OR used_at > :now)",
+        [
+            {"id": id, "now": micros(now), "before": micros(now - KEY_USE_EVERY)}
+            for id in sorted(command.key_ids)
+        ],
+    )
 
 
 def revoke_key(db: Database, command: RevokeKey) -> bool:

@@ -3,7 +3,14 @@
 from datetime import timedelta
 
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs
+from mailprobe.storage.commands import (
+    ExtendClaim,
+    FindJob,
+    ListAttempts,
+    ListJobs,
+    ListReceivers,
+)
+from mailprobe.storage.contract import RECEIVERS_MAX
 from mailprobe.storage.records import Attempt, Job
 from mailprobe.storage.sql.database import Database
 
@@ -33,17 +40,42 @@ def find(db: Database, command: FindJob) -> Job | None:
 
 
 def list_jobs(db: Database, command: ListJobs) -> list[Job]:
-    """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
+    """Return jobs newest first, at most LISTED_MAX; None stands for any."""
+    # Jobs that are not done are few: they are found by their state, not among all of a host.
+    host = "jobs.host" if command.state in (None, "done") else "jobs.host || ''"
     conditions = {
         "jobs.account = (SELECT number FROM accounts WHERE id = :account)": command.account_id,
         "jobs.state = :state": command.state,
+        f"jobs.webhook IS NOT NULL AND {host} = :host": command.host,
+        "jobs.number < (SELECT number FROM jobs WHERE id = :before)": command.before,
     }
     asked = [words for words, value in conditions.items() if value is not None]
     rows = db.all(
         f"{JOBS} WHERE {' AND '.join(asked) or 'true'} ORDER BY jobs.number DESC LIMIT :limit",
-        {"account": command.account_id, "state": command.state, "limit": command.limit},
+        {
+            "account": command.account_id,
+            "state": command.state,
+            "host": command.host,
+            "before": command.before,
+            "limit": command.limit,
+        },
     )
     return [job_of(row) for row in rows]
+
+
+def list_receivers(db: Database, command: ListReceivers) -> list[str]:
+    """Return the account's hosts: each is found in the index behind the one before."""
+    least = (
+        "SELECT min(host) FROM jobs WHERE webhook IS NOT NULL"
+        " AND account = (SELECT number FROM accounts WHERE id = :account)"
+    )
+    rows = db.all(
+        f"WITH RECURSIVE found (host) AS ({least} UNION ALL"
+        f" SELECT ({least} AND jobs.host > found.host) FROM found WHERE found.host IS NOT NULL)"
+        " SELECT host FROM found WHERE host IS NOT NULL LIMIT :limit",
+        {"account": command.account_id, "limit": RECEIVERS_MAX},
+    )
+    return [host for (host,) in rows]
 
 
 def list_attempts(db: Database, command: ListAttempts) -> list[Attempt]:

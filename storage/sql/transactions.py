@@ -54,6 +54,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         session_commands.EndSession.run_by(sessions.end),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
+        session_commands.NoteKeyUses.run_by(accounts.note_uses),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -75,6 +76,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListUsage.run_by(usage.list_usage),
         commands.FindJob.run_by(jobs.find),
         commands.ListJobs.run_by(jobs.list_jobs),
+        commands.ListReceivers.run_by(jobs.list_receivers),
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),

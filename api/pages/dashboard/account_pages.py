@@ -2,17 +2,24 @@
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, get_args
-from uuid import UUID
 
 import msgspec
 from quart import Blueprint, Response, g, request
 
+from mailprobe.api.alerts.thresholds import TEST
 from mailprobe.api.forms.script import script_tag
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
-from mailprobe.api.pages.dashboard.form_keys import is_wanted, make_form_key, revoke_form_key
+from mailprobe.api.pages.dashboard.form_keys import (
+    BAD_LABEL,
+    WrongField,
+    is_wanted,
+    make_form_key,
+    revoke_form_key,
+)
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
     SIGN_IN,
@@ -21,6 +28,7 @@ from mailprobe.api.pages.dashboard.frame import (
     away,
     caller,
     form_fields,
+    is_operator,
 )
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
@@ -36,13 +44,18 @@ from mailprobe.api.schema import (
 )
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.commands import NewKey
+from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 KEYS = f"{HOME}/keys"
+USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
+CAPS_PAGE = f"{HOME}/caps"
 CAPS = ("soft", "hard")
+ALERTS_SEEN = (
+    20  # of an account, the newest: it has at most ten in a period, and a test mail a minute
+)
 NOTHING_TYPED: Mapping[str, str] = {}
-BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -79,6 +92,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
                 "sign_in.html", "Sign in", 401, next=_next_of(form),
                 error="That is no active provisioning key (sk_mgmt_…).",
             )  # fmt: skip
+        frame.service.key_uses.note(known.key, frame.service.now())
         await store.record_sign_in(known.account.id, frame.actor(known))
         return frame.with_cookie(away(_next_of(form)), known)
 
@@ -166,7 +180,10 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         """A reload of the page that this leads to makes no second key."""
         form = await form_fields()
         if is_wanted(form):
-            key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
+            try:
+                key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
+            except WrongField as wrong:
+                return await shown(400, form_of_page=form, errors={wrong.name: str(wrong)})
             return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -175,7 +192,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         try:
             body = msgspec.convert(fields, CreateKeyRequest)
         except msgspec.ValidationError:
-            return await shown(400, form, error=BAD_LABEL)
+            return await shown(400, form, errors={"label": BAD_LABEL})
         made = await frame.result_of(
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
@@ -195,29 +212,39 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         return away(KEYS)
 
     async def shown(
-        status: int = 200, form: Mapping[str, str] = NOTHING_TYPED, error: str = ""
+        status: int = 200,
+        form: Mapping[str, str] = NOTHING_TYPED,
+        *,
+        form_of_page: Mapping[str, str] = NOTHING_TYPED,
+        errors: Mapping[str, str] = NOTHING_TYPED,
     ) -> Response:
+        """The keys, and the two forms that make one, with what was typed in them."""
         made = cookie.read(caller())
         is_of_form = made.key.startswith(PUBLISHABLE)
         listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
         known = await frame.service.store.keys(caller().account.id)
         return await frame.page(
-            "keys.html", "Keys", status, made=made, listed=listed, error=error,
-            label=form.get("label", ""), is_test=form.get("kind") == "test",
-            test_keys={UUID(key.id) for key in known if key.is_test},
+            "keys.html", "Keys", status, made=made, listed=listed, errors=errors,
+            typed=form, typed_of_page=form_of_page,
             takes_test_keys=frame.service.takes_test_keys,
+            secret_keys=[key for key in known if not key.is_publishable],
             form_keys=[key for key in known if key.is_publishable],
+            used_now=frame.service.now() - KEY_USE_EVERY - USES_STORED_WITHIN,
             tag=script_tag(frame.service.links.base_url, made.key) if is_of_form else "",
         )  # fmt: skip
 
 
 def _register_caps(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(f"{HOME}/caps")
+    def has_relay() -> bool:
+        return frame.service.alerts is not None and frame.service.alerts.has_relay
+
+    @pages.get(CAPS_PAGE)
     @frame.signed_in
     async def caps() -> Response:
-        return await shown(_typed_of(caller().account), caller().account.alerts)
+        account, saved = caller().account, request.args.get("saved") == "1"
+        return await shown(_typed_of(account), account.alerts, saved=saved)
 
-    @pages.post(f"{HOME}/caps")
+    @pages.post(CAPS_PAGE)
     @frame.signed_in
     async def set_caps() -> Response:
         form = await form_fields()
@@ -231,15 +258,44 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
             **{f"{name}_cap_micros": micros[name] for name in CAPS},
         )  # fmt: skip
         assert changed is not None
-        return await shown(_typed_of(changed), changed.alerts, saved=True)
+        return away(f"{CAPS_PAGE}?saved=1")
+
+    @pages.post(f"{CAPS_PAGE}/test")
+    @frame.signed_in
+    async def send_test() -> Response:
+        if sends_to(caller().account):
+            assert frame.service.alerts is not None
+            await frame.service.alerts.send_test(caller())
+        return away(CAPS_PAGE)
+
+    @pages.get(f"{CAPS_PAGE}/test")
+    @frame.signed_in
+    async def test_mail() -> Response:
+        """How far the test mail is; its page fetches this again until it is sent."""
+        return await frame.page("alert_test.html", "Limits", **await test_values())
+
+    def sends_to(account: Account) -> bool:
+        """Whether alerts of this account are sent at all."""
+        return account.alerts and account.tier != "own" and has_relay()
+
+    async def test_values() -> dict[str, Any]:
+        account = caller().account
+        recent = await frame.service.store.messages(
+            "alert", account_id=account.id, limit=ALERTS_SEEN
+        )
+        tests = (each for each in recent if each.name.startswith(TEST))
+        return {
+            "sends": sends_to(account), "test": next(tests, None), "email": account.email,
+            "is_operator": is_operator(),
+        }  # fmt: skip
 
     async def shown(
         typed: Mapping[str, str], alerts: bool, status: int = 200, **more: Any
     ) -> Response:
         return await frame.page(
             "caps.html", "Limits", status, typed=typed, alerts=alerts,
-            email=caller().account.email, plan=frame.service.plan(caller()),
-            **{"errors": {}, **more},
+            plan=frame.service.plan(caller()), has_relay=has_relay(),
+            **await test_values(), **{"errors": {}, **more},
         )  # fmt: skip
 
 

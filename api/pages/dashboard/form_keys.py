@@ -9,7 +9,7 @@ import msgspec
 
 from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
 from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint, shown
-from mailprobe.api.refusals import InvalidRequest, KeysTooFast, TooManyKeys
+from mailprobe.api.refusals import KeysTooFast, TooManyKeys
 from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
@@ -18,6 +18,16 @@ from mailprobe.storage.records import Actor, Caller
 # A fresh key has a fresh minute; sites are few, so no one needs more.
 FORM_KEYS_A_MINUTE = 5
 RATE_DIGITS_MAX = 6
+BAD_SITES = "A site is written like https://shop.example.org, without a path; ten at most."
+BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
+
+
+class WrongField(Exception):
+    """A field of the form cannot be used; the text is a sentence for a person."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
 
 
 def is_wanted(form: Mapping[str, str]) -> bool:
@@ -28,20 +38,23 @@ def is_wanted(form: Mapping[str, str]) -> bool:
 async def make_form_key(
     service: Service, caller: Caller, form: Mapping[str, str], by: Actor
 ) -> str:
-    """Make a key from the fields kind, label, origins and rate. Raises Refusal, StoreUnavailable."""
+    """Make a key from the fields kind, label, origins and rate.
+
+    Raises WrongField, Refusal, StoreUnavailable.
+    """
     is_test = form["kind"] == "pk_test_"
     rate = form.get("rate", "").strip() or str(RATE_DEFAULT)
     if not (rate.isascii() and rate.isdigit() and len(rate) <= RATE_DIGITS_MAX and int(rate)):
-        raise InvalidRequest("The checks a minute are a whole number from 1.", "forms")
+        raise WrongField("rate", "The checks a minute are a whole number from 1.")
     if is_test and not service.takes_test_keys:
-        raise InvalidRequest("This service is in production: it takes no test keys.", "forms")
+        raise WrongField("kind", "This service is in production: it takes no test keys.")
     try:
         origins = read_origins(form.get("origins", "").split())
         label = msgspec.convert({"label": form.get("label", "").strip() or None}, CreateKeyRequest)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The label cannot be used: {error}.", "forms") from None
-    except ValueError as error:
-        raise InvalidRequest(f"The sites cannot be used: {error}.", "forms") from None
+    except msgspec.ValidationError:
+        raise WrongField("label", BAD_LABEL) from None
+    except ValueError:
+        raise WrongField("origins", BAD_SITES) from None
     raw, keys_max = mint("pk_test_" if is_test else "pk_live_"), service.plan(caller).max_keys
     try:
         await service.store.create_key(

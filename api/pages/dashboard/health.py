@@ -1,11 +1,14 @@
 """What is wrong now: hosts that refuse this machine, resolvers, callbacks, lists."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE
 from mailprobe.api.pages.dashboard.operators import PAGE as OPERATOR_PAGE
 from mailprobe.api.schema import ListResponse
 from mailprobe.api.service import Service
+from mailprobe.storage.records import Job
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200
@@ -23,8 +26,8 @@ class Trouble:
     what: str
     details: tuple[str, ...] = ()
     action: str = ""
-    url: str = ""
-    link: str = ""  # what the link says
+    url: str = ""  # where it is seen
+    link: str = ""  # what is seen there
 
 
 def words_of_cause(code: str | None) -> str:
@@ -99,12 +102,17 @@ async def _of_callbacks(service: Service, account_id: str) -> list[Trouble]:
         return []
     hosts = sorted({job.host.partition(" ")[2] or job.host for job in failed})
     noun = "callback fails" if len(failed) == 1 else "callbacks fail"
-    one = failed[0] if len(failed) == 1 else None
     return [
         Trouble(
             f"{len(failed):,} {noun}.", tuple(hosts[:SHOWN_MAX]),
-            "Each is repeated by itself, and can be sent again.",
-            f"{HOME}/jobs/{one.id}" if one else f"{HOME}/jobs",
-            "Open the job" if one else "See the jobs",
+            "Each is repeated by itself, and can be sent again.", *_seen_at(failed, hosts),
         )
     ]  # fmt: skip
+
+
+def _seen_at(failed: Sequence[Job], hosts: Sequence[str]) -> tuple[str, str]:
+    """The page of the failing job, or of those jobs, and what to call it."""
+    if len(failed) == 1:
+        return f"{HOME}/jobs/{failed[0].id}", "Open the job"
+    query = {"state": "delivering", **({"receiver": hosts[0]} if len(hosts) == 1 else {})}
+    return f"{HOME}/jobs?{urlencode(query)}", "See the jobs"

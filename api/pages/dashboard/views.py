@@ -6,6 +6,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from mailprobe.api.pages.dashboard import (
     account_pages,
     audit_page,
+    job_pages,
     list_table,
     overview_page,
     start_page,
@@ -30,6 +31,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)
+    job_pages.register(pages, frame)
     list_table.register(pages, frame)
     operator_page.register(pages, frame)
     operator_accounts.register(pages, frame)

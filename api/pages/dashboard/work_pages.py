@@ -1,4 +1,4 @@
-"""The pages of work in the background: jobs, and the lists."""
+"""The pages of the lists."""
 
 from contextlib import aclosing
 from math import ceil
@@ -11,7 +11,6 @@ from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
 from mailprobe.api.lists.table import read_marks
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
-    HOME,
     LISTS_PAGE,
     Frame,
     away,
@@ -25,51 +24,24 @@ from mailprobe.api.pages.dashboard.list_preview import preview_of
 from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.pages.dashboard.list_table import table_query, table_values
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest, JobNotFound, ListNotFound
+from mailprobe.api.refusals import InvalidRequest, ListNotFound
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import passing_of
 from mailprobe.api.schema import (
-    JobResponse,
     ListResponse,
     ListsResponse,
     ManagementUsageSummaryResponse,
 )
 from mailprobe.storage.list_records import StoredList
 
-JOBS_SHOWN = 100
 REASONS_SHOWN = 3  # why addresses are asked again; the most frequent
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
-    _register_jobs(pages, frame)
     _register_lists(pages, frame)
     _register_list(pages, frame)
-
-
-def _register_jobs(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(f"{HOME}/jobs")
-    @frame.signed_in
-    async def show_jobs() -> Response:
-        found = await frame.service.store.jobs(account_id=caller().account.id, limit=JOBS_SHOWN)
-        return await frame.page("jobs.html", "Jobs", jobs=found)
-
-    @pages.get(f"{HOME}/jobs/<id>")
-    @frame.signed_in
-    async def show_job(id: str) -> Response:
-        job = await frame.result_of(JobResponse, "get_job", id=id)
-        return await frame.page("job.html", "Job", job=job)
-
-    @pages.post(f"{HOME}/jobs/<id>/resend")
-    @frame.signed_in
-    async def resend(id: str) -> Response:
-        await frame.perform("get_job", id=id)  # of another account: not found
-        if await frame.service.store.resend_job(id.lower()) is None:
-            raise JobNotFound
-        if frame.service.jobs is not None:
-            frame.service.jobs.wake()
-        return away(f"{HOME}/jobs/{id}")
 
 
 def _register_lists(pages: Blueprint, frame: Frame) -> None:

@@ -1,6 +1,7 @@
 """`mailprobe key`: creates keys, lists them without their secrets, and revokes them for good."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def test_a_key_is_made_and_shown_once(
     assert (made["account_id"], made["kind"], made["label"]) == (account, kind, "shop – 1")
     (found,) = [one for one in listed(run_cli, account) if one["id"] == made["id"]]
     assert found["prefix"] == made["key"][:12]
+    assert (found["made_by"], found["last_used_at"]) == ("command_line", None)
     assert "key" not in found
     assert made["key"] not in json.dumps(listed(run_cli))
 
@@ -103,7 +105,9 @@ def test_on_a_terminal_the_keys_are_a_table(
         main(["key", "list", account])
     assert end.value.code == 0
     head, _, *rows = click.unstyle(capsys.readouterr().out).splitlines()
-    assert head.split() == ["id", "account", "kind", "prefix", "label", "made"]
+    names = ["id", "account", "kind", "prefix", "label", "made", "made by", "last used"]
+    assert re.split("  +", head.strip()) == names
+    assert all("command line" in row for row in rows)
     assert [row.split()[:3] for row in rows] == [
         [ids[0], account, "standard"],
         [ids[1], account, "provisioning"],

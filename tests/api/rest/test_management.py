@@ -61,10 +61,14 @@ async def test_a_key_is_made_shown_once_used_and_revoked(autojump_clock, shop: R
     listed = (await shop.manage("GET", "/keys")).body
     assert (listed["count"], listed["max"]) == (2, 10)
     (ours,) = [known for known in listed["keys"] if known["id"] == made.body["id"]]
-    assert set(ours) == {"id", "label", "prefix", "created_at"}
+    assert set(ours) == {"id", "label", "prefix", "created_at", "kind", "last_used_at", "made_by"}
+    assert (ours["kind"], ours["last_used_at"], ours["made_by"]) == ("live", None, "key")
     assert ours["prefix"] == key[:12]
     assert ours["created_at"] == made.body["created_at"]
     assert (await shop.verify(key=key)).status == 200
+    await shop.service.key_uses.save(shop.store)
+    used = [known["last_used_at"] for known in (await shop.manage("GET", "/keys")).body["keys"]]
+    assert used == [None, shop.clock().isoformat().replace("+00:00", "Z")]
     gone = await shop.manage("DELETE", f"/keys/{made.body['id']}")
     assert (gone.status, gone.octets) == (204, b"")
     assert "content-type" not in gone.headers

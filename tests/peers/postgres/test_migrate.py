@@ -22,7 +22,14 @@ from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
 from mailprobe.storage.oversight import ReputationDay
-from mailprobe.storage.records import COMMAND_LINE, Answered, Caller, IdempotencyRecord, Reservation
+from mailprobe.storage.records import (
+    COMMAND_LINE,
+    Actor,
+    Answered,
+    Caller,
+    IdempotencyRecord,
+    Reservation,
+)
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
@@ -104,8 +111,10 @@ async def fill(path: Path, clock: Clock) -> None:
         await store.count_reputation([ReputationDay(clock().date(), "google", 100, 3)])
         revoked = await another_key(store, account_id, "revoked")
         await store.create_key(
-            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None
-        )
+            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None,
+            by=Actor("session"),
+        )  # fmt: skip
+        await store.note_key_uses([caller.key.id])
         for seconds in (0, 30, 45):
             clock.advance(seconds)
             await use(store, caller, clock(), 11, latency_ms=seconds)

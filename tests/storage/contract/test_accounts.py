@@ -11,6 +11,7 @@ from mailprobe.storage.commands import NewKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     COMMAND_LINE,
+    Actor,
     Caller,
     Ledger,
     Reservation,
@@ -259,6 +260,41 @@ async def test_a_publishable_key_keeps_its_origins_and_its_rate(store: Store):
         assert await store.is_form_origin(origin) is known, origin
     await store.revoke_key(account.id, form.id)
     assert not await store.is_form_origin("https://shop.test")
+
+
+async def test_a_keys_maker_is_kept(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    made = [
+        await keep_key(store, account.id, by=by)
+        for by in (Actor("session"), Actor("command_line"), Actor("key"))
+    ]
+    assert await store.keys(account.id) == made
+    assert [key.made_by for key in made] == ["session", "command_line", "key"]
+    assert [key.used_at for key in made] == [None] * 3
+
+
+async def test_a_keys_last_use_is_written_once_in_an_hour(store: Store, clock: Clock):
+    one = await make_caller(store)
+    two = await another_key(store, one.account.id, "two")
+    ids = [one.key.id, two.key.id]
+
+    async def used_at() -> list[Any]:
+        return [key.used_at for key in await store.keys(one.account.id)]
+
+    await store.note_key_uses([two.key.id, "no such id"])
+    assert await used_at() == [None, NOON]
+    clock.advance(3599)
+    await store.note_key_uses(ids)
+    assert await used_at() == [clock(), NOON]
+    clock.advance(1)
+    await store.note_key_uses(ids)
+    assert await used_at() == [NOON + timedelta(seconds=3599), clock()]
+    caller = await store.caller("two")
+    assert caller is not None
+    assert caller.key.used_at == clock()
+    clock.advance(-7200)  # what a clock wrote that was ahead is corrected
+    await store.note_key_uses(ids)
+    assert await used_at() == [clock(), clock()]
 
 
 async def test_an_account_cannot_revoke_another_accounts_key(store: Store):

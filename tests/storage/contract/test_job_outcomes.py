@@ -385,6 +385,36 @@ async def test_jobs_are_shown_newest_first(store: Store, clock: Clock):
     assert await shown(state="done") == await shown(account_id="nobody") == ""
 
 
+async def test_jobs_are_shown_by_their_receiver_and_from_a_place_on(store: Store):
+    one = await make_caller(store)
+    two = await make_caller(store, sha256="other")
+    await delivering(store, one, order("a", host="x.test", secret="s"), order("b", host="y.test"))
+    await delivering(store, two, order("e", host="x.test"))
+    await promise(
+        store, one, order("c", host="x.test"), replace(order("d", host="a.test"), webhook=None)
+    )
+
+    async def shown(**which: Any) -> str:
+        found = await store.jobs(account_id=one.account.id, **{"limit": 10} | which)
+        return "".join(job.id for job in found)
+
+    assert await shown(host="x.test") == "ca"
+    assert await shown(host="x.test", state="delivering") == "a"
+    assert await shown(host="x.test", state="done") == await shown(host="X.test") == ""
+    assert await shown(host="a.test") == ""
+    assert await shown(before="d") == "cba"
+    assert await shown(before="c", host="x.test") == "a"
+    assert await shown(before="a") == await shown(before="no such id") == ""
+    assert [
+        job.is_signed for job in await store.jobs(limit=2, host="x.test", state="delivering")
+    ] == [
+        False,
+        True,
+    ]
+    assert await store.receivers(one.account.id) == ["x.test", "y.test"]
+    assert await store.receivers("no such id") == []
+
+
 async def test_no_more_than_listed_max_are_shown(store: Store):
     caller = await make_caller(store)
     for first in range(0, LISTED_MAX + 1, 100):  # some at a time: a busy disk takes its time

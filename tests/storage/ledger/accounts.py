@@ -18,12 +18,18 @@ from mailprobe.storage.commands import (
     ListKeys,
     RevokeKey,
 )
-from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
+from mailprobe.storage.contract import (
+    KEY_USE_EVERY,
+    WINDOW,
+    KeyCreationTooFast,
+    KeyLimitReached,
+)
 from mailprobe.storage.records import (
     Account,
     Caller,
     Key,
 )
+from mailprobe.storage.sessions import NoteKeyUses
 
 
 class ModelAccounts:
@@ -83,7 +89,7 @@ class ModelAccounts:
             raise ValueError("a key with this hash is kept already")
         key = Key(
             str(uuid4()), account.id, command.kind, command.label, command.prefix, self._now(),
-            origins=command.origins, rate_per_min=command.rate_per_min,
+            origins=command.origins, rate_per_min=command.rate_per_min, made_by=command.by.kind,
         )  # fmt: skip
         if command.answer is not None:
             first = command.answer(key)
@@ -106,6 +112,12 @@ class ModelAccounts:
         return any(
             command.origin in key.origins and not key.revoked_at for key in self._keys.values()
         )
+
+    def note_key_uses(self, command: NoteKeyUses) -> None:
+        now = self._now()
+        for key in [self._keys[id] for id in command.key_ids if id in self._keys]:
+            if key.used_at is None or not now - KEY_USE_EVERY < key.used_at <= now:
+                self._keys[key.id] = replace(key, used_at=now)
 
     def revoke_key(self, command: RevokeKey) -> bool:
         key = self._keys.get(command.key_id)

@@ -201,10 +201,15 @@ class ModelJobs(ModelUsage):
 
     def jobs(self, command: ListJobs) -> list[Job]:
         jobs = [entry.thing.job for entry in reversed(self._jobs.entries.values())]
+        if command.before is not None:
+            ids = [job.id for job in jobs]
+            jobs = jobs[ids.index(command.before) + 1 :] if command.before in ids else []
         return [
             job
             for job in jobs
-            if command.account_id in (None, job.account_id) and command.state in (None, job.state)
+            if command.account_id in (None, job.account_id)
+            and command.state in (None, job.state)
+            and (command.host is None or (job.webhook and job.host == command.host))
         ][: command.limit]
 
     def attempts(self, command: ListAttempts) -> list[Attempt]:

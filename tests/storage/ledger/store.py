@@ -17,6 +17,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.periods import kept_since
+from mailprobe.storage.sessions import NoteKeyUses
 from mailprobe.storage.store import Store
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
 
@@ -83,6 +84,7 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.IsFormOrigin.run_by(ModelExecutor.is_form_origin),
         commands.RevokeKey.run_by(ModelExecutor.revoke_key),
         commands.FindCaller.run_by(ModelExecutor.caller),
+        NoteKeyUses.run_by(ModelExecutor.note_key_uses),
         commands.Reserve[Any].run_by(ModelExecutor.reserve),
         commands.Extend.run_by(ModelExecutor.extend),
         commands.Settle.run_by(ModelExecutor.settle),

@@ -228,6 +228,11 @@ async def every_write(store: Store, caller: Caller) -> None:
         for state in (None, "done"):
             await store.jobs(**which, state=state, limit=5)
         await store.messages("meter", **which, limit=5)
+    states: tuple[Any, ...] = (None, "done", "failed")
+    for state in states:
+        await store.jobs(account_id=caller.account.id, state=state, host="hooks.test", limit=5)
+    await store.jobs(account_id=caller.account.id, before="1", limit=5)
+    await store.receivers(caller.account.id)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)], emit_meter_event=True)
     await store.enqueue_message("alert", caller.account.id, "n", b"", due_at=NOON)

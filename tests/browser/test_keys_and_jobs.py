@@ -1,0 +1,103 @@
+"""Keys, limits and jobs in a real browser: light and dark, on a screen and on a phone."""
+
+from typing import Any
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.browser.pages import BrowserPage
+
+PHONE: Any = {"width": 390, "height": 844}
+SCREEN: Any = {"width": 1280, "height": 900}
+NOWHERE = "https://hooks.nowhere.test:8443/mail"  # the lab has no such host
+
+
+def looks_right(ann: BrowserPage) -> None:
+    """No barrier in either colour scheme, and nothing wider than a phone."""
+    schemes: tuple[Any, ...] = ("light", "dark")
+    for scheme in schemes:
+        # without motion: a link that is changing its colour has too little contrast
+        ann.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert ann.barriers() == [], scheme
+    ann.page.set_viewport_size(PHONE)
+    assert not ann.is_wider_than_the_screen()
+    ann.page.set_viewport_size(SCREEN)
+
+
+def test_keys_show_who_made_them_and_a_wrong_form_keeps_what_was_typed(ann: BrowserPage) -> None:
+    headers = {"Authorization": f"Bearer {ann.provisioning_key}"}
+    url = f"{ann.service.url}/v1/management/keys"
+    assert httpx.post(url, json={"label": "by a program"}, headers=headers).status_code == 201
+    ann.open("/keys")
+    table = ann.page.get_by_role("region", name="Keys")
+    rows = table.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.filter(has_text="by a program")).to_contain_text("another key")
+    expect(rows.filter(has_text="provisioning")).to_contain_text("dashboard")
+    expect(rows.filter(has_text="provisioning").get_by_text("Revoke")).to_have_count(0)
+    looks_right(ann)
+    ann.page.get_by_label("Name of the form").fill("newsletter")
+    ann.page.get_by_label("Sites, such as").fill("shop.example.org")
+    ann.page.get_by_role("button", name="Add a form").click()
+    expect(ann.page.get_by_role("alert").first).to_contain_text("No key was made")
+    ann.faults.clear()  # the browser notes the 400
+    expect(ann.page.get_by_label("Name of the form")).to_have_value("newsletter")
+    expect(ann.page.get_by_label("Sites, such as")).to_have_value("shop.example.org")
+    looks_right(ann)
+    ann.page.get_by_label("Label").fill("checkout")
+    ann.page.get_by_role("button", name="Create a key").click()
+    ann.page.get_by_role("button", name="I saved it").wait_for()
+    looks_right(ann)
+    ann.open("/caps")
+    ann.page.get_by_label("Soft cap").fill("5")
+    ann.page.get_by_label("Hard cap").fill("4")
+    ann.page.get_by_role("button", name="Save").click()
+    expect(ann.page.get_by_role("alert")).to_contain_text("Nothing was saved")
+    ann.faults.clear()  # the browser notes the 400
+    expect(ann.page.get_by_label("Hard cap")).to_have_value("4")
+    looks_right(ann)
+    ann.page.get_by_label("Hard cap").fill("6")
+    ann.page.get_by_role("button", name="Save").click()
+    expect(ann.page.get_by_role("status")).to_contain_text("Saved")
+    looks_right(ann)
+    expect(ann.page.get_by_text("This service sends no mail")).to_be_visible()
+    looks_right(ann)
+
+
+def test_a_test_callback_shows_what_was_sent_and_why_it_failed(ann: BrowserPage) -> None:
+    ann.open("/jobs")
+    expect(ann.page.get_by_role("button", name="How to get callbacks")).to_be_visible()
+    looks_right(ann)
+    ann.page.get_by_label("Address of the receiver").fill("https://127.0.0.1/")
+    ann.page.keyboard.press("Enter")
+    expect(ann.page.get_by_role("alert")).to_contain_text("No callback can go there")
+    ann.faults.clear()  # the browser notes the 400
+    ann.page.get_by_label("Address of the receiver").fill(NOWHERE)
+    ann.page.get_by_label("Secret that signs it").fill("a long secret")
+    ann.page.keyboard.press("Enter")
+    ann.page.wait_for_url("**/jobs/*-*")
+    expect(ann.page.locator("#job")).to_contain_text("Failing", timeout=30_000)
+    expect(ann.page.locator("#job")).to_contain_text("no response")
+    expect(ann.page.locator("#sent-body")).to_contain_text("deliverable@sandbox.test")
+    expect(ann.page.locator("#sent-headers")).to_contain_text("X-Service-Signature: sha256=…")
+    assert "a long secret" not in ann.page.content()
+    looks_right(ann)
+    job_id = ann.page.url.rpartition("/")[2]
+    ann.page.get_by_role("button", name="Send it again").click()
+    ann.page.wait_for_url(f"**/jobs/{job_id}")
+
+    ann.open()
+    ann.page.get_by_role("link", name="See its attempts").click()
+    ann.page.wait_for_url(f"**/jobs/{job_id}")
+    ann.page.get_by_role("link", name="Jobs of hooks.nowhere.test:8443").click()
+    expect(ann.page.get_by_label("Receiver", exact=True)).to_have_value("hooks.nowhere.test:8443")
+    expect(ann.page.get_by_role("region", name="Jobs").locator("tbody tr")).to_have_count(1)
+    looks_right(ann)
+    ann.page.get_by_label("State").select_option("Done")
+    ann.page.get_by_role("button", name="Show").click()
+    ann.page.get_by_role("button", name="Show all jobs").click()
+    ann.page.locator("h1").click()
+    ann.page.keyboard.press("/")
+    ann.page.keyboard.type(job_id)
+    ann.page.keyboard.press("Enter")
+    ann.page.wait_for_url(f"**/jobs/{job_id}")
