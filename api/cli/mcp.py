@@ -85,6 +85,6 @@ async def _open_toolbox(
             lambda account, smtp: OwnEngine(
                 engine, account=account, asks_hosts=smtp and settings.engine.asks_hosts
             ),
-            Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs", ""),
+            Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs/api", ""),
             notes,
         )

@@ -31,10 +31,17 @@ def test_every_link_between_pages_opens_its_section(page: documents.Document) ->
 
 
 def test_the_links_of_error_bodies_open_their_section() -> None:
-    home = documents.document(documents.HOME)
-    assert home is not None
-    anchors = {each.anchor for each in home.page.sections}
+    guide = documents.document("api")
+    assert guide is not None
+    anchors = {each.anchor for each in guide.page.sections}
     assert {operation.section for operation in OPERATIONS} | set(get_args(Section)) <= anchors
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    start = documents.document(documents.HOME)
+    assert start is not None
+    linked = set(re.findall(r'href="/docs/([a-z-]+)"', start.page.html))
+    assert linked == set(documents.names()) - {documents.HOME}
 
 
 def test_a_name_from_outside_opens_no_other_file() -> None:
