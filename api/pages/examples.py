@@ -19,7 +19,7 @@ KEY_MARK = "sk_test_" + "0" * 49
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class SignedInReader:
     """Who is signed in to the dashboard and reads the documentation."""
 
     csrf: str

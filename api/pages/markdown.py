@@ -64,13 +64,10 @@ def render(markdown: str, link: FindLink, fill: FillCode = str) -> RenderedPage:
     """
     parser = _parser()
     tokens = parser.parse(markdown)
-    for token in tokens:
-        if token.type == "fence":
-            token.content = fill(token.content)
     sections = _sections(tokens)
     for token in tokens:
         _relink(token, link)
-    return RenderedPage(parser.renderer.render(tokens, parser.options, {}), sections)
+    return RenderedPage(parser.renderer.render(tokens, parser.options, {"fill": fill}), sections)
 
 
 def render_inline(text: str) -> str:
@@ -95,11 +92,12 @@ def _fence(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
     number = env["blocks"] = env.get("blocks", 0) + 1
-    tokens[index].attrSet("id", f"code-{number}")
+    token = tokens[index]
+    block = token.copy(content=env["fill"](token.content), attrs={"id": f"code-{number}"})
     return (
         f'<div class="code"><button type="button" data-copy="code-{number}"'
         f' aria-label="Copy block {number}">Copy</button>'
-        f"{RendererHTML.fence(renderer, tokens, index, options, env)}</div>\n"
+        f"{RendererHTML.fence(renderer, [block], 0, options, env)}</div>\n"
     )
 
 

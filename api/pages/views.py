@@ -20,7 +20,7 @@ from mailprobe.api.forms.script import integrity, script_tag, script_text
 from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
 from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.examples import KEY_MARK, Places, Reader, takes_key
+from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader, takes_key
 from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
 from mailprobe.api.pages.reference import operations_in
 from mailprobe.api.pages.search import (
@@ -62,7 +62,7 @@ SECTION_LEVELS = (2, 3)  # shown beside a page
 STATIC = {"style.css": "text/css", "docs.js": "text/javascript"}
 
 
-async def no_reader() -> Reader | None:
+async def no_reader() -> SignedInReader | None:
     return None
 
 
@@ -70,7 +70,7 @@ def pages_blueprint(
     describe: Callable[[], bytes],
     about: Callable[[], str],
     places: Places,
-    reader_of: Callable[[], Awaitable[Reader | None]] = no_reader,
+    reader_of: Callable[[], Awaitable[SignedInReader | None]] = no_reader,
 ) -> Blueprint:
     """Make the routes. `describe` returns the OpenAPI description in JSON, `about` the Markdown
     of the page about our probes; `reader_of` who is signed in and asks for the page.

@@ -14,7 +14,7 @@ from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S
 from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
-from mailprobe.api.pages.examples import Reader
+from mailprobe.api.pages.examples import SignedInReader
 from mailprobe.api.refusals import KeyNotFound
 from mailprobe.api.schema import CreateKeyRequest, ManagementCreateKeyResponse
 from mailprobe.storage.contract import StoreUnavailable
@@ -45,7 +45,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         return _cookie(frame).put(response, caller(), ShownKeys(made.key))
 
 
-async def reader_of(frame: Frame) -> Reader | None:
+async def reader_of(frame: Frame) -> SignedInReader | None:
     """Who reads the page of this request; None: nobody is signed in, or the store is away."""
     if (cookie := request.cookies.get(COOKIE)) is None:
         return None
@@ -58,7 +58,7 @@ async def reader_of(frame: Frame) -> Reader | None:
         is_good = bool(key) and isinstance(await frame.service.store.caller(key_hash(key)), Caller)
     except StoreUnavailable:
         return None
-    return Reader(session.csrf, key if is_good else "", frame.service.takes_test_keys)
+    return SignedInReader(session.csrf, key if is_good else "", frame.service.takes_test_keys)
 
 
 def _cookie(frame: Frame) -> KeyCookie:

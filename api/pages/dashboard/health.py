@@ -35,8 +35,8 @@ async def trouble_of(service: Service, account_id: str, *, names_hosts: bool) ->
             Trouble(
                 f"{len(refusing):,} {noun} this machine.",
                 tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX] if names_hosts),
-                "Their addresses stay unknown. The operator should run mailprobe doctor, which "
-                "looks for the machine's address on the blocklists.",
+                "Their addresses stay unknown. The operator should look for the machine's address on "
+                "the blocklists.",
             )
         )
     if failing := engine.routes.failing_resolvers():
