@@ -165,7 +165,7 @@ def pages_blueprint(
     async def static_file(name: str) -> Response:
         if name not in STATIC:
             raise NotFound
-        return _text(_static(name), STATIC[name])
+        return _text(static_text(name), STATIC[name])
 
     @pages.get("/llms.txt")
     async def llms() -> Response:
@@ -265,5 +265,5 @@ def _inline(text: str) -> Markup:
 
 
 @cache
-def _static(name: str) -> str:
+def static_text(name: str) -> str:
     return (documents.FOLDER.parent / "static" / name).read_text("utf-8")

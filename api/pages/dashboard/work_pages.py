@@ -221,17 +221,23 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
             return await anext(parts, b"")
 
         column = (await form_fields()).get("column", "")
-        async with aclosing(parts):
-            made = await new_list(
-                frame,
-                found.name,
-                column,
-                receive,
-                "text/csv",
-                rechecks=stored.rechecks > 0,
-                strict_clocks=stored.strict_clocks,
-                asks_hosts=stored.asks_hosts,
-            )
+        try:
+            async with aclosing(parts):
+                made = await new_list(
+                    frame,
+                    found.name,
+                    column,
+                    receive,
+                    "text/csv",
+                    rechecks=stored.rechecks > 0,
+                    strict_clocks=stored.strict_clocks,
+                    asks_hosts=stored.asks_hosts,
+                )
+        except InvalidRequest:
+            return await frame.page(
+                "list.html", found.name, 400, list=found, wrong_column=column,
+                **await list_values(frame, found),
+            )  # fmt: skip
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")
 
