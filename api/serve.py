@@ -42,10 +42,12 @@ from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.pages.about_probes import about_probes
+from mailprobe.api.pages.dashboard.documentation_key import reader_of
 from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
 from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
+from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
@@ -220,14 +222,15 @@ def _open_leases(
 
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
-    app, sessions = create_api(service), Sessions(service.store)
-    operators = Operators(service.store, service.operators)
-    app.register_blueprint(dashboard_blueprint(Frame(service, sessions, operators)))
+    app = create_api(service)
+    frame = Frame(service, Sessions(service.store), Operators(service.store, service.operators))
+    app.register_blueprint(dashboard_blueprint(frame))
     app.register_blueprint(
         pages_blueprint(
             lambda: description(service.links),
             lambda: service.about_probes or about_probes(service.quota.engine.settings),
-            service.links.base_url,
+            Places(service.links.base_url, service.tools_url),
+            lambda: reader_of(frame),
         )
     )
     return app
@@ -247,7 +250,7 @@ def links_of(settings: Settings) -> Links:
     base_url = settings.base_url or settings.bind.url
     return Links(
         base_url,
-        settings.docs_url or f"{base_url}/docs",
+        settings.docs_url or f"{base_url}/docs/api",
         settings.dashboard_url or f"{base_url}/dashboard",
     )
 

@@ -99,6 +99,6 @@ async def _open_toolbox(
                 asks_hosts=smtp and settings.engine.asks_hosts,
                 bounced=bounced,
             ),
-            Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs", ""),
+            Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs/api", ""),
             notes,
         )

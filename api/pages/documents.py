@@ -1,7 +1,7 @@
 """The documents of `docs/`: which there are, in which group, and each as HTML.
 
 They are read from the package once and rendered at their first use; some twenty pages take 100 ms
-in all. `/docs` is the guide to the API, as the `docs` links of error bodies point to its sections.
+in all. `/docs` is the start page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.markdown import PageLink, RenderedPage, render
 
 FOLDER = Path(__file__).parent / "documents"
-HOME = "api"  # at /docs itself
+ROOT = "/docs"
+HOME = "start"  # at ROOT itself
 
 # The groups of the navigation; a test holds them against the folder.
 GROUPS: Mapping[str, Sequence[str]] = {
     "Start": (
+        "start",
         "quickstart-form",
         "quickstart-nightly",
         "quickstart-list",
@@ -58,8 +61,20 @@ def document(name: str) -> Document | None:
     """Return the page of this name, or None if there is none."""
     if name not in names():
         return None
-    markdown = (FOLDER / f"{name}.md").read_text("utf-8")
+    markdown = markdown_of(name)
     return Document(name, markdown, render(markdown, link))
+
+
+@cache
+def markdown_of(name: str) -> str:
+    """The text of the page of this name, which exists."""
+    return (FOLDER / f"{name}.md").read_text("utf-8")
+
+
+@cache
+def filled(name: str, places: Places, has_key: bool) -> RenderedPage:
+    """The page of this name, which exists, with the service's URLs, and KEY_MARK for a key."""
+    return render(markdown_of(name), link, places.fill_all if has_key else places.fill)
 
 
 def documents() -> list[Document]:
@@ -77,7 +92,7 @@ def navigation(name: str) -> PageLink:
 
 
 def url_of(name: str) -> str:
-    return "/docs" if name == HOME else f"/docs/{name}"
+    return ROOT if name == HOME else f"{ROOT}/{name}"
 
 
 def link(target: str) -> PageLink | None:
@@ -92,4 +107,4 @@ def link(target: str) -> PageLink | None:
 @cache
 def _title(name: str) -> str:
     """The first heading of a page, without rendering it."""
-    return (FOLDER / f"{name}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
+    return markdown_of(name).partition("\n")[0].removeprefix("# ")

@@ -1,4 +1,4 @@
-"""Markdown to HTML: a page's headings with anchors, links between pages, coloured code.
+"""Markdown to HTML: a page's headings with anchors, links between pages, coloured code to copy.
 
 The anchors are those that GitHub makes from the same headings, so a link works in the checkout
 and in the browser. Raw HTML in a page is shown, not run. Pure.
@@ -6,11 +6,14 @@ and in the browser. Raw HTML in a page is shown, not run. Pure.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
 from pygments import highlight
 from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -29,6 +32,7 @@ class PageLink:
 
 
 FindLink = Callable[[str], PageLink | None]
+FillCode = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +57,17 @@ class RenderedPage:
         return self.sections[0].title if self.sections else ""
 
 
-def render(markdown: str, link: FindLink) -> RenderedPage:
-    """Render a page. `link` finds the page of a relative target; None: only the link's text stays."""
+def render(markdown: str, link: FindLink, fill: FillCode = str) -> RenderedPage:
+    """Render a page. `link` finds the page of a relative target; None: only the link's text stays.
+
+    `fill` puts the reader's values into a block of code. Each block has a button that copies it.
+    """
     parser = _parser()
     tokens = parser.parse(markdown)
     sections = _sections(tokens)
     for token in tokens:
         _relink(token, link)
-    return RenderedPage(parser.renderer.render(tokens, parser.options, {}), sections)
+    return RenderedPage(parser.renderer.render(tokens, parser.options, {"fill": fill}), sections)
 
 
 def render_inline(text: str) -> str:
@@ -73,8 +80,40 @@ def anchor_of(title: str) -> str:
     return _PUNCTUATION.sub("", title.strip().lower()).replace(" ", "-")
 
 
+@cache
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False, "highlight": _coloured}).enable("table")
+    parser = MarkdownIt("commonmark", {"html": False, "highlight": _coloured}).enable("table")
+    for kind, rule in RULES.items():
+        parser.add_render_rule(kind, rule)
+    return parser
+
+
+def _fence(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    number = env["blocks"] = env.get("blocks", 0) + 1
+    token = tokens[index]
+    block = token.copy(content=env["fill"](token.content), attrs={"id": f"code-{number}"})
+    return (
+        f'<div class="code"><button type="button" data-copy="code-{number}"'
+        f' aria-label="Copy block {number}">Copy</button>'
+        f"{RendererHTML.fence(renderer, [block], 0, options, env)}</div>\n"
+    )
+
+
+def _table_open(*_: object) -> str:
+    return '<div class="wide"><table>\n'
+
+
+def _table_close(*_: object) -> str:
+    return "</table></div>\n"
+
+
+RULES: Mapping[str, Callable[..., str]] = {
+    "fence": _fence,
+    "table_open": _table_open,
+    "table_close": _table_close,
+}
 
 
 def _sections(tokens: Sequence[Token]) -> list[PageSection]:

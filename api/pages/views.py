@@ -1,13 +1,13 @@
 """The routes of the documentation: `/docs`, its search, `/llms.txt`, `/about-probes`, `/form.js`.
 
-They need no key, and ask nothing of the store. A browser may load nothing from elsewhere, run no
-script but that of the live example of a form, and send no form to another host
-(Content-Security-Policy). Each page is rendered once, and
-searches run in another thread, so no API request waits for them.
+They need no key, and ask nothing of the store but for readers who are signed in to the dashboard. A
+browser may load nothing from elsewhere, run no script but ours, and send no form to another host
+(Content-Security-Policy). Each page is rendered once for all who are not signed in, and searches
+run in another thread, so no API request waits for them.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from hashlib import sha256
 
@@ -19,6 +19,8 @@ from mailprobe.api.forms.origins import origin_of
 from mailprobe.api.forms.script import integrity, script_tag, script_text
 from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
+from mailprobe.api.pages.dashboard.assets import assets
+from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader, takes_key
 from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
 from mailprobe.api.pages.reference import operations_in
 from mailprobe.api.pages.search import (
@@ -29,15 +31,17 @@ from mailprobe.api.pages.search import (
     TooManySearches,
 )
 
-HOME = "/docs"
+HOME = documents.ROOT
 REFERENCE = f"{HOME}/reference"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
+    "base-uri 'none'; frame-ancestors 'none'; script-src 'self'",
+    "Referrer-Policy": "same-origin",  # with none, the form of a test key has the Origin "null"
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "max-age=300",
+    "Vary": "Cookie",
 }
+SHOWS_A_KEY = {"Cache-Control": "no-store"}
 SCRIPT = "/form.js"
 # A public file, the same for everybody: a page of any site may load and pin it. This is not the
 # route that it calls, which answers pages of a key's origins alone.
@@ -47,22 +51,29 @@ FOR_ANY_PAGE = {
 }
 FORM_EXAMPLE = f"{HOME}/forms/example"
 FORM_EXAMPLE_TITLE = "A form, live"
-# The one page that runs a script: its own form's.
-RUNS_OUR_SCRIPT = {
-    "Content-Security-Policy": HEADERS["Content-Security-Policy"]
-    + "; script-src 'self'; connect-src 'self'",
-    "Cache-Control": "no-store",  # it shows a key
+# The one page whose script asks the service: its own form's.
+RUNS_A_FORM = {
+    "Content-Security-Policy": f"{HEADERS['Content-Security-Policy']}; connect-src 'self'",
+    **SHOWS_A_KEY,
 }
 MISSING = ""  # among the rendered pages: no path
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECTION_LEVELS = (2, 3)  # shown beside a page
+STATIC = {"style.css": "text/css", "docs.js": "text/javascript"}
+
+
+async def no_reader() -> SignedInReader | None:
+    return None
 
 
 def pages_blueprint(
-    describe: Callable[[], bytes], about: Callable[[], str], base_url: str
+    describe: Callable[[], bytes],
+    about: Callable[[], str],
+    places: Places,
+    reader_of: Callable[[], Awaitable[SignedInReader | None]] = no_reader,
 ) -> Blueprint:
     """Make the routes. `describe` returns the OpenAPI description in JSON, `about` the Markdown
-    of the page about our probes; `base_url` is the service's public address.
+    of the page about our probes; `reader_of` who is signed in and asks for the page.
     """
     pages = Blueprint("pages", __name__, template_folder="templates")
 
@@ -80,7 +91,11 @@ def pages_blueprint(
             if MISSING not in rendered:
                 rendered[MISSING] = await _html("missing.html", title="Not found")
             return _text(rendered[MISSING], "text/html", 404)
-        return await once("document.html", lambda: _values_of(name))
+        if (reader := await reader_of()) is not None:
+            values = _values_of(name, places, reader.key)
+            html = await _html("document.html", reader=reader, **values)
+            return _text(html, "text/html", more=SHOWS_A_KEY)
+        return await once("document.html", lambda: _values_of(name, places))
 
     @pages.route("/", methods=METHODS, provide_automatic_options=False)
     async def root() -> Response:
@@ -141,14 +156,16 @@ def pages_blueprint(
         is_usable = well_formed(key) and key.startswith(PUBLISHABLE)
         html = await _html(
             "form_example.html", title=FORM_EXAMPLE_TITLE, key=key if is_usable else "",
-            refused=bool(key) and not is_usable, integrity=integrity(), origin=origin_of(base_url),
-            script_url=SCRIPT, tag=script_tag(base_url, key if is_usable else "pk_live_…"),
+            refused=bool(key) and not is_usable, integrity=integrity(), origin=origin_of(places.base_url),
+            script_url=SCRIPT, tag=script_tag(places.base_url, key if is_usable else "pk_live_…"),
         )  # fmt: skip
-        return _text(html, "text/html", more=RUNS_OUR_SCRIPT)
+        return _text(html, "text/html", more=RUNS_A_FORM)
 
-    @pages.get("/docs/static/style.css")
-    async def style() -> Response:
-        return _text(_style(), "text/css")
+    @pages.get(f"{HOME}/static/<name>")
+    async def static_file(name: str) -> Response:
+        if name not in STATIC:
+            raise NotFound
+        return _text(static_text(name), STATIC[name])
 
     @pages.get("/llms.txt")
     async def llms() -> Response:
@@ -180,15 +197,18 @@ def _index() -> SearchIndex:
     return SearchIndex(documents.documents())
 
 
-def _values_of(name: str) -> Mapping[str, object]:
+def _values_of(name: str, places: Places, key: str = "") -> Mapping[str, object]:
     """What the template of a document shows; the document exists."""
-    found = documents.document(name)
-    assert found is not None
+    page = documents.filled(name, places, bool(key))
+    heading, end, text = page.html.replace(KEY_MARK, key).partition("</h1>\n")
     return {
-        "title": found.page.title,
-        "html": found.page.html,
-        "sections": [each for each in found.page.sections if each.level in SECTION_LEVELS],
+        "name": name,
+        "title": page.title,
+        "heading": heading + end,
+        "html": text,
+        "sections": [each for each in page.sections if each.level in SECTION_LEVELS],
         "markdown_url": f"/docs/{name}.md",
+        "takes_key": takes_key(documents.markdown_of(name)),
     }
 
 
@@ -218,10 +238,15 @@ async def _html(template: str, /, **values: object) -> str:
     groups["Use"].insert(1, PageLink(REFERENCE, "API reference"))
     groups["Use"].insert(3, PageLink(FORM_EXAMPLE, FORM_EXAMPLE_TITLE))
     groups["Run"].append(PageLink(about_probes.URL, about_probes.TITLE))
-    values.setdefault("query", "")
+    pages = [page for group in groups.values() for page in group]
+    urls = [page.url for page in pages]
+    here = urls.index(request.path) if request.path in urls else None
     return await render_template(
-        template, groups=groups, current=request.path, inline=_inline, **values
-    )
+        template, groups=groups, current=request.path, inline=_inline, copying=assets()["copy.js"],
+        before=pages[here - 1] if here else None,
+        after=pages[here + 1] if here is not None and here + 1 < len(pages) else None,
+        **{"query": "", "reader": None, **values},
+    )  # fmt: skip
 
 
 def _text(
@@ -240,5 +265,5 @@ def _inline(text: str) -> Markup:
 
 
 @cache
-def _style() -> str:
-    return (documents.FOLDER.parent / "static" / "style.css").read_text("utf-8")
+def static_text(name: str) -> str:
+    return (documents.FOLDER.parent / "static" / name).read_text("utf-8")

@@ -34,12 +34,10 @@ KINDS: tuple[ActKind, ...] = get_args(ActKind)
 COLUMNS = tuple(name for name in AuditEntry.__struct_fields__)
 AN_INSTANT = "an instant such as 2026-03-14T09:26:53Z, or a day such as 2026-03-14"
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
-_DAY_OR_INSTANT = {"anyOf": [{"format": "date-time"}, {"format": "date"}]}
-
 PARAMETERS = (
     parameter("kind", "Only entries of this kind.", enum=list(KINDS)),
-    parameter("since", "Only entries from this instant or day (UTC) on.", **_DAY_OR_INSTANT),
-    parameter("until", "Only entries before this instant or day (UTC).", **_DAY_OR_INSTANT),
+    parameter("since", "Only entries from this instant or day (UTC) on.", format="date-time"),
+    parameter("until", "Only entries before this instant or day (UTC).", format="date-time"),
     parameter(
         "before", "Only entries older than the one with this id: `next` of a page.",
         pattern=f"^{_UUID.pattern}$",

@@ -17,7 +17,9 @@ from tests.docs.programs import run
 
 # pages whose commands have a service, and of them those that use a test key
 SERVED = {"api.md", "forms.md", "operating.md", "tools.md", "sandbox.md"}
-TESTING = {"quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md"}
+TESTING = {
+    "start.md", "quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md",
+}  # fmt: skip
 ORIGIN = "https://shop.example.org"  # of pages with a form
 PATIENCE_S = 120  # for a command that no page shows
 ROWS = 4  # of the example list: the next one stalls

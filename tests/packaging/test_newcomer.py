@@ -135,11 +135,10 @@ def test_every_link_of_the_documentation_opens_and_nothing_is_loaded_from_outsid
             continue
         loaded = re.findall(r'<(?:link|script|img|iframe|source)[^>]*(?:href|src)="([^"]+)"', text)
         assert all(not urlsplit(each).netloc for each in loaded), path
-        assert "<script" not in text
         for link in re.findall(r'href="([^"]+)"', text):
             target, fragment = urldefrag(urljoin(door.url + path, link))
-            if target.startswith(door.url):
-                inner = target.removeprefix(door.url)
+            inner = target.removeprefix(door.url)
+            if inner != target and not inner.startswith("/dashboard"):
                 wanted.add((path, inner, fragment))
                 to_visit.append(inner)
     assert len(anchors) > 40

@@ -160,9 +160,9 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
 
 def _next_of(values: Mapping[str, str]) -> str:
-    """Where to go after the sign-in: a page of the dashboard, whatever was sent."""
+    """Where to go after the sign-in: a page of ours, whatever was sent."""
     wanted = values.get("next", HOME)
-    is_ours = re.fullmatch(r"/dashboard(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
+    is_ours = re.fullmatch(r"/(dashboard|docs)(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
     return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
 
 

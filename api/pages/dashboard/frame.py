@@ -19,7 +19,7 @@ import trio
 from quart import Response, g, render_template, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.error_table import body_of, row_of
+from mailprobe.api.error_table import row_of
 from mailprobe.api.forms.visitors import visitor_address
 from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
 from mailprobe.api.observability.request_context import present
@@ -27,6 +27,7 @@ from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.operators import Operators
+from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,
@@ -197,10 +198,10 @@ class Frame:
         return await self.page("error.html", "Error", status, message=message, action=action)
 
     async def refused(self, refusal: Refusal) -> Response:
-        body, row = body_of(refusal, self.service.links), row_of(refusal)
+        row = row_of(refusal)
         if (request_context := present()) is not None:
             request_context.code = row.code
-        return await self.error(row.status, body.message, body.action)
+        return await self.error(row.status, *words_of(refusal, self.service.links))
 
     async def failed(self, error: Exception) -> Response:
         """The page for what a view raised."""

@@ -39,6 +39,7 @@ class KeyCookie:
     store: Store
     path: str
     is_https: bool
+    kept_s: int = KEPT_S
 
     @property
     def _signed(self) -> URLSafeTimedSerializer:
@@ -53,7 +54,7 @@ class KeyCookie:
             return response
         value = self._signed.dumps({"by": caller.key.id, **msgspec.to_builtins(keys)})
         response.set_cookie(
-            COOKIE, value, max_age=KEPT_S, path=self.path,
+            COOKIE, value, max_age=self.kept_s, path=self.path,
             httponly=True, samesite="Lax", secure=self.is_https,
         )  # fmt: skip
         return response
@@ -62,7 +63,7 @@ class KeyCookie:
         """The keys that this session's page has to show; none are the usual case."""
         try:
             words: Mapping[str, str] = self._signed.loads(
-                request.cookies.get(COOKIE, ""), max_age=KEPT_S
+                request.cookies.get(COOKIE, ""), max_age=self.kept_s
             )
         except BadData:
             return NO_KEYS

@@ -14,7 +14,8 @@ from quart import Blueprint, Response, request
 
 from mailprobe.api.error_table import row_of
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, at_most_once, form_fields
-from mailprobe.api.refusals import Refusal
+from mailprobe.api.pages.dashboard.refusal_words import words_of
+from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.schema import VerifyEmailResult, VerifyRequest
 from mailprobe.engine.evidence import ConversationLine, Evidence
@@ -33,12 +34,8 @@ BLAMES: dict[str, str] = {
     "us": "this machine: its address, its name or its reputation",
     "network": "the network between this machine and the mail host",
 }
-# Refusals in the words of the page; others keep their own.
-REFUSALS: dict[str, str] = {
-    "rate_limit_exceeded": "This minute's verifications are used up. Try again in a minute.",
-    "monthly_quota_exceeded": "This month's verifications are used up.",
-    "payment_required": "The hard cap is reached. Raise it under Limits.",
-}
+# After these the form stays as it is: the address can be tried again.
+KEEP_THE_FORM = (RateLimited, QuotaExhausted, HardCapReached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,11 @@ def register(pages: Blueprint, frame: Frame) -> None:
                 query={"evidence": ["1"]}, sent=at_most_once(form, body),
             )  # fmt: skip
         except Refusal as refusal:
-            row = row_of(refusal)
-            if row.code not in REFUSALS:
+            if not isinstance(refusal, KEEP_THE_FORM):
                 return await frame.refused(refusal)
+            error = " ".join(words_of(refusal, frame.service.links))
             return await frame.page(
-                "try.html", TITLE, row.status, email=email, result=None, error=REFUSALS[row.code]
+                "try.html", TITLE, row_of(refusal).status, email=email, result=None, error=error
             )
         light = light_of(result).removesuffix("_LIGHT").lower()
         evidence = result.evidence

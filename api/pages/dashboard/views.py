@@ -6,17 +6,16 @@ from werkzeug.exceptions import HTTPException, NotFound
 from mailprobe.api.pages.dashboard import (
     account_pages,
     audit_page,
-    job_pages,
-    list_table,
+    documentation_key,
     overview_page,
     start_page,
     try_page,
-    work_pages,
 )
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import page as operator_page
+from mailprobe.api.pages.dashboard.work import job_pages, list_table, work_pages
 from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -28,6 +27,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     account_pages.register(pages, frame)
     audit_page.register(pages, frame)
     overview_page.register(pages, frame)
+    documentation_key.register(pages, frame)
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)

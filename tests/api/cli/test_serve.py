@@ -116,7 +116,7 @@ def test_serve_accepts_an_account_made_while_it_runs_and_ends_on_sigterm(
             got = client.post("/v1/email/verify", json={"email": address}, headers=headers)
             assert (got.status_code, got.json()["status"]) == (200, "deliverable")
             wrong = client.post("/v1/email/verify", json={"email": address})
-            assert wrong.json()["docs"].startswith(f"{service.url}/docs#")
+            assert wrong.json()["docs"].startswith(f"{service.url}/docs/api#")
             owner = {"Authorization": f"Bearer {account['provisioning_key']}"}
             summary = client.get("/v1/management/usage/summary", headers=owner).json()
             assert summary["calls_used"] == 1
@@ -213,7 +213,7 @@ def test_a_wrong_setting_ends_the_start(tmp_path: Path, toml: str, words: list[s
 def test_the_public_addresses_are_the_operators_or_made_from_the_bind(tmp_path: Path) -> None:
     places = links_of(Settings.read({"MAILPROBE_BIND": "0.0.0.0:80"}, tmp_path))
     assert places.base_url == "http://127.0.0.1:80"
-    assert places.docs_url == "http://127.0.0.1:80/docs"
+    assert places.docs_url == "http://127.0.0.1:80/docs/api"
     said = {
         "MAILPROBE_BASE_URL": "https://api.test/",
         "MAILPROBE_DOCS_URL": "https://docs.test",

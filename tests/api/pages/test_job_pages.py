@@ -8,7 +8,7 @@ from urllib.parse import quote
 import trio
 
 from mailprobe.api.jobs.delivery import Delivered
-from mailprobe.api.pages.dashboard.job_pages import JOBS_SHOWN
+from mailprobe.api.pages.dashboard.work.job_pages import JOBS_SHOWN
 from tests.api.jobs.test_worker import open_working_shop, promise
 from tests.api.pages.test_dashboard import signed_in
 

@@ -10,7 +10,8 @@ from quart_trio import QuartTrio
 
 from mailprobe.api.error_table import Links
 from mailprobe.api.pages.about_probes import about_probes
-from mailprobe.api.pages.views import FORM_EXAMPLE, pages_blueprint
+from mailprobe.api.pages.examples import Places
+from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.rest.operations import description
 from mailprobe.engine.settings import EngineSettings
 
@@ -26,7 +27,9 @@ Get = Callable[..., Awaitable[Response]]
 def get() -> Get:
     app = QuartTrio("pages", static_folder=None)
     app.register_blueprint(
-        pages_blueprint(lambda: description(LINKS), lambda: about_probes(SETTINGS), LINKS.base_url)
+        pages_blueprint(
+            lambda: description(LINKS), lambda: about_probes(SETTINGS), Places(LINKS.base_url, "")
+        )
     )
     return app.test_client().get
 
@@ -47,13 +50,17 @@ async def test_every_link_of_every_page_opens_and_leads_outside_only_by_a_click(
         assert response.status_code == 200, url
         text = await text_of(response)
         if response.mimetype == "text/html":
-            if url != FORM_EXAMPLE:
-                assert not re.search(r"<script|<img|<iframe|src=|style=", text), url
+            assert not re.search(r"<img|<iframe|style=", text), url
+            scripts = re.findall(r'<script[^>]* src="([^"]+)"', text)
+            assert all(url.startswith("/") for url in scripts)
+            assert text.count("<script") == len(scripts)
             loaded = re.findall(r'<link rel="stylesheet" href="([^"]+)"', text)
             assert loaded == ["/docs/static/style.css"]
         found = re.findall(r'href="(/[^"#]*)', text) + re.findall(r"\]\((/[^)#]*)\)", text)
         if response.mimetype != "text/markdown":
-            to_visit += [url for url in found if url != "/openapi.json"]
+            to_visit += [
+                url for url in found if not url.startswith(("/openapi.json", "/dashboard"))
+            ]
     assert len(visited) > 30
 
 
@@ -79,13 +86,13 @@ async def test_a_missing_page_is_404_and_escapes_its_name(get: Get) -> None:
     for url in ("/docs/nothing", "/docs/..%2fREADME", "/docs/nothing.md", "/docs/%00"):
         assert (await get(url)).status_code == 404
     text = await text_of(await get("/docs/%3Cscript%3E"))
-    assert "<script" not in text
+    assert "<script>" not in text
     assert "script&gt;" not in text
 
 
 async def test_a_query_is_shown_as_text(get: Get) -> None:
     text = await text_of(await get('/docs/search?q="><script>xylophone(1)</script>'))
-    assert "<script" not in text
+    assert "<script>" not in text
     assert "No section has all of these words" in text
 
 
@@ -119,10 +126,10 @@ async def test_the_operators_text_takes_the_place_of_ours() -> None:
     """Its HTML is text, like that of every page."""
     app = QuartTrio("pages", static_folder=None)
     own = "# Ours\n\nAsk *us*. <script>x</script> [verdicts](verdicts.md)\n"
-    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own, LINKS.base_url))
+    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own, Places(LINKS.base_url, "")))
     text = await text_of(await app.test_client().get("/about-probes"))
     assert "<title>Ours – mailprobe</title>" in text
     assert "Ask <em>us</em>." in text
-    assert "<script" not in text
+    assert "<script>" not in text
     assert 'href="/docs/verdicts"' in text
     assert await text_of(await app.test_client().get("/about-probes.md")) == own

@@ -1,36 +1,7 @@
 "use strict";
-// What every page of the dashboard has: copying, questions before forms, a sign of waiting,
+// What every page of the dashboard has: questions before forms, a sign of waiting,
 // keys, and the addresses that this tab has tried.
 (() => {
-  // The clipboard of the browser is missing over plain http: then the text is selected and copied.
-  async function copy(text) {
-    if (navigator.clipboard) {
-      try { await navigator.clipboard.writeText(text); return true; } catch { /* not allowed: the old way */ }
-    }
-    const field = document.createElement("textarea"), before = document.activeElement;
-    field.value = text;
-    field.readOnly = true;
-    field.className = "copying";
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    before?.focus();
-    return done;
-  }
-
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-copy]");
-    if (!button) return;
-    const place = document.getElementById(button.dataset.copy);
-    if (await copy(place.textContent)) {
-      button.textContent = "Copied";
-      return;
-    }
-    getSelection().selectAllChildren(place);
-    button.textContent = "Press Ctrl+C";
-  });
-
   document.addEventListener("submit", (event) => {
     const form = event.target, words = form.dataset.confirm;
     if (words && !confirm(words)) { event.preventDefault(); return; }

@@ -20,9 +20,9 @@ from mailprobe.api.pages.dashboard.frame import (
     has_file,
 )
 from mailprobe.api.pages.dashboard.health import words_of_cause
-from mailprobe.api.pages.dashboard.list_preview import preview_of
-from mailprobe.api.pages.dashboard.list_rows import csv_of_rows, worst_domains
-from mailprobe.api.pages.dashboard.list_table import table_query, table_values
+from mailprobe.api.pages.dashboard.work.list_preview import preview_of
+from mailprobe.api.pages.dashboard.work.list_rows import csv_of_rows, worst_domains
+from mailprobe.api.pages.dashboard.work.list_table import table_query, table_values
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, ListNotFound
 from mailprobe.api.results.lights import WORDS
@@ -200,17 +200,23 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
             return await anext(parts, b"")
 
         column = (await form_fields()).get("column", "")
-        async with aclosing(parts):
-            made = await new_list(
-                frame,
-                found.name,
-                column,
-                receive,
-                "text/csv",
-                rechecks=stored.rechecks > 0,
-                strict_clocks=stored.strict_clocks,
-                asks_hosts=stored.asks_hosts,
-            )
+        try:
+            async with aclosing(parts):
+                made = await new_list(
+                    frame,
+                    found.name,
+                    column,
+                    receive,
+                    "text/csv",
+                    rechecks=stored.rechecks > 0,
+                    strict_clocks=stored.strict_clocks,
+                    asks_hosts=stored.asks_hosts,
+                )
+        except InvalidRequest:
+            return await frame.page(
+                "list.html", found.name, 400, list=found, wrong_column=column,
+                **await list_values(frame, found),
+            )  # fmt: skip
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")
 

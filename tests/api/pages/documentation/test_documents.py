@@ -10,7 +10,7 @@ from mailprobe.api.pages import documents
 from mailprobe.api.refusals import Section
 from mailprobe.api.rest.operations import OPERATIONS
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_every_page_of_the_folder_is_in_one_group() -> None:
@@ -31,10 +31,17 @@ def test_every_link_between_pages_opens_its_section(page: documents.Document) ->
 
 
 def test_the_links_of_error_bodies_open_their_section() -> None:
-    home = documents.document(documents.HOME)
-    assert home is not None
-    anchors = {each.anchor for each in home.page.sections}
+    guide = documents.document("api")
+    assert guide is not None
+    anchors = {each.anchor for each in guide.page.sections}
     assert {operation.section for operation in OPERATIONS} | set(get_args(Section)) <= anchors
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    start = documents.document(documents.HOME)
+    assert start is not None
+    linked = set(re.findall(r'href="/docs/([a-z-]+)"', start.page.html))
+    assert linked == set(documents.names()) - {documents.HOME}
 
 
 def test_a_name_from_outside_opens_no_other_file() -> None:

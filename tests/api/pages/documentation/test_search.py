@@ -33,8 +33,8 @@ def index() -> Iterator[SearchIndex]:
 @pytest.mark.parametrize(
     ("query", "url"),
     [
-        ("idempotency", "/docs#idempotency"),
-        ("rate limit", "/docs#limits"),
+        ("idempotency", "/docs/api#idempotency"),
+        ("rate limit", "/docs/api#limits"),
         ("catch-all", "/docs/verdicts"),
         ("test key", "/docs/sandbox#test-keys"),
         ("webhook signature", "/docs/callbacks"),

@@ -1,0 +1,65 @@
+"""A test key for the examples of the documentation, made when a reader who is signed in asks.
+
+The store has its hash only, so the reader's browser keeps it, as it keeps new keys of the
+dashboard. A later one takes its place, and the one before is revoked.
+"""
+
+from contextlib import suppress
+
+from quart import Blueprint, Response, request
+
+from mailprobe.api.http.exchange import admission_of
+from mailprobe.api.keys import key_hash
+from mailprobe.api.pages import documents
+from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
+from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S
+from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
+from mailprobe.api.pages.examples import SignedInReader
+from mailprobe.api.refusals import KeyNotFound
+from mailprobe.api.schema import CreateKeyRequest, ManagementCreateKeyResponse
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
+
+KEY_FORM = f"{HOME}/documentation-key"
+LABEL = "Documentation"
+
+
+def register(pages: Blueprint, frame: Frame) -> None:
+    """Add the route."""
+
+    @pages.post(KEY_FORM)
+    @frame.signed_in
+    async def documentation_key() -> Response:
+        for key in await frame.service.store.keys(caller().account.id):
+            if key.is_test and key.label == LABEL:
+                with suppress(KeyNotFound):  # another click was faster
+                    await frame.perform("revoke_api_key", id=key.id)
+        made = await frame.result_of(
+            ManagementCreateKeyResponse,
+            "create_api_key",
+            CreateKeyRequest(label=LABEL, test=True),
+        )
+        page = (await form_fields()).get("page", "")
+        known = page if page in documents.names() else documents.HOME
+        response = away(documents.url_of(known))
+        return _cookie(frame).put(response, caller(), ShownKeys(made.key))
+
+
+async def reader_of(frame: Frame) -> SignedInReader | None:
+    """Who reads the page of this request; None: nobody is signed in, or the store is away."""
+    if (cookie := request.cookies.get(COOKIE)) is None:
+        return None
+    admission_of(request.scope).admitted()
+    try:
+        session = await frame.sessions.session_of(cookie)
+        if session is None:
+            return None
+        key = _cookie(frame).read(session.caller).key
+        is_good = bool(key) and isinstance(await frame.service.store.caller(key_hash(key)), Caller)
+    except StoreUnavailable:
+        return None
+    return SignedInReader(session.csrf, key if is_good else "", frame.service.takes_test_keys)
+
+
+def _cookie(frame: Frame) -> KeyCookie:
+    return KeyCookie(frame.service.store, documents.ROOT, frame.is_https, SESSION_S)

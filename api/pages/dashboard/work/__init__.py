@@ -1,0 +1,1 @@
+"""The work of an account: lists and jobs."""
