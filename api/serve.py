@@ -130,6 +130,7 @@ async def open_service(
 
     Other processes may use the same store, so the engine's connections are leased from it.
     At the end jobs finish while engine and store are open; pending writes come last.
+    Raises StoreUnavailable if the store lacks one of its connections.
     """
     rng, links = random.Random(), links_of(settings)
     reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
@@ -162,6 +163,7 @@ async def open_service(
             ca_file=settings.webhook_ca_file,
         ) as webhook_sender,
     ):
+        await store.check()
         service = new_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,

@@ -1,5 +1,6 @@
 """The table of operations: routes, API description and tools are made from it."""
 
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -43,7 +44,7 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest import bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, ORIGIN
+from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, ORIGIN, READY
 from mailprobe.api.schema import (
     BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
@@ -84,9 +85,12 @@ MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
-    """Is the service up, and can its store be written?"""
+    """Is the service up, and can its store be written? With `ready=1`, is it ready for requests?"""
     ok = await service.store_check.ok()
-    return reply(200, HealthResponse(ok, int(service.now().timestamp() * 1000)))
+    state = HealthResponse(ok, int(service.now().timestamp() * 1000))
+    if ok or "1" not in call.query.get("ready", ()):
+        return reply(200, state)
+    return replace(reply(503, state), closes=True)  # the proxy's next request takes another service
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:
@@ -215,7 +219,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "health", "GET", HEALTH, "Is the service up?",
-        health, None, HealthResponse, section="endpoints", tool=False,
+        health, None, HealthResponse, section="endpoints", tool=False, parameters=(READY,), unready=HealthResponse,
     ),
     Operation(
         "openapi", "GET", "/openapi.json", "This description",
