@@ -47,15 +47,18 @@ from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
+from mailprobe.api.quota.self_probe import PROVIDERS, sees
+from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
-from mailprobe.engine import observer, open_engine
+from mailprobe.engine import Engine, observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.lists.lists import Lists
+from mailprobe.engine.net.dialer import Dialer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import version
@@ -164,6 +167,7 @@ async def open_service(
         ) as webhook_sender,
     ):
         await store.check()
+        protection = SelfProtection(load_operators(), refuses=settings.refuses_when_blind)
         service = new_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,
@@ -176,8 +180,10 @@ async def open_service(
             request_log=metrics or request_context.NO_REQUEST_LOG,
             takes_test_keys=not settings.production,
             operators=frozenset(settings.operators),
+            protection=protection,
         )
         async with (
+            _watching(engine, protection),
             open_jobs(
                 service.store,
                 service.quota,
@@ -199,6 +205,22 @@ async def open_service(
                 trusted_proxies=settings.trusted_proxies,
                 tools_url=tools_url_of(settings),
             )
+
+
+@asynccontextmanager
+async def _watching(engine: Engine, protection: SelfProtection) -> AsyncIterator[None]:
+    """Let self-protection probe for the duration of the block; a lab has no providers."""
+    settings = engine.settings
+    dial = Dialer(settings.proxies, allow_private=settings.allow_private)
+    providers = () if settings.allow_private else PROVIDERS
+
+    async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+        return await sees(engine, dial, domains, must_answer, providers)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervised, protection.watch, probe)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def _open_leases(

@@ -17,6 +17,7 @@ from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestL
 from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
+from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
@@ -121,6 +122,7 @@ class Service:
         return Load(
             self.quota.engine.dispatcher.statistics(), self.capacity.addresses,
             self.capacity.addresses_max, self.background_writes.pending,
+            self.quota.protection.blind,
         )  # fmt: skip
 
 
@@ -140,6 +142,7 @@ def new_service(
     request_log: RequestLog = NO_REQUEST_LOG,
     takes_test_keys: bool = True,
     operators: frozenset[str] = frozenset(),
+    protection: SelfProtection | None = None,
 ) -> Service:
     """Put the parts together.
 
@@ -149,8 +152,9 @@ def new_service(
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     quota = QuotaService(
-        store, engine, background_writes, plans, capacity, now, reports_usage, watch
-    )
+        store, engine, background_writes, plans, capacity, now, reports_usage, watch,
+        protection=protection or SelfProtection(),
+    )  # fmt: skip
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
         payments, request_log=request_log, takes_test_keys=takes_test_keys, operators=operators,

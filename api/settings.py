@@ -159,6 +159,7 @@ TABLE: tuple[Setting, ...] = (
         read_networks,
         "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas",
     ),
+    Setting("WHEN_BLIND", lambda: "answer", read_one_of("answer", "503"), "answer or 503"),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
     Setting(
@@ -211,6 +212,7 @@ class Settings:
     database: str = field(repr=False)  # a URL may hold a password
     operators: tuple[str, ...]  # accounts, by id or e-mail address in lower case
     production: bool  # takes no test keys
+    refuses_when_blind: bool  # with 503, while no mail host is reached
     disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str
     bind: Bind
@@ -266,6 +268,7 @@ class Settings:
             database=value["DATABASE"],
             operators=value["OPERATOR"],
             production=value["PRODUCTION"],
+            refuses_when_blind=value["WHEN_BLIND"] == "503",
             disposable_hosts_url=value["DISPOSABLE_HOSTS_URL"],
             log=value["LOG"],
             bind=value["BIND"],

@@ -148,6 +148,7 @@ def families(operations: Operations) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_streams_in_flight", "Of these, streams."),
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),
         Family("gauge", "mailprobe_addresses_under_way_max", "Limit of addresses under way; beyond it requests get 503."),
+        Family("gauge", "mailprobe_blind", "Workers whose lists pause because they reach no mail host."),
         # -- the store
         Family("histogram", "mailprobe_store_seconds", "Duration of the store's transactions.",
                ("method",), METHODS, STORE_BOUNDS),

@@ -46,6 +46,7 @@ class Load:
     addresses: int
     addresses_max: int
     writes_pending: int
+    blind: bool  # its lists pause: see mailprobe.api.quota.self_protection
 
 
 @contextmanager
@@ -188,6 +189,7 @@ class Metrics:
             "mailprobe_addresses_under_way": load.addresses,
             "mailprobe_addresses_under_way_max": load.addresses_max,
             "mailprobe_background_writes": load.writes_pending,
+            "mailprobe_blind": float(load.blind),
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)

@@ -240,7 +240,6 @@ def _failures(operation: Operation, places: Links) -> dict[str, Any]:
     if operation.unready is not None:
         answer = failures["503"]["content"][JSON]
         answer["schema"] = {"anyOf": [answer["schema"], _ref(operation.unready)]}
-        answer["examples"]["Unready"] = {"value": {**example_of(operation.unready), "ok": False}}
         failures["503"]["description"] += "; not ready"
     return failures
 

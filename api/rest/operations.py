@@ -27,6 +27,7 @@ from mailprobe.api.refusals import (
     NoBillingAccount,
     OriginNotAllowed,
     PayloadTooLarge,
+    ProbingUnavailable,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
@@ -80,7 +81,9 @@ FORMS = "/v1/forms/verify"
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
 REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
-VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
+VERIFYING: Refusals = (
+    *KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted, ProbingUnavailable,
+)  # fmt: skip
 MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
@@ -130,7 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
         forms.verify_form, "form", FormResponse,
         takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
-        may=(*KEYED, *BODIED, OriginNotAllowed, FormBusy, FormOff), parameters=(ORIGIN,),
+        may=(*KEYED, *BODIED, OriginNotAllowed, FormBusy, FormOff, ProbingUnavailable), parameters=(ORIGIN,),
     ),
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",

@@ -68,13 +68,12 @@ class ThreadPool(CallQueue[Q]):
         while self._await_work():
             if not (group := self._next_group()):
                 continue
-            if group[0].what is CHECK:
-                self._check(executor, group[0])
-                self._answer(group)
-                continue
             until = min(pending.until for pending in group)
             try:
-                outcomes = executor.do(self._work, [pending.what for pending in group], until)
+                if group[0].what is CHECK:
+                    outcomes: list[Any] = [executor.check()]
+                else:
+                    outcomes = executor.do(self._work, [pending.what for pending in group], until)
                 for pending, outcome in zip(group, outcomes, strict=True):
                     if isinstance(outcome, Raised):
                         pending.error = outcome.error
@@ -95,10 +94,3 @@ class ThreadPool(CallQueue[Q]):
                 self._requeue(group[cut:])
                 return group[:cut]
         return group
-
-    @staticmethod
-    def _check(executor: BatchExecutor[Any], pending: PendingCall[Any]) -> None:
-        try:
-            executor.check()
-        except Exception as error:  # a bug fails the check, never the thread
-            pending.error = error
