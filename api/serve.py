@@ -48,7 +48,7 @@ from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.quota.self_probe import PROVIDERS, sees
-from mailprobe.api.quota.self_protection import SelfProtection
+from mailprobe.api.quota.self_protection import SelfProtection, count_nothing
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
 from mailprobe.api.service import Service, new_service, utc_now
@@ -167,7 +167,11 @@ async def open_service(
         ) as webhook_sender,
     ):
         await store.check()
-        protection = SelfProtection(load_operators(), refuses=settings.refuses_when_blind)
+        protection = SelfProtection(
+            load_operators(),
+            refuses=settings.refuses_when_blind,
+            count_reply=metrics.replied if metrics else count_nothing,
+        )
         service = new_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,
@@ -334,6 +338,7 @@ async def serve_metrics(
     """Serve the metrics of all workers; this one's gauges are sampled for each page."""
     async with trio.open_nursery() as background:
         background.start_soon(supervised, metrics.watch, service.load)
+        background.start_soon(supervised, metrics.watch_queues, service.store)
         await serve_page(
             lambda: metrics.sample(service.load()),
             partial(page, counters, version()),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.lists.queues import QueueStore
 
 KEPT_MAX = timedelta(days=400)
 
@@ -28,7 +28,7 @@ class ReadReputation(StoreCommand[list[ReputationDay]]):
     first: date
 
 
-class ReputationStore(ListStore):
+class ReputationStore(QueueStore):
     """The part of the store that keeps the reputation."""
 
     async def count_reputation(self, counted: ReputationDay) -> None:

@@ -23,13 +23,14 @@ from mailprobe.api.refusals import ProbingUnavailable
 from mailprobe.api.results.lights import OURS, UNREACHED
 from mailprobe.engine import Answer
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.smtp.operators import MailOperators
+from mailprobe.engine.smtp.operators import OTHERS, MailOperators
 from mailprobe.engine.verdict import Reason
 
 log = logging.getLogger("mailprobe.protection")
 
 RESULTS_MIN = 200  # in a row; a handful of dead domains is no trouble of ours
 OPERATORS_MIN = 10  # of their hosts: nobody's domains alone, as a rule
+LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 PROBE_EVERY_S = 30.0  # and the shortest time between two suspicions
 DOMAINS_MAX = 32  # remembered of hosts that answered, and of the row; a probe asks a few of them
 TURNED_BY = 4  # domains: the next probe begins so much later in each group
@@ -43,7 +44,13 @@ SEEN: frozenset[Reason] = frozenset(
     }
 )
 
+# An operator's id and the reason of an answer; OTHERS for hosts of no operator that we know.
+CountReply = Callable[[str, Reason], None]
 Probe = Callable[[Sequence[str], bool], Awaitable[bool]]  # domains; must a mailbox answer?
+
+
+def count_nothing(operator: str, reason: Reason) -> None:
+    """The `count_reply` of a service without metrics."""
 
 
 def is_failure(cause: VerdictCause) -> bool:
@@ -118,8 +125,15 @@ class FailureRow:
 class SelfProtection:
     """Whether this process sees mail hosts; one per process. Never blind without `watch()`."""
 
-    def __init__(self, operators: MailOperators | None = None, *, refuses: bool = False) -> None:
+    def __init__(
+        self,
+        operators: MailOperators | None = None,
+        *,
+        refuses: bool = False,
+        count_reply: CountReply = count_nothing,
+    ) -> None:
         self.blind = False
+        self._count_reply = count_reply
         self._operators = operators or MailOperators({})
         self._refuses = refuses
         self._row = FailureRow()
@@ -134,12 +148,16 @@ class SelfProtection:
         """Take note of answers to an account, in their order."""
         for answer in answers:
             cause, domain = answer.cause, answer.verdict.email.rpartition("@")[2].lower()
+            host = answer.verdict.mx_host or domain
+            known = self._operators.find(host)
+            if answer.verdict.mx_found:
+                self._count_reply(known.id if known else OTHERS, cause.reason)
             if is_seen(cause):
                 self._witnesses.add(account, domain)
                 self._end_row()
             elif is_failure(cause):
-                host = answer.verdict.mx_host or domain
-                self._row.add(account, domain, host, self._operator_of(host), cause)
+                operator = known.id if known else ".".join(host.split(".")[-LABELS:])
+                self._row.add(account, domain, host, operator, cause)
         if self._row.is_suspect:
             self._suspicion.set()
 
@@ -220,11 +238,6 @@ class SelfProtection:
             self.blind = False
             self._seen.set()
             log.warning("lists go on: mail hosts answer again")
-
-    def _operator_of(self, host: str) -> str:
-        """The operator of a host: the one that we know, else the last two labels of its name."""
-        known = self._operators.find(host)
-        return known.id if known else ".".join(host.split(".")[-2:])
 
 
 def _turned(domains: list[str], by: int) -> list[str]:

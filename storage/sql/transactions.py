@@ -9,6 +9,7 @@ from mailprobe.storage import reputation as reputation_commands
 from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import queues as queue_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
@@ -18,6 +19,7 @@ from mailprobe.storage.sql import (
     list_marks,
     lists,
     outbox,
+    queues,
     reputation,
     sessions,
     usage,
@@ -74,6 +76,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
+        queue_commands.ReadQueues.run_by(queues.read),
         reputation_commands.ReadReputation.run_by(reputation.read),
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),

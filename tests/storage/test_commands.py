@@ -9,6 +9,7 @@ import pytest
 from mailprobe.storage import bounces, commands, reputation, sessions
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import queues
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
 from mailprobe.storage.sql import transactions as shared
@@ -18,7 +19,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (bounces, commands, list_commands, reputation, sessions)
+    for part in (bounces, commands, list_commands, queues, reputation, sessions)
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
