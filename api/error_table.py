@@ -35,6 +35,7 @@ from mailprobe.api.refusals import (
     OurFault,
     Overloaded,
     PayloadTooLarge,
+    ProbingUnavailable,
     ProofRequired,
     ProviderUnavailable,
     QuotaExhausted,
@@ -240,6 +241,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     Overloaded: ErrorRow(
         503, "overloaded", "The service is overloaded.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
+    ),
+    ProbingUnavailable: ErrorRow(
+        503, "probing_unavailable", "The service reaches no mail host at the moment.",
+        "Send it again in a minute; nothing was counted.", "errors", retry_s=30,
     ),
     UsageUnknown: ErrorRow(
         503, "quota_check_failed", "The usage store is unavailable.",

@@ -73,6 +73,11 @@ class FormOff(Refusal):
 
 
 @dataclass(eq=False)
+class ProbingUnavailable(Refusal):
+    """This machine reaches no mail host, and the operator wants no answers meanwhile."""
+
+
+@dataclass(eq=False)
 class PayloadTooLarge(Refusal):
     """The body has more bytes than are read."""
 

@@ -52,15 +52,18 @@ from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
+from mailprobe.api.quota.self_probe import PROVIDERS, sees
+from mailprobe.api.quota.self_protection import SelfProtection, count_nothing
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
 from mailprobe.api.service import Deployment, Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
-from mailprobe.engine import observer, open_engine
+from mailprobe.engine import Engine, observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.lists.lists import Lists
+from mailprobe.engine.net.dialer import Dialer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import version
@@ -140,6 +143,7 @@ async def open_service(
 
     Other processes may use the same store, so the engine's connections are leased from it.
     At the end jobs finish while engine and store are open; pending writes come last.
+    Raises StoreUnavailable if the store lacks one of its connections.
     """
     rng, links = random.Random(), links_of(settings)
     reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
@@ -172,6 +176,12 @@ async def open_service(
             ca_file=settings.webhook_ca_file,
         ) as webhook_sender,
     ):
+        await store.check()
+        protection = SelfProtection(
+            load_operators(),
+            refuses=settings.refuses_when_blind,
+            count_reply=metrics.replied if metrics else count_nothing,
+        )
         service = new_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,
@@ -185,8 +195,10 @@ async def open_service(
             takes_test_keys=not settings.production,
             operators=None if settings.operators is None else frozenset(settings.operators),
             form_proof_bits=settings.form_proof_bits,
+            protection=protection,
         )
         async with (
+            _watching(engine, protection),
             open_jobs(
                 service.store,
                 service.quota,
@@ -210,6 +222,22 @@ async def open_service(
                 tools_url=tools_url_of(settings),
                 deployment=deployment,
             )
+
+
+@asynccontextmanager
+async def _watching(engine: Engine, protection: SelfProtection) -> AsyncIterator[None]:
+    """Let self-protection probe for the duration of the block; a lab has no providers."""
+    settings = engine.settings
+    dial = Dialer(settings.proxies, allow_private=settings.allow_private)
+    providers = () if settings.allow_private else PROVIDERS
+
+    async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+        return await sees(engine, dial, domains, must_answer, providers)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervised, protection.watch, probe)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def _open_leases(
@@ -334,6 +362,7 @@ async def serve_metrics(
     """Serve the metrics of all workers; this one's gauges are sampled for each page."""
     async with trio.open_nursery() as background:
         background.start_soon(supervised, metrics.watch, service.load)
+        background.start_soon(supervised, metrics.watch_queues, service.store)
         await serve_page(
             lambda: metrics.sample(service.load()),
             partial(page, counters, version()),

@@ -20,6 +20,7 @@ from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestL
 from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
+from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
@@ -152,6 +153,7 @@ class Service:
         return Load(
             self.quota.engine.dispatcher.statistics(), self.capacity.addresses,
             self.capacity.addresses_max, self.background_writes.pending,
+            self.quota.protection.blind,
         )  # fmt: skip
 
 
@@ -172,6 +174,7 @@ def new_service(
     takes_test_keys: bool = True,
     operators: frozenset[str] | None = None,
     form_proof_bits: int = 0,
+    protection: SelfProtection | None = None,
 ) -> Service:
     """Put the parts together.
 
@@ -182,8 +185,9 @@ def new_service(
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     quota = QuotaService(
-        store, engine, background_writes, plans, capacity, now, reports_usage, watch
-    )
+        store, engine, background_writes, plans, capacity, now, reports_usage, watch,
+        protection=protection or SelfProtection(),
+    )  # fmt: skip
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
         payments, request_log=request_log, takes_test_keys=takes_test_keys, operators=operators,

@@ -168,6 +168,7 @@ TABLE: tuple[Setting, ...] = (
         read_whole(0, BITS_MAX),
         f"a whole number, 0 (off) to {BITS_MAX}",
     ),
+    Setting("WHEN_BLIND", lambda: "answer", read_one_of("answer", "503"), "answer or 503"),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
     Setting(
@@ -222,6 +223,7 @@ class Settings:
         tuple[str, ...] | None
     )  # ids or e-mail addresses in lower case; None: the first account
     production: bool  # takes no test keys
+    refuses_when_blind: bool  # with 503, while no mail host is reached
     disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str
     bind: Bind
@@ -278,6 +280,7 @@ class Settings:
             database=value["DATABASE"],
             operators=value["OPERATOR"],
             production=value["PRODUCTION"],
+            refuses_when_blind=value["WHEN_BLIND"] == "503",
             disposable_hosts_url=value["DISPOSABLE_HOSTS_URL"],
             log=value["LOG"],
             bind=value["BIND"],

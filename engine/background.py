@@ -26,6 +26,19 @@ PAUSE_S_MAX = 10.0  # doubled up to this: a loop that always fails must not fill
 Arguments = TypeVarTuple("Arguments")
 
 
+class Faults:
+    """Bugs in background work that were logged; one for a process."""
+
+    def __init__(self) -> None:
+        self.logged = 0
+
+    def add(self) -> None:
+        self.logged += 1
+
+
+FAULTS = Faults()
+
+
 async def contained(
     run: Callable[[Unpack[Arguments]], Awaitable[object]], *arguments: *Arguments
 ) -> bool:
@@ -71,6 +84,7 @@ def separate(error: BaseException) -> tuple[BaseException | None, BaseException 
 def log_fault(run: object, error: BaseException | None = None) -> None:
     """Log a bug in background work: this exception, or else the one being handled."""
     name = getattr(run, "__qualname__", type(run).__qualname__)
+    FAULTS.add()
     log.error("background work failed: work=%s", name, exc_info=error or True)
 
 

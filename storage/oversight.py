@@ -1,20 +1,16 @@
-"""What the operator of a service sees of it: its reputation with mail hosts, its queues, the first account."""
+"""What the operator of a service sees of it: its reputation with mail hosts, its accounts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from typing import Literal
+from datetime import date, timedelta
 
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.lists.queues import QueueStore
 from mailprobe.storage.records import Account
 
 KEPT_MAX = timedelta(days=400)
-COUNTED_MAX = 10_000  # entries of a queue: a longer one is counted as this and one more
-
-QueueName = Literal["verifications", "callbacks", "lists", "alerts", "meter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +24,6 @@ class ReputationDay:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
-    """What waits in a queue of the store, and since when its oldest entry exists."""
-
-    name: QueueName
-    length: int  # at most COUNTED_MAX + 1
-    oldest: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class CountReputation(StoreCommand[None]):
     counted: Sequence[ReputationDay]
 
@@ -44,11 +31,6 @@ class CountReputation(StoreCommand[None]):
 @dataclass(frozen=True, slots=True)
 class ReadReputation(StoreCommand[list[ReputationDay]]):
     first: date
-
-
-@dataclass(frozen=True, slots=True)
-class ReadQueues(StoreCommand[list[QueueState]]):
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +45,7 @@ class FindAccounts(StoreCommand[list[Account]]):
     limit: int
 
 
-class OversightStore(ListStore):
+class OversightStore(QueueStore):
     """The part of the store that the operator looks at."""
 
     async def count_reputation(self, counted: Sequence[ReputationDay]) -> None:
@@ -73,10 +55,6 @@ class OversightStore(ListStore):
     async def reputation(self, first: date) -> list[ReputationDay]:
         """The days with answers from `first` on, in order, each by operator."""
         return await self._execute(ReadReputation(first))
-
-    async def queues(self) -> list[QueueState]:
-        """Every queue, empty ones too. Reads at most COUNTED_MAX + 1 entries of each."""
-        return await self._execute(ReadQueues())
 
     async def first_account_id(self) -> str | None:
         """The id of the account that was created first, deleted or not; it never changes."""

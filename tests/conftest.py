@@ -23,7 +23,7 @@ LONGEST_FIRST = (
     "tests/simulation/test_bad_neighbours.py",
     "tests/api/jobs/test_killed.py",
     "tests/engine/dns/test_endpoint_faults.py",
-    "tests/api/rest/test_schemathesis.py",
+    "tests/api/rest/description/test_schemathesis.py",
     "tests/api/cli/test_standard_streams.py",
     "tests/api/test_serve.py",
     "tests/storage/test_model_queues.py",

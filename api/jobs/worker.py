@@ -130,6 +130,8 @@ class JobQueue:
 
     async def _claim(self, work: Work, limit: int) -> Sequence[Claim]:
         bounds = BOUNDS[work]
+        if work == "verify" and self._quota.protection.holds_requests:
+            return ()
         return await self._store.claim_jobs(
             work,
             limit=limit,
@@ -180,7 +182,9 @@ class JobQueue:
                 bounced=await self._quota.bounced(claim.caller, [job.email]),
                 asks_hosts=job.asks_hosts,
             ) as answers:
-                return await anext(answers)
+                answer = await anext(answers)
+                self._quota.protection.note(job.account_id, [answer])
+                return answer
         finally:
             capacity.release(1)
 

@@ -27,8 +27,15 @@ from mailprobe.api.quota.list_charge import (
     store_callback,
     units_for_list,
 )
+from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
-from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
+from mailprobe.api.refusals import (
+    NeverFits,
+    Overloaded,
+    ProbingUnavailable,
+    RateLimited,
+    Refusal,
+)
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.list_records import ListChunk, ListClaim
@@ -37,6 +44,7 @@ from mailprobe.storage.store import Store
 log = logging.getLogger("mailprobe.lists")
 
 CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
+PROBED_CHUNKS = 8  # claimed for their domains alone; each is released at once
 CHUNKS_EACH_MAX = 4  # of an account, by each process: 400 addresses
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
@@ -99,6 +107,11 @@ class ListQueue:
         self.worker.stop()
 
     async def _claim(self, limit: int) -> list[ListClaim]:
+        protection = self._quota.protection
+        if protection.blind:  # a few, so that the next probe asks about domains of lists that wait
+            limit = min(limit, PROBED_CHUNKS) if protection.wants_domains else 0
+            if not limit:
+                return []
         held = Counter(claim.list.account_id for claim in self.worker.held())
         return await self._store.claim_chunks(
             limit=limit,
@@ -109,11 +122,27 @@ class ListQueue:
         )
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
+        """Verify a chunk, or finish its list; while this process is blind, let others claim it."""
+        if claim.is_last:
+            return AttemptResult(partial(self._finish, claim))
+        protection = self._quota.protection
+        if claim.caller.key.is_test or not claim.list.asks_hosts:
+            return await self._verify_chunk(claim)
+        if not protection.blind:
+            with protection.seeing():
+                return await self._verify_chunk(claim)
+        addresses = await decoded(addresses_of, claim.chunk)
+        protection.waiting(
+            claim.list.account_id, [text.rpartition("@")[2].lower() for text in addresses.values()]
+        )
+        until = self._now() + timedelta(seconds=2 * PROBE_EVERY_S)  # it is claimed again before
+        await self._store.note_wait(claim.list.id, until, row_of(ProbingUnavailable()).code)
+        return AttemptResult(partial(self._store.release_chunk, claim, self._now()))
+
+    async def _verify_chunk(self, claim: ListClaim) -> AttemptResult:
         """Verify a chunk. Keep its claim while it waits for the key's rate limit, so that no other
         chunk of the key is claimed.
         """
-        if claim.is_last:
-            return AttemptResult(partial(self._finish, claim))
         addresses = await decoded(addresses_of, claim.chunk)
         if not addresses:
             return await self._recheck(claim)

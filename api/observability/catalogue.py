@@ -7,7 +7,7 @@ gets its series from its own table.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Protocol, get_args
 
 from mailprobe.api.error_table import BEFORE_ROUTING, ErrorRow
 from mailprobe.api.error_table import TABLE as REFUSALS
@@ -15,8 +15,9 @@ from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
 from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
 from mailprobe.engine import deciding_rules
-from mailprobe.engine.smtp.operators import budget_labels
-from mailprobe.engine.verdict import LADDER, Outcome
+from mailprobe.engine.smtp.operators import budget_labels, operator_labels
+from mailprobe.engine.verdict import LADDER, Outcome, Reason
+from mailprobe.storage.lists.queues import QueueName
 from mailprobe.storage.store import Store
 
 GONE = "gone"  # the status of a request whose answer never began
@@ -95,6 +96,7 @@ def _spending(operations: Operations) -> tuple[Labels, ...]:
     return tuple((each.name,) for each in operations if each.spends_units)
 
 
+QUEUES: tuple[Labels, ...] = tuple((name,) for name in get_args(QueueName))
 METHODS: tuple[Labels, ...] = tuple(
     (name,) for kind in Store.__mro__ for name in vars(kind) if name[0] != "_"
 )
@@ -128,6 +130,9 @@ def families(operations: Operations) -> tuple[Family, ...]:
                ("operator", "recipient"),
                tuple((label, kind) for label in budget_labels() for kind in ("listed", "random")),
                sparse=True),
+        Family("counter", "mailprobe_replies", "Answers to addresses whose domain takes mail.",
+               ("operator", "reason"),
+               tuple((label, reason) for label in operator_labels() for reason in get_args(Reason)), sparse=True),
         Family("gauge", "mailprobe_smtp_connections_open", "Open connections to mail hosts."),
         Family("gauge", "mailprobe_smtp_hosts", "Mail hosts with state in memory."),
         Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts in back-off."),
@@ -148,10 +153,19 @@ def families(operations: Operations) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_streams_in_flight", "Of these, streams."),
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),
         Family("gauge", "mailprobe_addresses_under_way_max", "Limit of addresses under way; beyond it requests get 503."),
+        Family("gauge", "mailprobe_blind", "Workers whose lists pause because they reach no mail host."),
         # -- the store
         Family("histogram", "mailprobe_store_seconds", "Duration of the store's transactions.",
                ("method",), METHODS, STORE_BOUNDS),
         Family("counter", "mailprobe_store_unavailable", "Transactions that failed: the store was unavailable.",
                ("method",), METHODS),
+        Family("shared", "mailprobe_queue_due", "Items that are due and not claimed, counted to 10,000.",
+               ("queue",), QUEUES),
+        Family("shared", "mailprobe_queue_oldest_seconds", "How long the first of them is due.",
+               ("queue",), QUEUES),
+        Family("shared", "mailprobe_last_sent_timestamp_seconds",
+               "When a message of this kind was last accepted, since 1970; 0 if none was.",
+               ("kind",), (("alert",), ("meter",))),
+        Family("counter", "mailprobe_background_failures", "Bugs in background work; the log has each."),
         Family("gauge", "mailprobe_background_writes", "Writes that outlive their requests."),
     )  # fmt: skip

@@ -115,6 +115,7 @@ def _histogram(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
 _RENDER: dict[str, Callable[[Family, Sequence[SeriesTotal]], "Metric"]] = {
     "counter": _counter,
     "gauge": _gauge,
+    "shared": _gauge,
     "histogram": _histogram,
 }
 

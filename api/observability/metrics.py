@@ -6,7 +6,7 @@ samples the gauges once a second.
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
@@ -27,14 +27,15 @@ from mailprobe.api.observability.shared_counters import (
     SharedCounters,
     open_shared_counters,
 )
-from mailprobe.engine.background import log_fault
-from mailprobe.engine.verdict import Outcome
+from mailprobe.engine.background import FAULTS, log_fault
+from mailprobe.engine.verdict import Outcome, Reason
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
 
 if TYPE_CHECKING:
     from mailprobe.engine.observer import EngineStatistics, Recalled
 
+QUEUES_EVERY_S = 15.0  # as often as Prometheus reads the page by default
 POLL_EVERY_S = 1.0  # the maximum age of other workers' gauges in a page
 
 
@@ -46,6 +47,7 @@ class Load:
     addresses: int
     addresses_max: int
     writes_pending: int
+    blind: bool  # its lists pause: see mailprobe.api.quota.self_protection
 
 
 @contextmanager
@@ -71,6 +73,9 @@ class Metrics:
         self._refused = row.numbers("mailprobe_smtp_recipients_refused")
         self._unbudgeted = row.numbers("mailprobe_smtp_budget_lacking")
         self._backoffs = row.numbers("mailprobe_smtp_rests")
+        self._replies = row.numbers("mailprobe_replies")
+        self._faults = row.numbers("mailprobe_background_failures")
+        self._faults_counted = FAULTS.logged
         self._requests = row.numbers("mailprobe_requests")
         self._request_s = row.numbers("mailprobe_request_seconds")
         self._refusals = row.numbers("mailprobe_refusals")
@@ -118,6 +123,10 @@ class Metrics:
 
     def host_backed_off(self, *, refused: bool) -> None:
         self._backoffs.add(("refused" if refused else "unreachable",))
+
+    def replied(self, operator: str, reason: Reason) -> None:
+        """An address was answered about, whose mail this operator takes."""
+        self._replies.add((operator, reason))
 
     # -- service (RequestLog)
 
@@ -188,13 +197,31 @@ class Metrics:
             "mailprobe_addresses_under_way": load.addresses,
             "mailprobe_addresses_under_way_max": load.addresses_max,
             "mailprobe_background_writes": load.writes_pending,
+            "mailprobe_blind": float(load.blind),
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)
         waiting = self._row.numbers("mailprobe_probes_waiting")
         waiting.put(engine.probes_in_flight, ("desk",))
         waiting.put(engine.probes_waiting, ("host",))
+        self._faults.add(amount=FAULTS.logged - self._faults_counted)
+        self._faults_counted = FAULTS.logged
         self._row.heartbeat()
+
+    async def watch_queues(self, store: Store) -> None:
+        """Read what waits in the store, every QUEUES_EVERY_S until cancelled."""
+        due, oldest = (
+            self._row.numbers(f"mailprobe_queue_{name}") for name in ("due", "oldest_seconds")
+        )
+        sent = self._row.numbers("mailprobe_last_sent_timestamp_seconds")
+        while True:
+            with suppress(StoreUnavailable):  # the values before it stay
+                for state in await store.queues():
+                    due.put(state.due, (state.name,))
+                    oldest.put(state.oldest_s, (state.name,))
+                    if state.last_sent_at is not None:
+                        sent.put(state.last_sent_at.timestamp(), (state.name,))
+            await trio.sleep(QUEUES_EVERY_S)
 
 
 class _Timed:

@@ -19,7 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Literal, TypeAlias
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal[
+    "counter", "gauge", "shared", "histogram"
+]  # shared: the store's, alike in all workers
 Labels = tuple[str, ...]
 Cells: TypeAlias = "memoryview[float]"
 
@@ -104,8 +106,10 @@ class SharedCounters:
         alive = [row for row in rows if time.monotonic() - row[SEEN_AT] < SILENT_S]
         ever = _added(rows, self._width)
         now = _added(alive, self._width)
+        most = [max(column) for column in zip(*alive, strict=True)] if alive else now
+        of_kind = {"counter": ever, "histogram": ever, "gauge": now, "shared": most}
         for family in self.families:
-            cells = now if family.kind == "gauge" else ever
+            cells = of_kind[family.kind]
             yield family, list(self._readings(family, cells))
 
     def _readings(self, family: Family, cells: Sequence[float]) -> Iterator[SeriesTotal]:
@@ -167,7 +171,7 @@ class CounterRow:
 
     def _clear_gauges(self) -> None:
         for family in self._families.values():
-            if family.kind == "gauge":
+            if family.kind in ("gauge", "shared"):
                 for slot in self._slots[family.name].values():
                     self._cells[slot] = 0.0
 

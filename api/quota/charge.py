@@ -213,6 +213,8 @@ class ChargedJob(Charge):
         if error is not None:
             return
         store, caller = self._quota.store, self._caller
+        if not caller.key.is_test:
+            self._quota.protection.check()
 
         def create(check: CheckLimits) -> Awaitable[Job | Refusal]:
             return store.create_job(caller, self._order, check, first=self.first)
@@ -278,6 +280,7 @@ class ChargedAnswers(Charge):
             bounced=self._bounced,
         )
         if self._known is None:
+            self._quota.protection.check()
             self._reservation = await self._reserved()
             return
         self._unread = self._known.answers
@@ -342,6 +345,7 @@ class ChargedAnswers(Charge):
         return answers
 
     async def _deliver(self, answers: Sequence[Answer]) -> None:
+        self._quota.protection.note(self._caller.account.id, answers)
         await self._settlement.deliver(answers)
 
     # reserving

@@ -118,6 +118,8 @@ class ChargedChunk(Charge):
         """Store answers and count them, in one transaction. Durable on return."""
         self._left -= len(answers)
         quota, now = self._quota, self._quota.now()
+        if not self._caller.key.is_test:
+            quota.protection.note(self._caller.account.id, answers)
         rows = [row_of(now, USAGE_NAME, answer.verdict) for answer in answers]
         chunk = ChunkPart(
             self._claim.list.id,
@@ -237,7 +239,10 @@ class ChargedRecheck(Charge):
             bounced=bounced,
             asks_hosts=self._claim.list.asks_hosts,
         ) as answers:
-            self._better = [answer async for answer in answers if self._is_better(answer)]
+            async for answer in answers:
+                self._quota.protection.note(account, [answer])
+                if self._is_better(answer):
+                    self._better.append(answer)
 
     def _is_better(self, answer: Answer) -> bool:
         """An accepted address stays so: only its test was to be repeated."""

@@ -17,6 +17,7 @@ from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.pricing import is_reported
+from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
@@ -62,6 +63,7 @@ class QuotaService:
     watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
     bounced_addresses: BouncedAddresses = field(default_factory=BouncedAddresses)
+    protection: SelfProtection = field(default_factory=SelfProtection)
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account; of a test key or a publishable one what holds for it."""

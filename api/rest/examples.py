@@ -172,6 +172,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.AnswerLost(),
     refusals.TooManyJobs(10_000),
     refusals.Overloaded(),
+    refusals.ProbingUnavailable(),
     refusals.UsageUnknown(),
     refusals.OurFault("6b1c0f2d9a"),
 )

@@ -204,6 +204,7 @@ class Operation:
     gives: type[msgspec.Struct] | None
     status: int = 200
     promises: type[msgspec.Struct] | None = None  # type of the 202 for work that continues
+    unready: type[msgspec.Struct] | None = None  # type of a 503 that is no error
     takes: type[msgspec.Struct] | None = None
     body_required: bool = True
     section: Section = "management"

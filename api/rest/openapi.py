@@ -242,7 +242,12 @@ def _failures(operation: Operation, places: Links) -> dict[str, Any]:
     by_status: dict[int, list[type[Refusal]]] = {}
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)
-    return {str(status): _failure(by_status[status], places) for status in sorted(by_status)}
+    failures = {str(status): _failure(by_status[status], places) for status in sorted(by_status)}
+    if operation.unready is not None:
+        answer = failures["503"]["content"][JSON]
+        answer["schema"] = {"anyOf": [answer["schema"], _ref(operation.unready)]}
+        failures["503"]["description"] += "; not ready"
+    return failures
 
 
 def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:

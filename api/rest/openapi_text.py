@@ -194,6 +194,11 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
+READY = {
+    "name": "ready", "in": "query", "required": False,
+    "description": "1: 503, and the connection is closed, where the service cannot serve requests; for proxies.",
+    "schema": {"type": "string"},
+}  # fmt: skip
 ORIGIN = {
     "name": "Origin", "in": "header", "required": True,
     "description": "The origin of the page; one of the key's. Browsers send it by themselves.",

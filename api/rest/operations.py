@@ -1,5 +1,6 @@
 """The table of operations: routes, API description and tools are made from it."""
 
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -26,6 +27,7 @@ from mailprobe.api.refusals import (
     NoBillingAccount,
     OriginNotAllowed,
     PayloadTooLarge,
+    ProbingUnavailable,
     ProofRequired,
     ProviderUnavailable,
     QuotaExhausted,
@@ -44,7 +46,7 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest import audit, bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, FORM_PROOF, ORIGIN
+from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, FORM_PROOF, ORIGIN, READY
 from mailprobe.api.schema import (
     BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
@@ -81,14 +83,19 @@ FORMS = "/v1/forms/verify"
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
 REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
-VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
+VERIFYING: Refusals = (
+    *KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted, ProbingUnavailable,
+)  # fmt: skip
 MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
-    """Is the service up, and can its store be written?"""
+    """Is the service up, and can its store be written? With `ready=1`, is it ready for requests?"""
     ok = await service.store_check.ok()
-    return reply(200, HealthResponse(ok, int(service.now().timestamp() * 1000)))
+    state = HealthResponse(ok, int(service.now().timestamp() * 1000))
+    if ok or "1" not in call.query.get("ready", ()):
+        return reply(200, state)
+    return replace(reply(503, state), closes=True)  # the proxy's next request takes another service
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:
@@ -128,7 +135,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
         forms.verify_form, "form", FormResponse,
         takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
-        may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff),
+        may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff, ProbingUnavailable),
         parameters=(ORIGIN, FORM_PROOF),
     ),
     Operation(
@@ -224,7 +231,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "health", "GET", HEALTH, "Is the service up?",
-        health, None, HealthResponse, section="endpoints", tool=False,
+        health, None, HealthResponse, section="endpoints", tool=False, parameters=(READY,), unready=HealthResponse,
     ),
     Operation(
         "openapi", "GET", "/openapi.json", "This description",

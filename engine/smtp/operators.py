@@ -107,6 +107,12 @@ def budget_labels() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, OTHERS)))
 
 
+def operator_labels() -> tuple[str, ...]:
+    """The ids of all operators by their exchanges, and one for all others; for metrics."""
+    rows = tomllib.loads(OPERATORS_FILE.read_text("utf-8"))
+    return tuple(dict.fromkeys((*(row["id"] for row in rows["site"]), OTHERS)))
+
+
 def load_operators() -> MailOperators:
     by_ending: dict[str, MailOperator] = {}
     by_brand: dict[tuple[str, str], MailOperator] = {}

@@ -8,7 +8,7 @@ clock is the database's: all machines share it.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ import trio
 from mailprobe.storage import commands
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres import (
     job_claims,
@@ -43,7 +43,7 @@ from mailprobe.storage.store import Store
 R = TypeVar("R")
 Transaction = Callable[[TransactionSession, Any], Any]
 
-# Connections of one process, each opened at first use. Two metering threads would mostly wait for
+# Connections of one process, each opened at first use, or by the check before the service starts. Two metering threads would mostly wait for
 # each other's locks, with batches half as large, because busy accounts recur in each batch.
 THREADS = {
     "metering": 1,
@@ -145,6 +145,18 @@ class PostgresExecutor:
     async def _read(self, act: Act) -> Any:
         return await self._database_threads.reads.call(act)
 
+    async def check(self, _: commands.CheckStore) -> datetime:
+        """Use every connection, so that none is missing, and write: a standby takes no writes."""
+        threads = self._database_threads
+        failed: list[StoreUnavailable] = []
+        async with trio.open_nursery() as nursery:
+            for each in fields(threads):
+                nursery.start_soon(getattr(threads, each.name).check, failed)
+        if failed:
+            raise failed[0]
+        now: datetime = await self._do(_clock)
+        return now
+
     async def claim_jobs(self, command: commands.ClaimJobs) -> list[commands.EncryptedClaim]:
         """Look before the write: an idle worker must not take the lock."""
         if not await self._read(lambda db: job_claims.is_due(db, command.work)):
@@ -197,11 +209,6 @@ def _clock(db: TransactionSession) -> datetime:
     return db.now()
 
 
-def _check(db: TransactionSession, _: commands.CheckStore) -> datetime:
-    """Check on the writing connection: a read-only server cannot assign a transaction id."""
-    return _clock(db)
-
-
 def _run(
     transactions: Mapping[type[StoreCommand[Any]], shared.Transaction],
 ) -> dict[type[StoreCommand[Any]], Transaction]:
@@ -211,7 +218,6 @@ def _run(
 WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
     [
         commands.ResendJob.run_by(jobs.resend),
-        commands.CheckStore.run_by(_check),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
@@ -220,6 +226,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
+    commands.CheckStore: PostgresExecutor.check,
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
     commands.ApplyRetention: PostgresExecutor.apply_retention,
 }

@@ -2,34 +2,17 @@
 
 from datetime import date
 
-from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of, instant
+from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of
 from mailprobe.storage.oversight import (
-    COUNTED_MAX,
     KEPT_MAX,
     CountReputation,
     FindAccounts,
     FindFirstAccount,
-    QueueName,
-    QueueState,
-    ReadQueues,
     ReadReputation,
     ReputationDay,
 )
 from mailprobe.storage.records import Account
 from mailprobe.storage.sql.database import Database
-
-MESSAGES: dict[QueueName, str] = {"alerts": "alert", "meter": "meter"}
-# The entries of each queue that are not done. Each has an index that finds them alone, in this order.
-QUEUES: dict[QueueName, str] = {
-    "verifications": "SELECT created_at AS at FROM jobs WHERE state = 'pending' ORDER BY number",
-    "callbacks": "SELECT created_at AS at FROM jobs WHERE state = 'delivering' ORDER BY number",
-    "lists": "SELECT created_at AS at FROM lists WHERE state = 'running' ORDER BY number",
-    **{
-        name: f"SELECT made_at AS at FROM outbox WHERE kind = '{kind}' AND due_at IS NOT NULL"
-        " ORDER BY due_at"
-        for name, kind in MESSAGES.items()
-    },
-}
 
 
 def count(db: Database, command: CountReputation) -> None:
@@ -62,18 +45,6 @@ def read(db: Database, command: ReadReputation) -> list[ReputationDay]:
         {"first": command.first.isoformat()},
     )
     return [ReputationDay(date.fromisoformat(day), *rest) for day, *rest in rows]
-
-
-def read_queues(db: Database, _: ReadQueues) -> list[QueueState]:
-    """See OversightStore.queues."""
-    found = []
-    for name, entries in QUEUES.items():
-        ((length, oldest),) = db.all(
-            f"SELECT count(*), min(at) FROM ({entries} LIMIT :most) AS entries",
-            {"most": COUNTED_MAX + 1},
-        )
-        found.append(QueueState(name, length, None if oldest is None else instant(oldest)))
-    return found
 
 
 def find_first_account(db: Database, _: FindFirstAccount) -> str | None:

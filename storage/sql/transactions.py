@@ -10,6 +10,7 @@ from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import queues as queue_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
@@ -21,6 +22,7 @@ from mailprobe.storage.sql import (
     lists,
     outbox,
     oversight,
+    queues,
     sessions,
     usage,
 )
@@ -81,9 +83,9 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
         oversight_commands.ReadReputation.run_by(oversight.read),
-        oversight_commands.ReadQueues.run_by(oversight.read_queues),
         oversight_commands.FindAccounts.run_by(oversight.find_accounts),
         oversight_commands.FindFirstAccount.run_by(oversight.find_first_account),
+        queue_commands.ReadQueues.run_by(queues.read),
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),

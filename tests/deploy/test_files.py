@@ -16,6 +16,7 @@ CONTENTS = {
     "Caddyfile": r"^\s*reverse_proxy ",
     "compose.yaml": r"^  mailprobe:",
     "fleet/compose.yaml": r"^  mailprobe-1:",
+    "haproxy.cfg": r"^\s*option httpchk",
     "grafana-dashboard.json": r'"panels":',
     "mailprobe@.service": r"^\[Service\]",
     "nginx.conf": r"^\s*proxy_pass ",

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from mailprobe.api.settings import Settings
 from tests.deploy.files import NGINX_FILE, OURS, SERVICES, environment_of_container
 
@@ -19,10 +21,10 @@ def directives(text: str) -> set[str]:
 def test_streams_pass_through_line_by_line_and_bodies_reach_the_service() -> None:
     server, *locations = TEXT.partition("    server {")[2].split("        location ")
     assert {"proxy_buffering off;", "proxy_http_version 1.1;"} <= directives(server)
-    assert len(locations) == 2
+    assert len(locations) == 3
     for location in locations:
         name, _, inside = location.partition(" {")
-        size = "client_max_body_size 3m;" if name == "/" else "client_max_body_size 257m;"
+        size = "client_max_body_size 257m;" if "lists" in name else "client_max_body_size 3m;"
         assert size in directives(inside)
         assert "proxy_set_header" not in inside, "one here would drop those of the server"
     assert {"keepalive 32;", "listen 443 ssl http2;"} <= directives(TEXT)
@@ -31,7 +33,23 @@ def test_streams_pass_through_line_by_line_and_bodies_reach_the_service() -> Non
 def test_nginx_leads_to_the_services() -> None:
     named = re.findall(r"^\s*server ([\w-]+):(\d+)", TEXT, re.MULTILINE)
     port = Settings.read(environment_of_container(), Path("/nowhere")).bind.port
-    assert named == [(name, str(port)) for name in OURS]
+    assert named == 2 * [(name, str(port)) for name in OURS]  # for a request, and for it again
+
+
+def test_only_what_was_refused_before_it_was_counted_goes_to_a_second_service() -> None:
+    first, again = (
+        part.partition("\n        }")[0] for part in re.split(r"location (?:/|@again) {", TEXT)[1:]
+    )
+    assert {"proxy_intercept_errors on;", "error_page 503 = @again;"} <= directives(first)
+    assert "proxy_next_upstream http_503 non_idempotent;" in directives(again)
+    assert "proxy_next_upstream error timeout;" in directives(TEXT), "no POST that was sent"
+
+
+@pytest.mark.parametrize("proxy", ["Caddyfile", "haproxy.cfg"])
+def test_a_proxy_that_can_ask_asks_whether_a_service_is_ready(proxy: str) -> None:
+    text = (NGINX_FILE.parent / proxy).read_text("utf-8")
+    assert "/health?ready=1" in text
+    assert all(f"{name}:8080" in text for name in OURS)
 
 
 def test_compose_mounts_what_nginx_reads() -> None:

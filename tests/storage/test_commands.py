@@ -10,6 +10,7 @@ from mailprobe.storage import bounces, commands, oversight, sessions
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists import commands as list_commands
+from mailprobe.storage.lists import queues
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
 from mailprobe.storage.sql import transactions as shared
@@ -19,7 +20,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (audit_commands, bounces, commands, list_commands, oversight, sessions)
+    for part in (audit_commands, bounces, commands, list_commands, oversight, queues, sessions)
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }

@@ -88,6 +88,15 @@ class BatchExecutor(Generic[Q]):
                 return [Raised(error)]
         return [self.do(work, [one], until)[0] for one in asked]
 
+    def check(self) -> Raised | None:
+        """Open the connection if there is none, and ask the server."""
+        try:
+            self._session(0.0).one("SELECT 1")
+        except Exception as error:
+            self._clear_up(error)
+            return Raised(self._server.as_unavailable(error) if is_server_failure(error) else error)
+        return None
+
     def close(self) -> None:
         if self._db is not None:
             with suppress(psycopg.Error):

@@ -12,14 +12,19 @@ connection also keeps its prepared statements.
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
-from mailprobe.storage.call_queue import CallQueue
+import trio
+
+from mailprobe.storage.call_queue import CallQueue, PendingCall
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor, Raised, Work
 from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.server import PostgresServer
 
 Q = TypeVar("Q")
+
+CHECK: Final = object()  # the call that uses the connection for nothing else
 
 
 class ThreadPool(CallQueue[Q]):
@@ -42,14 +47,33 @@ class ThreadPool(CallQueue[Q]):
         self._partitions = partitions
         super().__init__(server.name, threads=threads)
 
+    async def check(self, failed: list[StoreUnavailable]) -> None:
+        """Open the connections that are missing, and use each; add what failed to the list.
+
+        As many calls as threads: a thread takes one such call at a time, and those that are
+        free take turns.
+        """
+        async with trio.open_nursery() as nursery:
+            for _ in self._threads:
+                nursery.start_soon(self._check_one, failed)
+
+    async def _check_one(self, failed: list[StoreUnavailable]) -> None:
+        try:
+            await self.call(CHECK)  # type: ignore[arg-type]  # no call of the work's kind
+        except StoreUnavailable as error:
+            failed.append(error)
+
     def _serve_calls(self) -> None:
         executor: BatchExecutor[Q] = BatchExecutor(self._server, self._now, self._partitions)
         while self._await_work():
-            if not (group := self._dequeue(self._work.group_max)):
+            if not (group := self._next_group()):
                 continue
             until = min(pending.until for pending in group)
             try:
-                outcomes = executor.do(self._work, [pending.what for pending in group], until)
+                if group[0].what is CHECK:
+                    outcomes: list[Any] = [executor.check()]
+                else:
+                    outcomes = executor.do(self._work, [pending.what for pending in group], until)
                 for pending, outcome in zip(group, outcomes, strict=True):
                     if isinstance(outcome, Raised):
                         pending.error = outcome.error
@@ -60,3 +84,13 @@ class ThreadPool(CallQueue[Q]):
                     pending.error = error
             self._answer(group)
         executor.close()
+
+    def _next_group(self) -> list[PendingCall[Q]]:
+        """The pending calls of one transaction; a check is alone."""
+        group = self._dequeue(self._work.group_max)
+        for place, pending in enumerate(group):
+            if pending.what is CHECK:
+                cut = max(place, 1)
+                self._requeue(group[cut:])
+                return group[:cut]
+        return group

@@ -88,7 +88,7 @@ async def test_hosts_reputation_queues_and_the_machine_are_shown(autojump_clock,
         )
         assert "&lt;b&gt;" in page
         for words in (
-            "Lists that run",
+            "Parts of lists that run",
             "4, 3 alive",
             "2.5 KB",
             "Disk of the database",

@@ -80,6 +80,7 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.OurFault("7"), 500, "internal_error", set()),
         (refusals.Overloaded(), 503, "overloaded", set()),
         (refusals.UsageUnknown(), 503, "quota_check_failed", set()),
+        (refusals.ProbingUnavailable(), 503, "probing_unavailable", set()),
     ],
 )  # fmt: skip
 def test_status_code_and_fields(refusal: Refusal, status: int, code: str, more: set[str]) -> None:

@@ -1,6 +1,7 @@
 """A server that is away, stands still or holds a lock: the store is unavailable, and heals."""
 
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 
 import psycopg
@@ -138,3 +139,30 @@ async def test_stopped_and_started_under_load_nothing_is_lost_or_counted_twice(
     for index, caller in enumerate(callers):
         ledger = await store.ledger(caller)
         assert (ledger.month_units, ledger.reserved) == (settled[index], 0)
+
+
+async def test_a_server_without_a_free_connection_fails_the_check_and_heals(
+    server: PrivatePostgres, store: Store
+):
+    """A pool that lacks one of its connections would fail some requests and serve others."""
+    await store.check()
+    await trio.to_thread.run_sync(server.stop)
+    await trio.to_thread.run_sync(server.start)
+    held = []
+    with suppress(psycopg.OperationalError):
+        while True:
+            held.append(psycopg.connect(server.url, autocommit=True))
+    for _ in range(2):  # room for a part of the pool
+        held.pop().close()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="too many clients"):
+            await store.check()
+    for each in held:
+        each.close()
+    with trio.fail_after(WAIT_S_MAX):
+        while True:
+            try:
+                await store.check()
+                break
+            except StoreUnavailable:
+                await trio.sleep(0.1)

@@ -23,10 +23,10 @@ http {
 
 
 @contextmanager
-def open_nginx(service_port: int) -> Iterator[Proxy]:
+def open_nginx(service_port: int, second_port: int | None = None) -> Iterator[Proxy]:
     """Run nginx with the file, changed only in its addresses, certificate, workers and log.
 
-    The second service of the file is away: its address refuses connections.
+    Without `second_port` the second service of the file is away: its address refuses connections.
     """
     folder, port = make_folder("nginx"), free_port()
     make_certificate(folder)
@@ -34,7 +34,7 @@ def open_nginx(service_port: int) -> Iterator[Proxy]:
         changes = {
             "worker_processes auto;": "worker_processes 1;",  # tests count its connections
             "mailprobe-1:8080": f"127.0.0.1:{service_port}",
-            "mailprobe-2:8080": f"127.0.0.1:{away_port}",
+            "mailprobe-2:8080": f"127.0.0.1:{second_port or away_port}",
             "listen 443 ": f"listen 127.0.0.1:{port} ",
             "/etc/nginx/tls/fullchain.pem": "/peers/nginx/chain",
             "/etc/nginx/tls/privkey.pem": "/peers/nginx/key",

@@ -1,10 +1,10 @@
-"""What the operator sees: reputation by day and operator, queues, and the first account."""
+"""What the operator sees: reputation by day and operator, accounts, and the first account."""
 
 from datetime import date, timedelta
 
-from mailprobe.storage.oversight import COUNTED_MAX, KEPT_MAX, QueueState, ReputationDay
+from mailprobe.storage.oversight import KEPT_MAX, ReputationDay
 from mailprobe.storage.store import Store
-from tests.storage.fixed_clock import NOON, Clock, make_caller
+from tests.storage.fixed_clock import make_caller
 
 DAY = date(2026, 3, 14)
 
@@ -30,19 +30,6 @@ async def test_old_days_are_forgotten(store: Store) -> None:
     for after in (timedelta(), KEPT_MAX, KEPT_MAX + timedelta(days=1)):
         await store.count_reputation([ReputationDay(DAY + after, "other", 1, 0)])
         assert len(await store.reputation(DAY)) == (1 if after == timedelta() else 2)
-
-
-async def test_a_queue_has_a_length_and_an_oldest_entry(store: Store, clock: Clock) -> None:
-    caller = await make_caller(store)
-    assert {(each.length, each.oldest) for each in await store.queues()} == {(0, None)}
-    for name in ("first", "second"):
-        await store.enqueue_message("alert", caller.account.id, name, b"{}", due_at=NOON)
-        clock.advance(60)
-    [claimed, _] = await store.claim_messages("alert", limit=2, lease_s=60)
-    await store.message_attempted(claimed, sent=True, due_at=None)
-    found = {each.name: each for each in await store.queues()}
-    assert found["alerts"] == QueueState("alerts", 1, NOON + timedelta(seconds=60))
-    assert COUNTED_MAX > 1
 
 
 async def test_accounts_are_found_by_address_and_id_newest_first(store: Store) -> None:

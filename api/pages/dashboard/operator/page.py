@@ -10,16 +10,17 @@ from mailprobe.api.pages.dashboard.frame import Frame
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
 from mailprobe.engine.smtp.refusal_budget import UNBOUNDED
-from mailprobe.storage.oversight import COUNTED_MAX, QueueName, ReputationDay
+from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName
+from mailprobe.storage.oversight import ReputationDay
 
 HOSTS_MAX = 100
 ACCOUNTS_SHOWN = 10
 REPUTATION_DAYS = 30
 QUEUES: dict[QueueName, str] = {
-    "verifications": "Single verifications in the background",
+    "jobs": "Single verifications in the background",
     "callbacks": "Callbacks to deliver",
-    "lists": "Lists that run",
-    "alerts": "Mails about limits",
+    "lists": "Parts of lists that run",
+    "alert": "Mails about limits",
     "meter": "Reports to the billing provider",
 }
 OPERATORS = {
@@ -104,7 +105,10 @@ def register(pages: Blueprint, frame: Frame) -> None:
                 (each, None if each.answered_s is None else now - timedelta(seconds=each.answered_s))
                 for each in engine.routes.resolvers()
             ],
-            queues=[(QUEUES[each.name], each) for each in await service.store.queues()],
+            queues=[
+                (QUEUES[each.name], each, now - timedelta(seconds=each.oldest_s) if each.due else None)
+                for each in await service.store.queues()
+            ],
             queued_max=COUNTED_MAX,
             machine=None if deployment is None else await machine_of(deployment), size=size_of,
             accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),

@@ -1,0 +1,51 @@
+"""What waits in each queue. Every statement reads a bounded number of rows, by an index."""
+
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName, QueueState, ReadQueues
+from mailprobe.storage.sql.database import Database
+
+FREE = "(lease_until IS NULL OR lease_until <= :now)"
+COUNT = "SELECT count(*), min(due_at) FROM"
+# Of jobs the first rows of the state are read, of the others those that are due first.
+JOBS = (
+    f"{COUNT} (SELECT due_at, lease_until FROM jobs WHERE state = '%s' LIMIT :most) AS first"
+    f" WHERE due_at <= :now AND {FREE}"
+)
+MESSAGES = (
+    f"{COUNT} (SELECT due_at, lease_until FROM outbox WHERE kind = '%s' AND due_at <= :now"
+    f" ORDER BY due_at LIMIT :most) AS due WHERE {FREE}"
+)
+DUE: dict[QueueName, str] = {
+    "lists": f"{COUNT} (SELECT list, due_at, lease_until FROM list_chunks WHERE due_at <= :now"
+    " ORDER BY due_at LIMIT :most) AS due JOIN lists ON lists.number = due.list"
+    f" WHERE lists.state = 'running' AND {FREE}",
+    "jobs": JOBS % "pending",
+    "callbacks": JOBS % "delivering",
+    "alert": MESSAGES % "alert",
+    "meter": MESSAGES % "meter",
+}
+ENDED_READ = 100  # messages, of those made last; several that were given up may be among them
+LAST_SENT = (
+    "SELECT max(sent_at) FROM (SELECT sent_at FROM outbox WHERE kind = :kind AND due_at IS NULL"
+    " ORDER BY made_at DESC LIMIT :most) AS ended"
+)
+
+
+def read(db: Database, _: ReadQueues) -> list[QueueState]:
+    """See QueueStore.queues."""
+    now = micros(db.now())
+    states = []
+    for name, statement in DUE.items():
+        [(due, oldest_at)] = db.all(statement, {"now": now, "most": COUNTED_MAX})
+        sent_at = None
+        if name in ("alert", "meter"):
+            [(sent_at,)] = db.all(LAST_SENT, {"kind": name, "most": ENDED_READ})
+        states.append(
+            QueueState(
+                name,
+                due,
+                0.0 if oldest_at is None else max(0, now - oldest_at) / 1_000_000,
+                None if sent_at is None else instant(sent_at),
+            )
+        )
+    return states

@@ -1,0 +1,55 @@
+"""Lists wait while this process reaches no mail host, uncounted, and go on by themselves."""
+
+from collections.abc import Sequence
+
+import trio
+
+from mailprobe.api.quota.self_probe import sees
+from mailprobe.api.quota.self_protection import PROBE_EVERY_S, RESULTS_MIN, SelfProtection
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
+from tests.api.service_fixture import RunningService
+
+DOMAINS = 60  # their hosts refuse us: more than enough operators
+REFUSAL = "550 5.7.1 Service unavailable, client host blocked using a blocklist"
+
+
+def refuse_all(shop: RunningService, *, refusing: bool) -> None:
+    for n in range(DOMAINS):
+        banner = REFUSAL.replace("550", "554") if refusing else "220 {name} ESMTP"
+        shop.world.add(f"d{n}.test", MailHost(banner=banner))
+
+
+async def test_a_list_waits_uncounted_while_every_host_refuses_and_then_ends(
+    autojump_clock: object,
+) -> None:
+    protection = SelfProtection()
+    async with open_list_shop(protection=protection) as shop, trio.open_nursery() as nursery:
+        refuse_all(shop, refusing=True)
+        engine = shop.service.quota.engine
+
+        async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+            return await sees(engine, shop.world.dial, domains, must_answer, ())
+
+        nursery.start_soon(protection.watch, probe)
+        count = 10 * RESULTS_MIN
+        text = "email\n" + "".join(f"known{n}@d{n % DOMAINS}.test\n" for n in range(count))
+        list_id = (await send(shop, text)).body["list_id"]
+        with trio.fail_after(PROBE_EVERY_S * 3):
+            while not protection.blind:  # noqa: ASYNC110  # of virtual time
+                await trio.sleep(1)
+        await trio.sleep(PROBE_EVERY_S)
+        before = await shop.request("GET", f"{LISTS}/{list_id}")
+        assert (before.body["stage"], before.body["waits_for"]) == (
+            "waiting",
+            "probing_unavailable",
+        )
+        await trio.sleep(PROBE_EVERY_S * 4)
+        during = await shop.request("GET", f"{LISTS}/{list_id}")
+        assert during.body["answered"] == before.body["answered"] < count / 2
+        assert len(await shop.rows()) == during.body["answered"]
+        refuse_all(shop, refusing=False)
+        body = await ended(shop, list_id, within_s=4 * 3600)
+        assert (body["status"], body["answered"]) == ("done", count)
+        assert not protection.blind
+        nursery.cancel_scope.cancel()
