@@ -45,6 +45,9 @@ COMMANDS = {
     "job": CommandEntry(
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
+    "list": CommandEntry(
+        "mailprobe.api.cli.list", "list_", "Pause, resume and cancel the lists of all accounts."
+    ),
     "backup": CommandEntry(
         "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
     ),
