@@ -46,7 +46,9 @@ COMMANDS = {
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
     "list": CommandEntry(
-        "mailprobe.api.cli.list", "list_", "Pause, resume and cancel the lists of all accounts."
+        "mailprobe.api.cli.all_lists",
+        "list_",
+        "Pause, resume and cancel the lists of all accounts.",
     ),
     "backup": CommandEntry(
         "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."

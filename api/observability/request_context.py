@@ -99,18 +99,23 @@ class request_scope:
     listeners with a task per request.
     """
 
-    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token")
+    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token", "_trace")
 
-    def __init__(self, request_log: RequestLog, request_id: str, *, lingers: bool = False) -> None:
+    def __init__(
+        self, request_log: RequestLog, request_id: str, *, lingers: bool = False, trace: str = ""
+    ) -> None:
         self._request_log = request_log
         self._request_id = request_id
         self._lingers = lingers
+        self._trace = trace
         self._token: Token[RequestContext | None] | None = None  # set in the outermost block
 
     def __enter__(self) -> RequestContext:
         request_context = _present.get()
         if request_context is None or request_context.request_id != self._request_id:
-            request_context = RequestContext(self._request_id, trio.current_time())
+            request_context = RequestContext(
+                self._request_id, trio.current_time(), trace=self._trace
+            )
             self._token = _present.set(request_context)
             self._request_log.request_started()
         self._context = request_context

@@ -313,9 +313,9 @@ class RequestConnection(TrioASGIHTTPConnection):
     async def __call__(self, receive: Any, send: Any) -> None:
         scope: Any = self.scope
         log = self.app.service.request_log
-        with request_scope(log, request_id_of(scope), lingers=True) as record:
+        trace = trace_of(scope["headers"])
+        with request_scope(log, request_id_of(scope), lingers=True, trace=trace) as record:
             record.method, record.path, record.cut = scope["method"], scope["path"], True
-            record.trace = trace_of(scope["headers"])
             response = await self.app.handle_request(ApiRequest(scope, receive))
             await _send(response, record, send)
             record.cut = False

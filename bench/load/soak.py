@@ -39,7 +39,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Load:
+class Clients:
     """The clients' counters and chance."""
 
     texts: Sequence[str]
@@ -76,7 +76,7 @@ async def _soak(
     service: ServiceProcess, lab: Lab, minutes: float, show: Callable[[Sample], None]
 ) -> list[Sample]:
     texts = [text for outcome in sorted(lab.addresses) for text in lab.addresses[outcome][:20]]
-    load, samples = Load(texts, random.Random(0)), []
+    load, samples = Clients(texts, random.Random(0)), []
     began = time.monotonic()
     headers = {"Authorization": f"Bearer {service.key}"}
     limits = httpx.Limits(max_keepalive_connections=20)
@@ -96,7 +96,7 @@ async def _soak(
     return samples
 
 
-def _sample(service: ServiceProcess, minutes: float, load: Load) -> Sample:
+def _sample(service: ServiceProcess, minutes: float, load: Clients) -> Sample:
     pids = [service.pid, *children(service.pid)]
     kib = sum(_rss_kib(pid) for pid in pids)
     opened = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
@@ -116,7 +116,7 @@ def _rss_kib(pid: int) -> int:
 # -- clients: each runs until cancelled -------------------------------------------------------
 
 
-async def _post(http: httpx.AsyncClient, load: Load, path: str, count: int, body: Any) -> None:
+async def _post(http: httpx.AsyncClient, load: Clients, path: str, count: int, body: Any) -> None:
     answer = await http.post(path, json=body)
     if answer.status_code in (200, 202):
         load.answered += count
@@ -125,28 +125,28 @@ async def _post(http: httpx.AsyncClient, load: Load, path: str, count: int, body
     await trio.sleep(PAUSE_S)
 
 
-async def _singles(http: httpx.AsyncClient, load: Load) -> None:
+async def _singles(http: httpx.AsyncClient, load: Clients) -> None:
     while True:
         await _post(http, load, "/v1/email/verify", 1, {"email": load.addresses(1)[0]})
 
 
-async def _batches(http: httpx.AsyncClient, load: Load) -> None:
+async def _batches(http: httpx.AsyncClient, load: Clients) -> None:
     while True:
         await _post(http, load, "/v1/email/verify/batch", 10, {"emails": load.addresses(10)})
 
 
-async def _streams(http: httpx.AsyncClient, load: Load) -> None:
+async def _streams(http: httpx.AsyncClient, load: Clients) -> None:
     while True:
         await _post(http, load, "/v1/email/verify/stream", 10, {"emails": load.addresses(10)})
 
 
-async def _jobs(http: httpx.AsyncClient, load: Load) -> None:
+async def _jobs(http: httpx.AsyncClient, load: Clients) -> None:
     while True:
         body = {"email": load.addresses(1)[0], "async": True}
         await _post(http, load, "/v1/email/verify", 1, body)
 
 
-async def _mistakes(http: httpx.AsyncClient, load: Load) -> None:
+async def _mistakes(http: httpx.AsyncClient, load: Clients) -> None:
     """Requests that are refused: a wrong key, a wrong path, a wrong body."""
     while True:
         await http.post("/v1/email/verify", json={}, headers={"Authorization": "Bearer no"})
@@ -155,7 +155,7 @@ async def _mistakes(http: httpx.AsyncClient, load: Load) -> None:
         await trio.sleep(PAUSE_S)
 
 
-async def _lists(http: httpx.AsyncClient, load: Load) -> None:
+async def _lists(http: httpx.AsyncClient, load: Clients) -> None:
     """Send a list, wait for it, read its results, delete it."""
     kind = {"Content-Type": "text/csv"}
     while True:
