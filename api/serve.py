@@ -39,7 +39,7 @@ from mailprobe.api.observability import request_context
 from mailprobe.api.observability.exposition import page, serve_page
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
-from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
+from mailprobe.api.observability.request_context import request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.documentation_key import reader_of
@@ -66,7 +66,7 @@ from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.net.dialer import Dialer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.release import version
+from mailprobe.release import commit, version
 from mailprobe.storage import is_postgres, open_store, shown
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -129,7 +129,16 @@ async def serve_until_drained(
             tune_collector()
             ready()
             nursery.start_soon(watchdog.watch, beat)
+            nursery.start_soon(_log_stop, service, drain)
+        log.info("stopped", extra={"version": version(), "commit": commit()})
         nursery.cancel_scope.cancel()
+
+
+async def _log_stop(service: Service, drain: trio.Event) -> None:
+    """Log what is under way when the stop begins; what is cut off has lines of its own."""
+    await drain.wait()
+    addresses = service.capacity.addresses
+    log.info("stopping", extra={"version": version(), "commit": commit(), "addresses": addresses})
 
 
 @asynccontextmanager
@@ -300,10 +309,9 @@ async def serve_service(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the API, and apply retention to its store."""
-    rejected = RejectedRequests()
 
     def error_body(code: str) -> bytes:
-        request_rejected(service.request_log, rejected, code, PROTOCOL_ERRORS[code].status)
+        request_rejected(service.request_log, code, PROTOCOL_ERRORS[code].status)
         return octets_of_code(code, service.links)
 
     sessions = Sessions(service.store)
@@ -365,7 +373,7 @@ async def serve_metrics(
         background.start_soon(supervised, metrics.watch_queues, service.store)
         await serve_page(
             lambda: metrics.sample(service.load()),
-            partial(page, counters, version()),
+            partial(page, counters, version(), commit()),
             listeners_on(sockets),
             drain=drain,
             task_status=task_status,

@@ -1,5 +1,6 @@
 """Which mailprobe this is: its version, and the commit that it was built from."""
 
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,6 +19,7 @@ def version() -> str:
         return "unknown"
 
 
+@cache
 def commit() -> str:
     """Return the commit, with `-dirty` where files were changed since; `unknown` if nobody can say."""
     if BUILT_FROM.exists():

@@ -45,6 +45,11 @@ COMMANDS = {
     "job": CommandEntry(
         "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
     ),
+    "list": CommandEntry(
+        "mailprobe.api.cli.all_lists",
+        "list_",
+        "Pause, resume and cancel the lists of all accounts.",
+    ),
     "backup": CommandEntry(
         "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
     ),

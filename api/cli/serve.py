@@ -92,7 +92,9 @@ def _serve(
     workers: int,
 ) -> None:
     from mailprobe.api.workers import supervise
+    from mailprobe.release import commit
 
+    commit()  # asks git, in a checkout: before any request, and once for all workers
     share = replace(settings, engine=_share(settings, workers))
     announce = partial(_announce, settings, listeners, workers)
     notices = partial(_report_closed_port, settings, mmap(-1, 1))
@@ -255,7 +257,7 @@ def first_commands(url: str) -> tuple[str, str]:
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
     from mailprobe.api.cli.sender.named_sender import missing_sender
     from mailprobe.api.serve import tools_url_of, url_of
-    from mailprobe.release import version
+    from mailprobe.release import commit, version
     from mailprobe.storage import shown
 
     if (notice := missing_sender(settings.engine)) is not None:
@@ -267,7 +269,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     print_error(f"documentation on {settings.docs_url or f'{settings.bind.url}/docs'}")
     by = "" if workers == 1 else f" with {workers} workers"
     print_error(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
-    log.info("started", extra={"version": version(), "workers": workers})
+    log.info("started", extra={"version": version(), "commit": commit(), "workers": workers})
 
 
 def _report_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":

@@ -30,21 +30,22 @@ METHODS = ("GET", "HEAD")
 LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drain_s=2.0)
 
 
-def page(counters: SharedCounters, version: str) -> bytes:
+def page(counters: SharedCounters, version: str, commit: str = "unknown") -> bytes:
     """Return the whole page. Blocks for some milliseconds."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(counters, version))
+    registry.register(_Collector(counters, version, commit))
     return generate_latest(registry)
 
 
 class _Collector:
     """Shared counters as prometheus_client's metrics."""
 
-    def __init__(self, counters: SharedCounters, version: str) -> None:
+    def __init__(self, counters: SharedCounters, version: str, commit: str) -> None:
         self._counters = counters
         self._version = version
+        self._commit = commit
 
     def describe(self) -> list["Metric"]:
         return []
@@ -62,9 +63,9 @@ class _Collector:
         release = GaugeMetricFamily(
             "mailprobe_build_info",
             "Always 1; the labels give the versions.",
-            labels=("version", "python"),
+            labels=("version", "commit", "python"),
         )
-        release.add_metric((self._version, platform.python_version()), 1.0)
+        release.add_metric((self._version, self._commit, platform.python_version()), 1.0)
         yield release
         yield GaugeMetricFamily(
             "process_start_time_seconds",

@@ -22,7 +22,7 @@ import msgspec
 
 from mailprobe.api.keys import KINDS, SHOWN_CHARACTERS
 from mailprobe.api.observability.request_context import present
-from mailprobe.release import version
+from mailprobe.release import commit, version
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -157,13 +157,16 @@ def belong(_: object, __: str, event: Event) -> Event:
     if request_context is not None:
         event.setdefault("request", request_context.request_id)
         event.setdefault("operation", request_context.operation)
+        if request_context.trace:
+            event.setdefault("trace", request_context.trace)
     return event
 
 
 def log_age(version: str, started: float, _: object, __: str, event: Event) -> Event:
-    """Log processor: adds version and uptime to the access line of a health check."""
+    """Log processor: adds version, commit and uptime to the access line of a health check."""
     if event.get("operation") == "health" and event.get("event") == "access":
         event["version"] = version
+        event["commit"] = commit()
         event["uptime_s"] = round(time.monotonic() - started)
     return event
 

@@ -6,6 +6,8 @@ access line is logged. Of what the client sent, a context holds the path alone: 
 """
 
 import logging
+import re
+from collections.abc import Iterable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import inf
@@ -17,7 +19,13 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.access")
 
-REJECTED_LOGGED_EVERY_S = 1.0
+LOGGED_EVERY_S = 1.0
+# Refusals that come in floods, of a client that repeats what cannot succeed or of a service in trouble.
+# Others are a client's single mistakes, each with a line of its own.
+FLOODS = frozenset({401, 404, 429, 503})
+TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 UNROUTED = "none"  # the operation of a request without a route
 
 
@@ -36,6 +44,15 @@ class RequestContext:
     code: str | None = None  # of the error body
     lines: int | None = None  # of a stream, so far; None: the answer is no stream
     cut: bool = False  # the client did not get the whole answer
+    trace: str = ""  # the id of the client's trace, if it sent one
+
+
+def trace_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The trace's id in `traceparent` (W3C Trace Context 3.2); empty without a valid one."""
+    for name, value in headers:
+        if name == b"traceparent" and (found := TRACEPARENT.fullmatch(value)):
+            return found[1].decode()
+    return ""
 
 
 class RequestLog(Protocol):
@@ -82,18 +99,23 @@ class request_scope:
     listeners with a task per request.
     """
 
-    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token")
+    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token", "_trace")
 
-    def __init__(self, request_log: RequestLog, request_id: str, *, lingers: bool = False) -> None:
+    def __init__(
+        self, request_log: RequestLog, request_id: str, *, lingers: bool = False, trace: str = ""
+    ) -> None:
         self._request_log = request_log
         self._request_id = request_id
         self._lingers = lingers
+        self._trace = trace
         self._token: Token[RequestContext | None] | None = None  # set in the outermost block
 
     def __enter__(self) -> RequestContext:
         request_context = _present.get()
         if request_context is None or request_context.request_id != self._request_id:
-            request_context = RequestContext(self._request_id, trio.current_time())
+            request_context = RequestContext(
+                self._request_id, trio.current_time(), trace=self._trace
+            )
             self._token = _present.set(request_context)
             self._request_log.request_started()
         self._context = request_context
@@ -109,34 +131,48 @@ class request_scope:
             _present.reset(self._token)
 
 
-class RejectedRequests:
-    """Requests that overload control rejected; one log line per second gives their number.
+class LineLimit:
+    """At most one line a second of a kind: a line for each costs more than the refusal itself.
 
-    A line for each would cost more than the rejection.
+    Kinds are named by the program, never by a client, so they are few.
     """
 
     def __init__(self) -> None:
-        self._count = 0  # since the last line
-        self._logged_at = -inf
+        self._counts: dict[tuple[str, ...], int] = {}  # since the kind's last line
+        self._logged_at: dict[tuple[str, ...], float] = {}
 
-    def log(self, code: str, status: int) -> None:
-        self._count += 1
+    def times(self, *kind: str) -> int:
+        """Count one; return how many a line now stands for, or 0 if there is to be none."""
+        count = self._counts.get(kind, 0) + 1
         now = trio.current_time()
-        if now - self._logged_at < REJECTED_LOGGED_EVERY_S:
-            return
-        reported = {"operation": UNROUTED, "status": status, "code": code, "times": self._count}
-        log.info("access", extra=reported)
-        self._count, self._logged_at = 0, now
+        is_silent = now - self._logged_at.get(kind, -inf) < LOGGED_EVERY_S
+        self._counts[kind] = count if is_silent else 0
+        if is_silent:
+            return 0
+        self._logged_at[kind] = now
+        return count
 
 
-def request_rejected(
-    request_log: RequestLog, rejected: RejectedRequests, code: str, status: int
-) -> None:
+_lines: trio.lowlevel.RunVar[LineLimit] = trio.lowlevel.RunVar("lines")
+
+
+def line_limit() -> LineLimit:
+    """The limit of this process: of its event loop, whose clock it reads."""
+    try:
+        return _lines.get()
+    except LookupError:
+        _lines.set(limit := LineLimit())
+        return limit
+
+
+def request_rejected(request_log: RequestLog, code: str, status: int) -> None:
     """The HTTP server itself refuses a request, before or during an operation."""
     request_context = _present.get()
     if code == "overloaded" and (request_context is None or request_context.status is not None):
         request_log.request_rejected(UNROUTED, code, status)
-        rejected.log(code, status)
+        if times := line_limit().times(UNROUTED, code):
+            reported = {"operation": UNROUTED, "status": status, "code": code, "times": times}
+            log.info("access", extra=reported)
         return
     if request_context is None or request_context.status is not None:
         request_log.request_rejected(UNROUTED, code, status)
@@ -150,6 +186,11 @@ def _log(request_context: RequestContext, seconds: float) -> None:
     """Write the access line of a request."""
     if not log.isEnabledFor(logging.INFO):
         return
+    times = 1
+    if request_context.code is not None and request_context.status in FLOODS:
+        times = line_limit().times(request_context.operation, request_context.code)
+        if not times:
+            return
     reported: dict[str, object] = {
         "status": request_context.status,
         "duration_ms": round(seconds * 1000, 1),
@@ -166,4 +207,6 @@ def _log(request_context: RequestContext, seconds: float) -> None:
         reported["lines"] = request_context.lines
     if request_context.cut:
         reported["cut"] = True
+    if times > 1:
+        reported["times"] = times
     log.info("access", extra=reported)

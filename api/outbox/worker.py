@@ -143,6 +143,7 @@ class Worker(Generic[T]):
         self._rests_until = -inf
         self._refused = 0  # batches in succession that ended with a general failure
         self._stopping = False
+        self._cut = 0  # items whose attempt the end of the drain time cancelled
         self._life = trio.CancelScope()
 
     async def run(self) -> None:
@@ -159,6 +160,11 @@ class Worker(Generic[T]):
                             nursery.start_soon(contained, self.work_off, batch)
                     with trio.move_on_at(self._next_claim_at()):
                         await wake_event.wait()
+        if self._cut:
+            log.warning(
+                "work cut off: queue=%s items=%d drain_s=%g; each is claimed again after its lease",
+                self._queue.name, self._cut, self._pace.drain_s,
+            )  # fmt: skip
 
     def wake(self) -> None:
         """Something may be due: an item was submitted, or capacity was freed."""
@@ -283,6 +289,9 @@ class Worker(Generic[T]):
         except StoreUnavailable as error:
             self._warn(held, "store unavailable", error)
             return None
+        except trio.Cancelled:
+            self._cut += 1
+            raise
         except Exception:
             log_fault(self._queue.attempt)
             self._warn(held, "attempt failed", "a bug, logged above")

@@ -40,7 +40,7 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_of
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -313,7 +313,8 @@ class RequestConnection(TrioASGIHTTPConnection):
     async def __call__(self, receive: Any, send: Any) -> None:
         scope: Any = self.scope
         log = self.app.service.request_log
-        with request_scope(log, request_id_of(scope), lingers=True) as record:
+        trace = trace_of(scope["headers"])
+        with request_scope(log, request_id_of(scope), lingers=True, trace=trace) as record:
             record.method, record.path, record.cut = scope["method"], scope["path"], True
             response = await self.app.handle_request(ApiRequest(scope, receive))
             await _send(response, record, send)

@@ -17,6 +17,7 @@ from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.observability.request_context import (
     UNROUTED,
     RequestContext,
+    line_limit,
     present,
     request_scope,
 )
@@ -92,7 +93,11 @@ async def _answer_or_refuse(
     except Refusal as refusal:
         reply = refuse(service, refusal)
     except StoreUnavailable as error:
-        log.error("store unavailable: operation=%s error=%s", operation.name, error)
+        if times := line_limit().times("store unavailable", operation.name):
+            counted = {"times": times} if times > 1 else {}
+            log.error(
+                "store unavailable: operation=%s error=%s", operation.name, error, extra=counted
+            )
         reply = refuse(service, UsageUnknown())
     except Exception:
         log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)

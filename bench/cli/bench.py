@@ -51,7 +51,9 @@ PLOT = click.option(
 )
 
 
-@click.command(cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS]")
+@click.command(
+    cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS] | soak [OPTIONS]"
+)
 @click.argument("suites", nargs=-1, metavar="[SUITE]...")
 @click.option("--list", "list_them", is_flag=True, help="Name the suites and end.")
 @RESULTS
@@ -165,3 +167,38 @@ def tune(
     with sigterm_as_sigint(), telling() as tell:
         findings = run(lambda: try_all(delays_ms, seconds, host_limit, tell))
     session.show_findings(findings, host_limit)
+
+
+@bench.command()
+@click.option(
+    "--minutes",
+    type=click.FloatRange(1),
+    default=10.0,
+    show_default=True,
+    help="How long; the second half counts.",
+)
+def soak(minutes: float) -> None:
+    """Put a service under mixed load, and print what of it grows.
+
+    Requests, streams, jobs, lists and mistakes at once, against mail hosts of this
+    machine. Prints a line every few seconds, then the slopes of memory,
+    descriptors and database. Nothing outside of this machine is asked.
+    """
+    from mailprobe.bench.load import soak as load
+
+    def show(sample: "load.Sample") -> None:
+        click.echo(
+            f"{sample.minutes:6.1f} min{sample.memory_mib:10.1f} MiB{sample.descriptors:7d} files"
+            f"{sample.database_mib:10.1f} MiB stored{sample.answered:10,d} answered"
+        )
+
+    raise_open_files()
+    with sigterm_as_sigint():
+        samples = load.soak(minutes, show)
+    click.echo(f"a minute, in the last {minutes / 2:g} minutes:")
+    for name, unit in (
+        ("memory_mib", "MiB of memory"),
+        ("descriptors", "descriptors"),
+        ("database_mib", "MiB of the database"),
+    ):
+        click.echo(f"{load.slope(samples, name):+10.2f} {unit}")

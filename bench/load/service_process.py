@@ -66,7 +66,7 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """SIGKILL it and its children at once."""
-        for pid in (self.pid, *_children(self.pid)):
+        for pid in (self.pid, *children(self.pid)):
             with suppress(ProcessLookupError):  # a child may have ended meanwhile
                 os.kill(pid, signal.SIGKILL)
 
@@ -75,10 +75,11 @@ def cpu_s_of(pid: int) -> float:
     """The processor time of a process and its children, all threads together, to the microsecond."""
     tasks = [*Path(f"/proc/{pid}/task").iterdir()]
     ns = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
-    return ns / 1e9 + sum(cpu_s_of(child) for child in _children(pid))
+    return ns / 1e9 + sum(cpu_s_of(child) for child in children(pid))
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes that this one has started and that live."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
     return [int(child) for child in text.split()]
 

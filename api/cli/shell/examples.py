@@ -67,6 +67,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "job": ("mailprobe job list --state failed",),
     "job list": ("mailprobe job list --state failed --limit 20",),
     "job show": ("mailprobe job show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "list": ("mailprobe list ls", "mailprobe list pause --account ID"),
+    "list ls": ("mailprobe list ls --state running",),
+    "list pause": ("mailprobe list pause --account 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "list resume": ("mailprobe list resume 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
+    "list cancel": ("mailprobe list cancel 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "job resend": ("mailprobe job resend 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "backup": ("mailprobe backup backup/mailprobe-$(date +%F).db",),
     "restore": (
@@ -100,6 +105,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "lists update": ("mailprobe lists update --dry-run", "mailprobe lists update"),
     "bench": ("mailprobe bench", "mailprobe bench engine service", "mailprobe bench --list"),
     "bench tune": ("mailprobe bench tune",),
+    "bench soak": ("mailprobe bench soak --minutes 10",),
 }
 EXIT_CODES: Mapping[str, str] = {
     "serve": "0 stopped by a signal, 1 a crash or no database, 2 wrong usage.",
@@ -119,6 +125,7 @@ EXIT_CODES: Mapping[str, str] = {
             ),
             *("key", "key create", "key list", "key revoke"),
             *("job", "job list", "job show", "job resend"),
+            *("list", "list ls", "list pause", "list resume", "list cancel"),
             *("backup", "restore"),
         ),
         DATABASE,

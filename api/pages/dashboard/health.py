@@ -16,6 +16,7 @@ CAUSES = {
     "monthly_quota_exceeded": "the month's verifications are used up",
     "hard_cap_reached": "your hard cap is reached",
     "key_revoked": "its key was revoked; started again, it uses the key of this session",
+    "paused_by_operator": "the operator of this service paused it",
 }
 
 

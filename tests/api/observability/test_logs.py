@@ -447,6 +447,9 @@ async def test_every_field_is_documented(
     autojump_clock: object, shop: RunningService, paper: Paper
 ) -> None:
     await shop.stream("x")
+    for _ in range(2):
+        await shop.verify(key=None, headers={"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})
+    await trio.sleep(1)
     await shop.verify(key=None)
     await shop.verify("known@slow.test", hang_up_at=0.1)
     await shop.request("GET", "/health")
@@ -479,6 +482,9 @@ def test_a_service_says_json_but_to_whoever_starts_it(tmp_path: Path, workers: i
         said = place.log.read_text()
     lines = [json.loads(line) for line in said.splitlines() if not line.startswith("mailprobe: ")]
     started, *others = lines
+    stops = [line["event"] for line in others if line["event"].startswith("stop")]
+    assert sorted(stops) == ["stopped"] * workers + ["stopping"] * workers
+    others = [line for line in others if line["event"] not in stops]
     assert (started["event"], started["version"]) == ("started", version())
     assert started["workers"] == workers
     assert [line["event"] for line in others] == ["access"] * 4

@@ -10,7 +10,6 @@ import trio.testing
 from mailprobe.api.observability.catalogue import families
 from mailprobe.api.observability.metrics import POLL_EVERY_S, Metrics
 from mailprobe.api.observability.request_context import (
-    RejectedRequests,
     request_rejected,
     request_scope,
 )
@@ -180,10 +179,10 @@ async def test_a_refusal_of_the_server_itself_is_counted_once(
     autojump_clock: object, board: SharedCounters
 ) -> None:
     metrics = Metrics(board.attach())
-    request_rejected(metrics, RejectedRequests(), "invalid_request", 400)
+    request_rejected(metrics, "invalid_request", 400)
     with request_scope(metrics, "id", lingers=True) as request_context:
         request_context.operation = "verify_email"  # which crashes
-    request_rejected(metrics, RejectedRequests(), "internal_error", 500)
+    request_rejected(metrics, "internal_error", 500)
     reported = read(board)
     assert reported("mailprobe_requests_total") == 2
     assert reported("mailprobe_requests_total", operation="none", status="400") == 1

@@ -1,0 +1,125 @@
+"""`mailprobe list`: the lists of all accounts, for the operator. Prints JSON, one object per line."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mailprobe.api.cli.account import find, print_json, read_settings, with_store
+from mailprobe.api.errors import CommandError, Misuse
+
+if TYPE_CHECKING:
+    from mailprobe.storage.list_records import ListState, StoredList
+    from mailprobe.storage.store import Store
+
+STATES = ("loading", "running", "paused", "done", "failed", "cancelled")
+UNENDED = ("loading", "running", "paused")
+CAUSE = "paused_by_operator"  # what pages and the API show
+# A command's state, and those that it changes.
+CHANGES: "dict[str, tuple[ListState, tuple[ListState, ...]]]" = {
+    "pause": ("paused", ("running",)),
+    "resume": ("running", ("paused",)),
+    "cancel": ("cancelled", ("running", "paused")),
+}
+
+
+@click.group("list")
+def list_() -> None:
+    """List, pause, resume and cancel the lists of all accounts."""
+
+
+@list_.command()
+@click.option("--account", "account_id", metavar="ID", help="Only lists of this account.")
+@click.option(
+    "--state", type=click.Choice(STATES), help="Only lists in this state; by default the unended."
+)
+@click.option("--all", "is_all", is_flag=True, help="Ended lists too.")
+def ls(account_id: str | None, state: str | None, is_all: bool) -> None:
+    """List lists, newest first, one JSON object per line."""
+    wanted = STATES if is_all else UNENDED
+    found = with_store(read_settings(), lambda store: _lists(store, account_id))
+    for each in found:
+        if each.state == state or (state is None and each.state in wanted):
+            print_json(_shown(each))
+
+
+def _lists_option(command: Any) -> Any:
+    command = click.option(
+        "--account", "account_id", metavar="ID", help="All lists of this account."
+    )(command)
+    return click.argument("list_ids", metavar="[ID]...", nargs=-1)(command)
+
+
+@list_.command()
+@_lists_option
+def pause(list_ids: Sequence[str], account_id: str | None) -> None:
+    """Pause running lists. Nothing more is asked until they are resumed, by you or their owner."""
+    _change("pause", list_ids, account_id)
+
+
+@list_.command()
+@_lists_option
+def resume(list_ids: Sequence[str], account_id: str | None) -> None:
+    """Let paused lists go on. One whose key was revoked stays paused."""
+    _change("resume", list_ids, account_id)
+
+
+@list_.command()
+@_lists_option
+def cancel(list_ids: Sequence[str], account_id: str | None) -> None:
+    """End lists. What is answered stays, and nothing more is asked or counted."""
+    _change("cancel", list_ids, account_id)
+
+
+def _change(word: str, list_ids: Sequence[str], account_id: str | None) -> None:
+    """Change the lists; print those that changed. Exit 1 if a named one did not."""
+    if bool(list_ids) == bool(account_id):
+        raise Misuse(f"list {word} takes ids of lists, or --account")
+    state, before = CHANGES[word]
+
+    async def change_all(store: "Store") -> "tuple[list[StoredList], list[str]]":
+        ids = list(list_ids) or [each.id for each in await _lists(store, account_id)]
+        changed, unchanged = [], []
+        for each in ids:
+            cause = CAUSE if word == "pause" else None
+            done = await store.change_list(each.lower(), state, before=before, cause=cause)
+            if done is not None and done.state == state:
+                changed.append(done)
+            else:
+                unchanged.append(each)
+        return changed, unchanged
+
+    changed, unchanged = with_store(read_settings(), change_all)
+    for each in changed:
+        print_json(_shown(each))
+    if list_ids and unchanged:
+        words = " or ".join(before)
+        raise CommandError(f"not {words}, or no such list: {', '.join(unchanged)}")
+
+
+async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":
+    """The lists of one account, or of all, newest first."""
+    from mailprobe.storage.contract import LISTED_MAX
+
+    accounts = [await find(store, account_id)] if account_id else await store.accounts()
+    found: list[StoredList] = []
+    for account in accounts:
+        found += await store.lists(account.id, limit=LISTED_MAX)
+    return sorted(found, key=lambda each: each.created_at, reverse=True)
+
+
+def _shown(found: "StoredList") -> dict[str, Any]:
+    return {
+        "list_id": found.id,
+        "account_id": found.account_id,
+        "name": found.name,
+        "state": found.state,
+        "cause": found.cause,
+        "rows": found.rows,
+        "addresses": found.addresses,
+        "answered": found.answered,
+        "created_at": found.created_at,
+        "waits_for": found.waits_for,
+        "waits_until": found.waits_until,
+        "is_test": found.is_test,
+    }
