@@ -11,6 +11,7 @@ from mailprobe.storage.list_records import (
     ListChunk,
     ListClaim,
     ListOrder,
+    ListShare,
     ListState,
     StoredList,
 )
@@ -73,9 +74,10 @@ class ListLists(StoreCommand[list[StoredList]]):
 @dataclass(frozen=True, slots=True)
 class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
     limit: int
-    each_max: int  # of an account, with those that the caller holds
     lease_s: float
-    held: Mapping[str, int]  # what it holds, by account
+    each_max: int  # of an account that is not in `shares`
+    shares: Mapping[str, ListShare]  # by account
+    after: str = ""  # the account whose turn was last
     holder: str | None = None  # of the claims; see lease_holders
 
 

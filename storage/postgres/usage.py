@@ -45,7 +45,7 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from mailprobe.storage.sql import lists
+from mailprobe.storage.sql import list_results
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
@@ -289,12 +289,13 @@ class _MeteringBatch:
     # what was used
 
     def _settle(self, fresh: dict[reservations.Part, Settle], now: datetime) -> None:
+        chunks = {part: command.chunk for part, command in fresh.items() if command.chunk}
+        stored = list_results.record_all(PostgresDatabase(self._db), now, list(chunks.values()))
+        followed = {part for part, kept in zip(chunks, stored, strict=True) if not kept}
         for part, command in fresh.items():
             self._marks["settlement"] = part
             who = self._caller[command.caller.key.id]
-            if command.chunk is None or lists.record(
-                PostgresDatabase(self._db), now, command.chunk
-            ):
+            if part not in followed:
                 self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 

@@ -1,8 +1,7 @@
 """Transactions of lists."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,12 +15,10 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
-from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
     LAST_PLACE,
-    ChunkPart,
     ListBounds,
     ListChunk,
     ListClaim,
@@ -31,21 +28,17 @@ from mailprobe.storage.lists.commands import (
     AddChunks,
     BeginPass,
     ChangeList,
-    ClaimChunks,
     CreateList,
     DeleteList,
-    EncryptedListClaim,
     ExtendChunk,
     FindList,
     ListLists,
     ReadChunks,
     ReadColumns,
     ReadResults,
-    RecordPart,
     ReleaseChunk,
 )
-from mailprobe.storage.sql import list_marks
-from mailprobe.storage.sql.database import Database, Row, Values
+from mailprobe.storage.sql.database import Database, Values
 
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
@@ -58,7 +51,6 @@ COLUMNS = (
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
 DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
-FREE = "(lease_until IS NULL OR lease_until <= :now)"
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -193,7 +185,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
             },
         )  # fmt: skip
         if not loaded.addresses:
-            _make_last_due(db, now, command.list_id)
+            make_last_due(db, now, command.list_id)
     if command.state == "running":
         db.change(
             "UPDATE lists SET ran_at = :now, ran_from = answered WHERE id = :id",
@@ -237,7 +229,8 @@ def _keep_answer(db: Database, first: EncryptedFirst) -> None:
         raise IdempotencyInProgress
 
 
-def _make_last_due(db: Database, now: datetime, list_id: str) -> None:
+def make_last_due(db: Database, now: datetime, list_id: str) -> None:
+    """Let the chunk be claimed that finishes the list."""
     db.change(
         "UPDATE list_chunks SET due_at = :now"
         " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place = :place",
@@ -250,7 +243,7 @@ def find(db: Database, command: FindList) -> StoredList | None:
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
     )
-    return _list_of(rows[0]) if rows else None
+    return list_of(rows[0]) if rows else None
 
 
 def list_lists(db: Database, command: ListLists) -> list[StoredList]:
@@ -266,10 +259,11 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
             "test": int(bool(command.is_test)),
         },
     )
-    return [_list_of(row) for row in rows]
+    return [list_of(row) for row in rows]
 
 
-def _list_of(row: Row) -> StoredList:
+def list_of(row: Sequence[Any]) -> StoredList:
+    """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
     waits_until, waits_for, blank_rows, ran_at, ran_from, asks = waits
@@ -282,77 +276,7 @@ def _list_of(row: Row) -> StoredList:
     )  # fmt: skip
 
 
-# claims
-
-
-def is_due(db: Database, _: ClaimChunks) -> bool:
-    """Whether a chunk is due; the limits are checked by the claim."""
-    now = db.now()
-    rows = db.all(
-        "SELECT 1 FROM lists WHERE state = 'running' AND EXISTS (SELECT 1 FROM list_chunks"
-        f" WHERE list = lists.number AND due_at <= :now AND {FREE}) LIMIT 1",
-        {"now": micros(now)},
-    )
-    return bool(rows) or bool(_holders_gone(db))
-
-
-def _holders_gone(db: Database) -> list[str]:
-    """Return the holders of claims whose processes have ended."""
-    rows = db.all("SELECT DISTINCT holder FROM list_chunks WHERE holder IS NOT NULL", {})
-    return [holder for (holder,) in rows if is_gone(holder)]
-
-
-def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
-    """Claim due chunks, accounts in turn."""
-    now = db.now()
-    db.lock_claims()
-    for holder in _holders_gone(db):
-        db.change(
-            "UPDATE list_chunks SET lease_until = NULL, holder = NULL WHERE holder = :holder",
-            {"holder": holder},
-        )
-    at = {"now": micros(now)}
-    waiting: dict[str, list[Row]] = {}
-    for account, number in db.all(
-        f"SELECT accounts.id, lists.number FROM {OF_ACCOUNTS} WHERE lists.state = 'running'"
-        " ORDER BY lists.number",
-        at,
-    ):
-        rows = waiting.setdefault(account, [])
-        free = command.each_max - command.held.get(account, 0) - len(rows)
-        rows += db.all(
-            "SELECT list, place FROM list_chunks WHERE list = :list AND due_at <= :now"
-            f" AND {FREE} ORDER BY place LIMIT :free",
-            {**at, "list": number, "free": max(0, min(command.limit, free))},
-        )
-    taken: list[Row] = []
-    while len(taken) < command.limit and any(waiting.values()):
-        for rows in waiting.values():
-            if rows and len(taken) < command.limit:
-                taken.append(rows.pop(0))
-    until = micros(now + timedelta(seconds=command.lease_s))
-    return [_claim(db, until, command.holder, *row) for row in taken]
-
-
-def _claim(
-    db: Database, until: int, holder: str | None, number: int, place: int
-) -> EncryptedListClaim:
-    which = {"list": number, "place": place, "until": until, "holder": holder}
-    db.change(
-        "UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
-        " WHERE list = :list AND place = :place",
-        which,
-    )
-    ((key, secret, fence, units, rows, results, *columns),) = db.all(
-        f"SELECT lists.key, lists.secret, fence, units, list_chunks.rows, results, {COLUMNS}"
-        f" FROM list_chunks JOIN lists ON lists.number = list"
-        " JOIN accounts ON accounts.number = lists.account"
-        " WHERE list = :list AND place = :place",
-        which,
-    )
-    caller = db.callers_of_keys([key])[key]
-    chunk = ListChunk(place, units, rows, results)
-    return ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret
+# claims, which list_claims makes
 
 
 def extend(db: Database, command: ExtendChunk) -> bool:
@@ -391,64 +315,6 @@ def release(db: Database, command: ReleaseChunk) -> bool:
             values,
         )
     )
-
-
-def record(db: Database, now: datetime, part: ChunkPart) -> bool:
-    """Store results of a claimed chunk; False, and nothing is stored, if another claim followed.
-
-    The row of the list is locked first, as by all that change both.
-    """
-    which = {"id": part.list_id, "place": part.place, "fence": part.fence}
-    found = db.all(
-        f"SELECT counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}", which
-    )
-    if not found:
-        return False
-    ((counts, answered, addresses),) = found
-    stored = db.change(
-        "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
-        " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
-        " holder = CASE WHEN :ends = 1 THEN NULL ELSE holder END,"
-        f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}",
-        {**which, "results": part.results, "passing": part.passing, "ends": int(part.ends)},
-    )
-    if not stored:
-        return False
-    list_marks.mark(db, part)
-    total = Counter(json.loads(counts))
-    total.update(part.counts)
-    answered += part.answered
-    db.change(
-        "UPDATE lists SET counts = :counts, answered = :answered, octets = octets + :octets"
-        " WHERE id = :id",
-        {
-            **which, "counts": json.dumps(_without_zeros(total)), "answered": answered,
-            "octets": len(part.results.encode()),
-        },
-    )  # fmt: skip
-    if answered == addresses and (part.answered or (part.ends and not _any_due(db, part))):
-        _make_last_due(db, now, part.list_id)
-    return True
-
-
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {status: count for status, count in counts.items() if count}
-
-
-def _any_due(db: Database, part: ChunkPart) -> bool:
-    """Whether a chunk of the list waits for its turn, or is claimed."""
-    rows = db.all(
-        "SELECT 1 FROM list_chunks WHERE list = (SELECT number FROM lists WHERE id = :id)"
-        " AND due_at IS NOT NULL LIMIT 1",
-        {"id": part.list_id},
-    )
-    return bool(rows)
-
-
-def record_part(db: Database, command: RecordPart) -> bool:
-    """Store results of a claimed chunk; see `record`."""
-    now = db.now()
-    return record(db, now, command.part)
 
 
 def begin_pass(db: Database, command: BeginPass) -> bool:
@@ -519,10 +385,9 @@ def delete(db: Database, command: DeleteList) -> bool:
 def locked(db: Database, which: str, values: Values) -> list[int]:
     """Lock a list that is to be deleted; return its number, if there is one.
 
-    No chunk is deleted while a claim chooses. The list is locked before its chunks,
-    as by all that change both.
+    It is locked before its chunks, as by all that change both. A chunk that is being claimed is
+    deleted afterwards: a claim waits for nothing.
     """
-    db.lock_claims()
     rows = db.all(f"SELECT number FROM lists WHERE {which} LIMIT 1{db.FOR_UPDATE}", values)
     return [number for (number,) in rows]
 
