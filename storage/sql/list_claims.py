@@ -20,7 +20,7 @@ from mailprobe.storage.sql.lists import COLUMNS, OF_ACCOUNTS, list_of
 
 # Chunks that are read for each that is wanted, of all running lists together: other workers may
 # hold the first, and an account with one list may get all.
-READ_FOR_EACH = 80
+READ_FOR_EACH = 20
 READ_OF_A_LIST = 10  # as many, of one list
 OF_A_LIST = (
     "(SELECT CASE WHEN count(*) * :of_a_list <= :in_all THEN :of_a_list"
@@ -29,6 +29,11 @@ OF_A_LIST = (
 
 FREE = "due_at <= :now AND lease_until IS NULL"
 LAPSED = "lease_until <= :now"  # its claim has ended: it was due
+# As both, of a chunk that was found before it was locked; no index is to be used for it.
+STILL_DUE = "coalesce(due_at, :until) <= :now AND coalesce(lease_until, 0) <= :now"
+TRIED_MAX = 500  # chunks, until enough are found that no other worker holds
+
+TURN = "turn, owner <= :after, owner"
 
 
 def _open_lists(db: Database) -> str:
@@ -39,6 +44,14 @@ def _open_lists(db: Database) -> str:
         f" FROM {OF_ACCOUNTS} LEFT JOIN {db.pairs('held')} AS held ON held.key = accounts.id"
         f" LEFT JOIN {db.pairs('most')} AS most ON most.key = accounts.id"
         " WHERE state = 'running' AND coalesce(held.value, 0) < coalesce(most.value, :each_max))"
+    )
+
+
+def _first_chunks(db: Database, columns: str, most: str) -> str:
+    """SQL of these columns of the first due chunks of each of the table `running`."""
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM {db.first_chunks_of('running', which, order, most)}"
+        for which, order in ((FREE, "due_at, place"), (LAPSED, "lease_until, place"))
     )
 
 
@@ -55,9 +68,7 @@ def _bounds(command: ClaimChunks, now: datetime) -> dict[str, Any]:
 def is_due(db: Database, command: ClaimChunks) -> bool:
     """Whether a chunk is due of an account that may have more."""
     rows = db.all(
-        f"WITH {_open_lists(db)} SELECT 1 FROM running WHERE"
-        f" EXISTS (SELECT 1 FROM list_chunks WHERE list = running.number AND {FREE})"
-        f" OR EXISTS (SELECT 1 FROM list_chunks WHERE list = running.number AND {LAPSED}) LIMIT 1",
+        f"WITH {_open_lists(db)} {_first_chunks(db, '1', '1')} LIMIT 1",
         _bounds(command, db.now()),
     )
     return bool(rows) or bool(_holders_gone(db))
@@ -86,19 +97,16 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
     for holder in _holders_gone(db):
         _end_claims(db, holder)
     limit = max(0, command.limit)
-    found = " UNION ALL ".join(
-        "SELECT owner, held, most, chunks.list, chunks.place, chunks.due_at FROM "
-        + db.first_chunks_of("running", which, order, OF_A_LIST)
-        for which, order in ((FREE, "due_at, place"), (LAPSED, "lease_until, place"))
-    )
+    columns = "owner, held, most, chunks.list, chunks.place, chunks.due_at"
     rows = db.all(
-        f"WITH {_open_lists(db)}, found AS ({found}),"
+        f"WITH {_open_lists(db)}, found AS ({_first_chunks(db, columns, OF_A_LIST)}),"
         " turns AS MATERIALIZED (SELECT owner, most, list, place, held + row_number() OVER"
         " (PARTITION BY owner ORDER BY due_at, list, place) AS turn FROM found),"
-        " chosen AS MATERIALIZED (SELECT list_chunks.list, list_chunks.place FROM turns"
-        " JOIN list_chunks ON list_chunks.list = turns.list AND list_chunks.place = turns.place"
-        f" WHERE turn <= most AND (({FREE}) OR {LAPSED})"
-        f" ORDER BY turn, owner <= :after, owner LIMIT :limit{db.SKIP_LOCKED})"
+        " tried AS MATERIALIZED (SELECT * FROM turns WHERE turn <= most"
+        f" ORDER BY {TURN} LIMIT {TRIED_MAX}),"
+        " chosen AS MATERIALIZED (SELECT list_chunks.list, list_chunks.place FROM tried"
+        " JOIN list_chunks ON list_chunks.list = tried.list AND list_chunks.place = tried.place"
+        f" WHERE {STILL_DUE} ORDER BY {TURN} LIMIT :limit{db.SKIP_LOCKED})"
         " UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
         " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
         " RETURNING list_chunks.list, list_chunks.place, fence, units, rows, results",
