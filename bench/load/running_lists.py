@@ -5,9 +5,12 @@ time is what claiming, reserving, storing and counting take.
 """
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from uuid import uuid4
+
+import psycopg
 
 from mailprobe.api.error_table import Links
 from mailprobe.api.lists.worker import open_lists
@@ -19,6 +22,7 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.storage import open_store
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 
@@ -57,8 +61,53 @@ async def store_list(store: Store, caller: Caller, chunks: int) -> str:
     await store.create_list(caller, ListOrder(id, "list.csv", None, ""), BOUNDS)
     for first in range(0, chunks, CHUNKS_STORED):
         places = range(first, min(first + CHUNKS_STORED, chunks))
-        await store.add_chunks(id, [chunk_of(place) for place in places], octets_max=OCTETS_MAX)
+        stored = [chunk_of(place) for place in places]
+        await store.add_chunks(id, stored, octets_max=OCTETS_MAX)
     return id
+
+
+def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> None:
+    """Store running lists of so many chunks each, the callers' in turn, with two statements."""
+    template = chunk_of(0).rows.replace("[0,", "[@,")
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
+        db.execute(
+            "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
+            " counts, created_at, host) SELECT gen_random_uuid(), keys.account, keys.number,"
+            " 'list.csv', 'running', '[]', %(addresses)s, %(addresses)s, 0, '{}', 1, ''"
+            " FROM generate_series(0, %(last)s) AS place"
+            " JOIN keys ON keys.id = (CAST(%(keys)s AS text[]))[place %% %(callers)s + 1]",
+            {
+                "addresses": chunks * UNITS, "last": lists - 1, "callers": len(callers),
+                "keys": [caller.key.id for caller in callers],
+            },
+        )  # fmt: skip
+        db.execute(
+            "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
+            " SELECT number, place, %(units)s, replace(%(rows)s, '@', place::text), '',"
+            " CASE WHEN place >= 0 THEN 1 END, 0 FROM lists, generate_series(-1, %(last)s) AS place",
+            {"units": UNITS, "rows": template, "last": chunks - 1},
+        )
+        db.execute("UPDATE list_chunks SET units = 0, rows = '' WHERE place < 0")
+        db.execute("ANALYZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Of all lists of a database."""
+
+    addresses: int
+    begun: int  # lists with an answer
+    done: int
+
+
+def answered(url: str) -> Answered:
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
+        found = db.execute(
+            "SELECT coalesce(sum(answered), 0)::bigint, count(*) FILTER (WHERE answered > 0),"
+            " count(*) FILTER (WHERE state = 'done') FROM lists"
+        ).fetchone()
+        assert found
+        return Answered(*found)
 
 
 async def start_list(store: Store, id: str, chunks: int) -> None:

@@ -151,9 +151,19 @@ class DeleteList(StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class BeginPass(StoreCommand[bool]):
+class PassStep:
+    """How many chunks are due by now, and at which place to go on; None at the end."""
+
+    due: int
+    next_place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPass(StoreCommand[PassStep | None]):
     claim: ListClaim  # of the chunk that finishes the list
     due_at: datetime
+    first: int  # place
+    due: int  # chunks before it that are due
 
 
 @dataclass(frozen=True, slots=True)

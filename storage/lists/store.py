@@ -140,7 +140,14 @@ class ListStore(ConnectionLeases):
 
         False, and nothing is changed, if no pass is left, no chunk has any, or the claim has ended.
         """
-        return await self._execute(commands.BeginPass(claim, due_at))
+        place: int | None = 0
+        due = 0
+        while place is not None:  # in small transactions: a list may have 200,000 chunks
+            step = await self._execute(commands.BeginPass(claim, due_at, place, due))
+            if step is None:
+                return False
+            due, place = step.due, step.next_place
+        return due > 0
 
     async def record_part(self, part: ChunkPart) -> bool:
         """Store results of a claimed chunk that are not counted; False if another claim followed."""

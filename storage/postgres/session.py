@@ -57,6 +57,8 @@ class PostgresDatabase:
             raise NotUnique from error
 
     def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        if not values:
+            return
         with self._db.db.cursor() as cursor:
             cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
 

@@ -76,33 +76,31 @@ def record_all(db: Database, now: datetime, parts: Sequence[ChunkPart]) -> list[
             for id, each in changed.items()
         ],
     )  # fmt: skip
-    for id, each in changed.items():
-        if each.answered == each.addresses and _has_ended(db, each.parts):
-            make_last_due(db, now, id)
+    make_last_due(db, now, _ended(db, changed))
     return [bool(rows) for rows in stored]
 
 
-def _has_ended(db: Database, parts: Sequence[ChunkPart]) -> bool:
-    """Whether these end a list with no address left, or a pass over it."""
-    if any(part.answered for part in parts):
-        return True
-    return any(part.ends for part in parts) and not _any_due(db, parts[0])
-
-
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {status: count for status, count in counts.items() if count}
-
-
-def _any_due(db: Database, part: ChunkPart) -> bool:
-    """Whether a chunk of the list waits for its turn, or is claimed."""
-    rows = db.all(
+def _ended(db: Database, lists: Mapping[str, _Progress]) -> list[str]:
+    """Return those that have no address left, or whose pass has no chunk left."""
+    whole = {id: each for id, each in lists.items() if each.answered == each.addresses}
+    ended = [id for id, each in whole.items() if any(part.answered for part in each.parts)]
+    passes = [
+        id
+        for id, each in whole.items()
+        if id not in ended and any(part.ends for part in each.parts)
+    ]
+    due = db.all_each(  # a chunk waits for its turn, or is claimed
         "SELECT 1 FROM lists WHERE id = :id AND (EXISTS (SELECT 1 FROM list_chunks"
         " WHERE list = lists.number AND due_at IS NOT NULL AND lease_until IS NULL)"
         " OR EXISTS (SELECT 1 FROM list_chunks"
         " WHERE list = lists.number AND lease_until IS NOT NULL))",
-        {"id": part.list_id},
+        [{"id": id} for id in passes],
     )
-    return bool(rows)
+    return ended + [id for id, rows in zip(passes, due, strict=True) if not rows]
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {status: count for status, count in counts.items() if count}
 
 
 def record_part(db: Database, command: RecordPart) -> bool:

@@ -33,6 +33,7 @@ from mailprobe.storage.lists.commands import (
     ExtendChunk,
     FindList,
     ListLists,
+    PassStep,
     ReadChunks,
     ReadColumns,
     ReadResults,
@@ -50,6 +51,7 @@ COLUMNS = (
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
+PASS_PLACES = 1_000  # in one transaction: some 10 ms, so that no answer of the list waits long
 DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
 
 
@@ -185,7 +187,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
             },
         )  # fmt: skip
         if not loaded.addresses:
-            make_last_due(db, now, command.list_id)
+            make_last_due(db, now, [command.list_id])
     if command.state == "running":
         db.change(
             "UPDATE lists SET ran_at = :now, ran_from = answered WHERE id = :id",
@@ -229,12 +231,12 @@ def _keep_answer(db: Database, first: EncryptedFirst) -> None:
         raise IdempotencyInProgress
 
 
-def make_last_due(db: Database, now: datetime, list_id: str) -> None:
-    """Let the chunk be claimed that finishes the list."""
-    db.change(
+def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:
+    """Let the chunks be claimed that finish these lists."""
+    db.change_each(
         "UPDATE list_chunks SET due_at = :now"
         " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place = :place",
-        {"id": list_id, "now": micros(now), "place": LAST_PLACE},
+        [{"id": id, "now": micros(now), "place": LAST_PLACE} for id in list_ids],
     )
 
 
@@ -317,30 +319,52 @@ def release(db: Database, command: ReleaseChunk) -> bool:
     )
 
 
-def begin_pass(db: Database, command: BeginPass) -> bool:
-    """Make chunks due again, and end the claim of the last; False if there is nothing to do."""
-    values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
+    """Make some chunks due again, and with the last of them end the claim.
+
+    None, and nothing is changed, if the list has no pass left, or the claim has ended. A killed
+    process has made some due: a repetition from the first place on changes nothing at these.
+    """
+    number = _locked_for_pass(db, command.claim)
+    if number is None:
+        return None
+    values = {
+        **_claimed(command.claim), "list": number, "first": command.first,
+        "end": command.first + PASS_PLACES, "due_at": micros(command.due_at),
+    }  # fmt: skip
+    due = command.due + db.change(
+        "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND place >= :first"
+        " AND place < :end AND passing > 0 AND lease_until IS NULL",
+        values,
+    )
+    if db.all(
+        "SELECT 1 FROM list_chunks WHERE list = :list AND place >= :end ORDER BY place LIMIT 1",
+        values,
+    ):
+        return PassStep(due, values["end"])
+    if due:
+        db.change(
+            "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
+            values,
+        )
+        db.change(
+            f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
+            values,
+        )
+    return PassStep(due, None)
+
+
+def _locked_for_pass(db: Database, claim: ListClaim) -> int | None:
+    """Lock a list that may begin a pass by the claim of its last chunk; return its number."""
+    values = _claimed(claim)
     found = db.all(
         "SELECT number FROM lists WHERE id = :id AND state = 'running' AND rechecks > 0"
         f"{db.FOR_UPDATE}",
         values,
     )
     if not found or not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}", values):
-        return False
-    values["list"] = found[0][0]
-    if not db.change(
-        "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND passing > 0", values
-    ):
-        return False
-    db.change(
-        "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
-        values,
-    )
-    db.change(
-        f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
-        values,
-    )
-    return True
+        return None
+    return int(found[0][0])
 
 
 # reading and deleting

@@ -26,10 +26,9 @@ from mailprobe.storage.list_records import (
     ListShare,
     StoredList,
 )
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
+from mailprobe.storage.lists.commands import BeginPass, LoadedList, PassStep
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
+from mailprobe.storage.sql import lists
 from mailprobe.storage.sql.lists import LOADING_MAX
 from mailprobe.storage.store import Store
 from tests.storage.contract.calls import begin
@@ -555,3 +554,28 @@ async def test_a_list_without_rechecks_has_no_pass(store: Store, clock: Clock) -
     await answer_passing(store, claim, 1, "unknown")
     [last] = await claimed(store)
     assert not await store.begin_pass(last, clock())
+
+
+async def test_a_pass_over_a_long_list_begins_once(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks are made due in several transactions, also after a kill between two of them."""
+    monkeypatch.setattr(lists, "PASS_PLACES", 2)
+    caller = await make_caller(store)
+    await running(store, caller, *[1] * 5, rechecks=2)
+    for claim in await claimed(store):
+        await answer_passing(store, claim, 1, "unknown")
+    [killed] = await claimed(store)
+    clock.advance(LEASE_S + 1)
+    [last] = await claimed(store)
+    assert not await store.begin_pass(killed, clock())
+    due_at = clock() + timedelta(minutes=5)
+    step = await store._execute(BeginPass(last, due_at, 0, 0))
+    assert step == PassStep(2, 2)
+    assert await store.begin_pass(last, due_at)
+    assert await claimed(store) == []
+    clock.advance(301)
+    assert places(await claimed(store)) == [0, 1, 2, 3, 4]
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert found.rechecks == 1
