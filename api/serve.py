@@ -28,7 +28,6 @@ from mailprobe.api.http.server import drain_on_signals, serve_app
 from mailprobe.api.http.shared import Limits
 from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
-from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.live.server import LiveServer
 from mailprobe.api.mcp.app import create_tools_app
@@ -46,6 +45,7 @@ from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
+from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
@@ -185,13 +185,19 @@ async def open_service(
                 rng=rng,
             ) as jobs,
             open_lists(
-                service.store, service.quota, now=utc_now, rng=rng, wake_jobs=jobs.wake
+                service.store,
+                service.quota,
+                now=utc_now,
+                rng=rng,
+                wake_jobs=jobs.wake,
+                chunks_at_once=settings.list_chunks,
             ) as lists,
         ):
             yield replace(
                 service,
                 jobs=jobs,
                 lists=lists,
+                list_limits=list_limits_of(settings),
                 reputation=reputation,
                 about_probes=settings.about_probes,
                 trusted_proxies=settings.trusted_proxies,
@@ -228,6 +234,17 @@ def links_of(settings: Settings) -> Links:
         base_url,
         settings.docs_url or f"{base_url}/docs",
         settings.dashboard_url or f"{base_url}/dashboard",
+    )
+
+
+def list_limits_of(settings: Settings) -> ListLimits:
+    """The limits of lists that the operator has set."""
+    return ListLimits(
+        settings.list_rows_max,
+        settings.list_octets_max,
+        settings.lists_active_max,
+        settings.list_chunks,
+        settings.upload_folder,
     )
 
 
@@ -270,7 +287,7 @@ async def serve_service(
             admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
-            limits=Limits(uploads=dict.fromkeys(UPLOADS, UPLOAD_OCTETS_MAX)),
+            limits=Limits(uploads=dict.fromkeys(UPLOADS, service.list_limits.octets_max)),
             upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
             task_status=task_status,
         )

@@ -28,6 +28,7 @@ from mailprobe.api.quota.list_charge import (
     store_callback,
     units_for_list,
 )
+from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.refusals import NeverFits, Overloaded, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
@@ -38,7 +39,6 @@ from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")
 
-CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
@@ -72,17 +72,19 @@ class ListQueue:
         now: Callable[[], datetime],
         rng: random.Random,
         wake_jobs: Callable[[], None],
+        chunks_at_once: int,
     ) -> None:
         self._store = store
         self._quota = quota
         self._now = now
         self._wake_jobs = wake_jobs
+        self._places = chunks_at_once
         self._holder = new_holder()  # of the chunks' claims
         self._claim_size = ClaimSize()
         self._waiting = WaitingAccounts()
         self._after = ""  # the account whose turn was last
         pace = Pace(
-            CHUNKS_AT_ONCE, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
+            chunks_at_once, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
             store_pause_s=PAUSE_S, drain_s=DRAIN_S, claim_every_s=CLAIM_EVERY_S,
         )  # fmt: skip
         queue = WorkQueue(
@@ -106,7 +108,7 @@ class ListQueue:
     async def _claim(self, _: int) -> list[ListClaim]:
         held = Counter(claim.list.account_id for claim in self.worker.held())
         room = claim_room(
-            held, self._waiting.accounts(), CHUNKS_AT_ONCE, claimed_max=self._claim_size.most
+            held, self._waiting.accounts(), self._places, claimed_max=self._claim_size.most
         )
         try:
             claims = await self._store.claim_chunks(
@@ -124,7 +126,7 @@ class ListQueue:
         self._after = last_in_turn(
             held, [claim.list.account_id for claim in claims], after=self._after
         )
-        if len(claims) == room.limit:  # there may be more
+        if claims and len(claims) == room.limit:  # there may be more
             self.worker.wake()
         return claims
 
@@ -254,8 +256,11 @@ async def open_lists(
     now: Callable[[], datetime],
     rng: random.Random,
     wake_jobs: Callable[[], None],
+    chunks_at_once: int = CHUNKS_AT_ONCE,
 ) -> AsyncIterator[ListQueue]:
     """Verify lists for the duration of the block; leaving it waits up to DRAIN_S for chunks."""
-    queue = ListQueue(store, quota, now=now, rng=rng, wake_jobs=wake_jobs)
+    queue = ListQueue(
+        store, quota, now=now, rng=rng, wake_jobs=wake_jobs, chunks_at_once=chunks_at_once
+    )
     async with open_workers(queue.worker):
         yield queue

@@ -92,7 +92,7 @@ def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredLists:
     """Of all lists of a database."""
 
     addresses: int
@@ -100,14 +100,14 @@ class Answered:
     done: int
 
 
-def answered(url: str) -> Answered:
+def answered(url: str) -> AnsweredLists:
     with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
         found = db.execute(
             "SELECT coalesce(sum(answered), 0)::bigint, count(*) FILTER (WHERE answered > 0),"
             " count(*) FILTER (WHERE state = 'done') FROM lists"
         ).fetchone()
         assert found
-        return Answered(*found)
+        return AnsweredLists(*found)
 
 
 async def start_list(store: Store, id: str, chunks: int) -> None:

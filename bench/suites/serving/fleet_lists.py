@@ -15,7 +15,7 @@ from mailprobe.bench.load.delay_relay import delayed
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.bench.load.running_lists import (
     UNITS,
-    Answered,
+    AnsweredLists,
     answered,
     fill_lists,
     list_service,
@@ -52,7 +52,7 @@ def run(server: PrivatePostgres) -> list[Figure]:
     return figures + trio.run(_large, server.new_database(), rows)
 
 
-async def _measure(url: str, accounts: int, lists: int, chunks: int) -> Answered:
+async def _measure(url: str, accounts: int, lists: int, chunks: int) -> AnsweredLists:
     """Return what one process has answered of so many lists after MEASURED_S."""
     async with open_store(url, secret_key=SECRET) as store:
         callers = await new_callers(store, accounts)
