@@ -123,7 +123,7 @@ def main() -> None:
     serve._open_leases = lambda settings, store: nullcontext()
     idempotency.LEASE_S = idempotency.UPLOAD_LEASE_S = worker.LEASE_S = LEASE_S
     list_limits.BOUNDS = replace(list_limits.BOUNDS, per_minute_max=1000)
-    list_limits.ListLimits.active_max = 1000
+    serve.list_limits_of = lambda settings: list_limits.ListLimits(active_max=1000)
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
     forking_service.main()
 
