@@ -30,7 +30,6 @@ from mailprobe.api.http.server import drain_on_signals, serve_app
 from mailprobe.api.http.shared import Limits
 from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
-from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.live.server import LiveServer
 from mailprobe.api.mcp.app import create_tools_app
@@ -51,6 +50,7 @@ from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
+from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.quota.self_probe import PROVIDERS, sees
 from mailprobe.api.quota.self_protection import SelfProtection, count_nothing
@@ -217,7 +217,12 @@ async def open_service(
                 rng=rng,
             ) as jobs,
             open_lists(
-                service.store, service.quota, now=utc_now, rng=rng, wake_jobs=jobs.wake
+                service.store,
+                service.quota,
+                now=utc_now,
+                rng=rng,
+                wake_jobs=jobs.wake,
+                chunks_at_once=settings.list_chunks,
             ) as lists,
         ):
             yield replace(
@@ -225,6 +230,7 @@ async def open_service(
                 alerts=alerts,
                 jobs=jobs,
                 lists=lists,
+                list_limits=list_limits_of(settings),
                 reputation=reputation,
                 about_probes=settings.about_probes,
                 trusted_proxies=settings.trusted_proxies,
@@ -292,6 +298,17 @@ def links_of(settings: Settings) -> Links:
     )
 
 
+def list_limits_of(settings: Settings) -> ListLimits:
+    """The limits of lists that the operator has set."""
+    return ListLimits(
+        settings.list_rows_max,
+        settings.list_octets_max,
+        settings.lists_active_max,
+        settings.list_chunks,
+        settings.upload_folder,
+    )
+
+
 def tools_url_of(settings: Settings) -> str:
     """The tool server's public URL; empty without a tools bind."""
     return settings.tools_url or (settings.tools_bind.url if settings.tools_bind else "")
@@ -330,7 +347,7 @@ async def serve_service(
             admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
-            limits=Limits(uploads=dict.fromkeys(UPLOADS, UPLOAD_OCTETS_MAX)),
+            limits=Limits(uploads=dict.fromkeys(UPLOADS, service.list_limits.octets_max)),
             upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
             task_status=task_status,
         )

@@ -19,6 +19,7 @@ from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
 from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
+from mailprobe.api.quota.list_limits import LIST_LIMITS, ListLimits
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
@@ -140,6 +141,7 @@ class Service:
     request_log: RequestLog = NO_REQUEST_LOG
     admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
+    list_limits: ListLimits = LIST_LIMITS
     visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
     proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed

@@ -6,6 +6,7 @@ message of that error, if it has one, replaces what the table of settings says i
 
 import base64
 import binascii
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -91,6 +92,16 @@ def read_lists_dir(text: str) -> OwnLists:
         return read_own_lists(text)
     except WrongList as error:
         raise ValueError(str(error)) from None
+
+
+def read_folder_or_none(text: str) -> Path | None:
+    """Return a folder in which files can be made."""
+    if not text.strip():
+        return None
+    folder = Path(text.strip())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError
+    return folder
 
 
 def read_list_url(text: str) -> str | None:

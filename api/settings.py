@@ -25,6 +25,7 @@ from mailprobe.api.setting_values import (
     read_bind_or_none,
     read_database,
     read_doh_url,
+    read_folder_or_none,
     read_helo,
     read_list_of,
     read_list_url,
@@ -52,6 +53,12 @@ PREFIX = "MAILPROBE_"
 FILE = "mailprobe.toml"
 HOST_CONNECTIONS_MAX = 100  # no mail host accepts more from one address
 PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is the limit
+LIST_ROWS_MAX = 20_000_000  # 200,000 chunks, and a message to the reader for each
+LIST_OCTETS = 256 << 20
+LIST_OCTETS_MAX = 16 << 30  # of an upload: several may be on the disk at a time
+LISTS_ACTIVE_MAX = 1_000  # of an account: a claim reads a little of each running list
+LIST_CHUNKS_MIN = 20  # fewer leave no place for a second account
+LIST_CHUNKS_MAX = 10_000  # each is extended every 4 s by a transaction
 WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 SHOWN_MAX = 200  # characters of a wrong value in its error: enough for a path
 SECRET = "***"  # shown in place of a wrong secret
@@ -129,6 +136,31 @@ TABLE: tuple[Setting, ...] = (
         "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
     ),
     Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
+    Setting(
+        "LIST_ROWS_MAX",
+        lambda: None,
+        read_whole(1, LIST_ROWS_MAX),
+        f"a whole number, 1 to {LIST_ROWS_MAX}",
+    ),
+    Setting(
+        "LIST_OCTETS_MAX",
+        lambda: LIST_OCTETS,
+        read_whole(1, LIST_OCTETS_MAX),
+        f"a whole number, 1 to {LIST_OCTETS_MAX}",
+    ),
+    Setting(
+        "LISTS_ACTIVE_MAX",
+        lambda: 10,
+        read_whole(1, LISTS_ACTIVE_MAX),
+        f"a whole number, 1 to {LISTS_ACTIVE_MAX}",
+    ),
+    Setting(
+        "LIST_CHUNKS",
+        lambda: 400,
+        read_whole(LIST_CHUNKS_MIN, LIST_CHUNKS_MAX),
+        f"a whole number, {LIST_CHUNKS_MIN} to {LIST_CHUNKS_MAX}",
+    ),
+    Setting("UPLOAD_DIR", lambda: None, read_folder_or_none, "the path of a folder"),
     Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
     Setting(
         "OPERATOR", lambda: None, read_accounts, "ids or e-mail addresses of accounts, with commas"
@@ -224,6 +256,11 @@ class Settings:
     )  # ids or e-mail addresses in lower case; None: the first account
     production: bool  # takes no test keys
     refuses_when_blind: bool  # with 503, while no mail host is reached
+    list_rows_max: int | None  # None: by tier
+    list_octets_max: int  # of an upload
+    lists_active_max: int  # of an account
+    list_chunks: int  # under way in a process
+    upload_folder: Path | None  # None: the system's for temporary files
     disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str
     bind: Bind
@@ -281,6 +318,11 @@ class Settings:
             operators=value["OPERATOR"],
             production=value["PRODUCTION"],
             refuses_when_blind=value["WHEN_BLIND"] == "503",
+            list_rows_max=value["LIST_ROWS_MAX"],
+            list_octets_max=value["LIST_OCTETS_MAX"],
+            lists_active_max=value["LISTS_ACTIVE_MAX"],
+            list_chunks=value["LIST_CHUNKS"],
+            upload_folder=value["UPLOAD_DIR"],
             disposable_hosts_url=value["DISPOSABLE_HOSTS_URL"],
             log=value["LOG"],
             bind=value["BIND"],

@@ -106,6 +106,14 @@ class ListClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class ListShare:
+    """Of an account at one worker: the chunks that it has claimed, and how many it may have."""
+
+    held: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkPart:
     """Results of a claimed chunk, to be stored in the transaction that counts them.
 

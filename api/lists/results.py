@@ -18,8 +18,8 @@ import msgspec
 import trio
 
 from mailprobe.api.listfile.results import ResultColumns
-from mailprobe.api.lists.limits import MADE_AT_ONCE_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
+from mailprobe.api.quota.list_limits import MADE_AT_ONCE_MAX
 from mailprobe.api.reader.bounds import workbook_bounds
 from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook

@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 import trio
 
-from mailprobe.api.lists.limits import (
+from mailprobe.api.quota.list_limits import (
     ACCOUNT_UPLOADS_MAX,
     UPLOAD_OCTETS_MIN,
     UPLOAD_S_MAX,
@@ -87,20 +88,25 @@ _places = UploadPlaces()
 
 @asynccontextmanager
 async def spooled(
-    receive: Receive, account_id: str, octets_max: int, stored: Stored = lambda octets: None
+    receive: Receive,
+    account_id: str,
+    octets_max: int,
+    stored: Stored = lambda octets: None,
+    folder: Path | None = None,
 ) -> AsyncIterator[BinaryIO]:
-    """Put the body of a request into a file; `stored` learns what is on disk.
+    """Put the body of a request into a file in `folder`; `stored` learns what is on disk.
 
     The file is open at its begin. Raises PayloadTooLarge; SlowBody; SlowUpload; Overloaded, also
     if the disk is full.
     """
     with _places.taken(account_id) as upload, ExitStack() as stack:
         try:
-            file = stack.enter_context(_unnamed_file())
+            file = stack.enter_context(_unnamed_file(folder))
             with upload.work:
                 await _spool(receive, file, upload, octets_max, stored)
         except OSError as error:
-            log.error("upload not stored: directory=%s error=%s", tempfile.gettempdir(), error)
+            directory = folder or tempfile.gettempdir()
+            log.error("upload not stored: directory=%s error=%s", directory, error)
             raise Overloaded from None
         if upload.work.cancelled_caught:
             raise Overloaded
@@ -109,8 +115,8 @@ async def spooled(
 
 
 @contextmanager
-def _unnamed_file() -> Iterator[BinaryIO]:
-    file = tempfile.TemporaryFile(prefix="mailprobe-list-")  # noqa: SIM115 - closed below
+def _unnamed_file(folder: Path | None) -> Iterator[BinaryIO]:
+    file = tempfile.TemporaryFile(prefix="mailprobe-list-", dir=folder)  # noqa: SIM115 - closed below
     try:
         yield file
     finally:

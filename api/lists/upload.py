@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.lists.limits import READ_AT_ONCE_MAX, ROWS_MAX
 from mailprobe.api.lists.reader_trouble import refusing_trouble
+from mailprobe.api.quota.list_limits import READ_AT_ONCE_MAX
 from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
 from mailprobe.api.reader.forks import is_short_text
@@ -40,10 +40,10 @@ EXTENSIONS = {
 
 @asynccontextmanager
 async def open_list_reader(
-    file: BinaryIO, ending: str, name: str, reading: ReadOptions, account: Account
+    file: BinaryIO, ending: str, name: str, reading: ReadOptions, account: Account, rows_max: int
 ) -> AsyncIterator["ListReader"]:
     """Read an uploaded list by a process of its own, once it is the account's turn."""
-    descriptor, rows_max = file.fileno(), ROWS_MAX[account.tier]
+    descriptor = file.fileno()
     work = ReaderOrder(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
     async with (
         _turns.turn(account.id),

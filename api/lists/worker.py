@@ -19,6 +19,7 @@ import trio
 from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
+from mailprobe.api.lists.shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.list_charge import (
@@ -27,6 +28,7 @@ from mailprobe.api.quota.list_charge import (
     store_callback,
     units_for_list,
 )
+from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.refusals import (
@@ -37,18 +39,18 @@ from mailprobe.api.refusals import (
     Refusal,
 )
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
+from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")
 
-CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
 PROBED_CHUNKS = 8  # claimed for their domains alone; each is released at once
-CHUNKS_EACH_MAX = 4  # of an account, by each process: 400 addresses
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
+CLAIM_EVERY_S = 0.1  # places that are free by then are filled by one claim
 PAUSE_S = 1.0  # while the store is unavailable
 DRAIN_S = 4.0
 MINUTE_CODE = "rate_limit_exceeded"  # what a request would be refused with
@@ -78,15 +80,20 @@ class ListQueue:
         now: Callable[[], datetime],
         rng: random.Random,
         wake_jobs: Callable[[], None],
+        chunks_at_once: int,
     ) -> None:
         self._store = store
         self._quota = quota
         self._now = now
         self._wake_jobs = wake_jobs
+        self._places = chunks_at_once
         self._holder = new_holder()  # of the chunks' claims
+        self._claim_size = ClaimSize()
+        self._waiting = WaitingAccounts()
+        self._after = ""  # the account whose turn was last
         pace = Pace(
-            CHUNKS_AT_ONCE, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
-            store_pause_s=PAUSE_S, drain_s=DRAIN_S,
+            chunks_at_once, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
+            store_pause_s=PAUSE_S, drain_s=DRAIN_S, claim_every_s=CLAIM_EVERY_S,
         )  # fmt: skip
         queue = WorkQueue(
             "chunks of lists",
@@ -106,20 +113,33 @@ class ListQueue:
         """Claim no more chunks, and finish those in progress within DRAIN_S."""
         self.worker.stop()
 
-    async def _claim(self, limit: int) -> list[ListClaim]:
-        protection = self._quota.protection
+    async def _claim(self, _: int) -> list[ListClaim]:
+        protection, most = self._quota.protection, self._claim_size.most
         if protection.blind:  # a few, so that the next probe asks about domains of lists that wait
-            limit = min(limit, PROBED_CHUNKS) if protection.wants_domains else 0
-            if not limit:
+            if not protection.wants_domains:
                 return []
+            most = min(most, PROBED_CHUNKS)
         held = Counter(claim.list.account_id for claim in self.worker.held())
-        return await self._store.claim_chunks(
-            limit=limit,
-            each_max=CHUNKS_EACH_MAX,
-            lease_s=LEASE_S,
-            held=held,
-            holder=self._holder,
+        room = claim_room(held, self._waiting.accounts(), self._places, claimed_max=most)
+        try:
+            claims = await self._store.claim_chunks(
+                limit=room.limit,
+                lease_s=LEASE_S,
+                each_max=room.each_max,
+                shares=room.shares,
+                after=self._after,
+                holder=self._holder,
+            )
+        except StoreUnavailable:
+            self._claim_size.failed()
+            raise
+        self._claim_size.succeeded()
+        self._after = last_in_turn(
+            held, [claim.list.account_id for claim in claims], after=self._after
         )
+        if claims and len(claims) == room.limit:  # there may be more
+            self.worker.wake()
+        return claims
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
         """Verify a chunk, or finish its list; while this process is blind, let others claim it."""
@@ -165,7 +185,12 @@ class ListQueue:
         if wait_s > WAIT_S_MIN:
             until = self._now() + timedelta(seconds=wait_s)
             await self._store.note_wait(claim.list.id, until, MINUTE_CODE)
-        await trio.sleep(wait_s)
+        await self._sleep(claim, wait_s)
+
+    async def _sleep(self, claim: ListClaim, wait_s: float) -> None:
+        """Let a chunk wait; meanwhile its account gets no more than its floor."""
+        with self._waiting.waits(claim.list.account_id):
+            await trio.sleep(wait_s)
 
     async def _recheck(self, claim: ListClaim) -> AttemptResult:
         """Verify again what time may have cured. The units were counted the first time."""
@@ -176,7 +201,7 @@ class ListQueue:
                 async with charge(self._quota, claim.caller, spending) as charged:
                     await charged.verify()
             except Overloaded:
-                await trio.sleep(OVERLOADED_S)
+                await self._sleep(claim, OVERLOADED_S)
             else:
                 return AttemptResult(self._nothing)
 
@@ -189,6 +214,7 @@ class ListQueue:
 
         Raises Refusal, StoreUnavailable.
         """
+        self._check_capacity(claim, len(addresses))
         limits = await self._quota.limits_of(claim.caller)
         units = len(addresses) if limits is None else units_for_list(limits)
         if limits is not None and limits.month is not None:
@@ -205,6 +231,12 @@ class ListQueue:
         for number in taken:
             del addresses[number]
         return WAIT_S_MIN
+
+    def _check_capacity(self, claim: ListClaim, units: int) -> None:
+        """Raise Overloaded at once: chunks that wait for capacity must not burden the store."""
+        capacity, account = self._quota.capacity, claim.list.account_id
+        if not claim.caller.key.is_test and not capacity.fits(account, units):
+            raise Overloaded
 
     @staticmethod
     def _wait_s(refusal: Refusal) -> float | None:
@@ -251,8 +283,11 @@ async def open_lists(
     now: Callable[[], datetime],
     rng: random.Random,
     wake_jobs: Callable[[], None],
+    chunks_at_once: int = CHUNKS_AT_ONCE,
 ) -> AsyncIterator[ListQueue]:
     """Verify lists for the duration of the block; leaving it waits up to DRAIN_S for chunks."""
-    queue = ListQueue(store, quota, now=now, rng=rng, wake_jobs=wake_jobs)
+    queue = ListQueue(
+        store, quota, now=now, rng=rng, wake_jobs=wake_jobs, chunks_at_once=chunks_at_once
+    )
     async with open_workers(queue.worker):
         yield queue

@@ -54,6 +54,7 @@ class Pace:
     drain_s: float  # a stop waits for unfinished items
     shielded: bool = False  # a stop waits even if the block that runs the worker is cancelled
     batch_s: float = inf  # after it, a batch is over: see Batch.is_over
+    claim_every_s: float = 0.0  # from the end of a claim to the next one, at least
 
 
 class AttemptFailure(Protocol):
@@ -158,8 +159,11 @@ class Worker(Generic[T]):
                         batch = await self.claim()
                         if batch.claims:
                             nursery.start_soon(contained, self.work_off, batch)
+                    earliest = trio.current_time() + self._pace.claim_every_s
                     with trio.move_on_at(self._next_claim_at()):
                         await wake_event.wait()
+                    if not self._stopping:
+                        await trio.sleep_until(earliest)
         if self._cut:
             log.warning(
                 "work cut off: queue=%s items=%d drain_s=%g; each is claimed again after its lease",

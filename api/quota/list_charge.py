@@ -88,6 +88,7 @@ class ChargedChunk(Charge):
         self._texts = list(spending.addresses.values())
         self._is_rest = spending.is_rest
         self._left = len(spending.addresses)
+        self._under_way = 0  # of the process's capacity
         self._parts = 0
         self._block: AbstractAsyncContextManager[Answers]
         self._answers: Answers
@@ -117,6 +118,7 @@ class ChargedChunk(Charge):
     async def store(self, answers: Sequence[Answer]) -> None:
         """Store answers and count them, in one transaction. Durable on return."""
         self._left -= len(answers)
+        self._release_capacity(len(answers))
         quota, now = self._quota, self._quota.now()
         if not self._caller.key.is_test:
             quota.protection.note(self._caller.account.id, answers)
@@ -148,6 +150,7 @@ class ChargedChunk(Charge):
                 raise Overloaded
             self._keep(await self._reserve(units, lease_s=LEASE_S, capacity=capacity))
         quota.capacity.enter(units, account)
+        self._under_way = units
         try:
             with quota.holding(self._reservation):
                 bounced = await quota.bounced(self._caller, self._texts)
@@ -161,8 +164,14 @@ class ChargedChunk(Charge):
                 ) as answers:
                     yield answers
         finally:
-            quota.capacity.release(units, account)
+            self._release_capacity(self._under_way)
             self._release_rest()
+
+    def _release_capacity(self, addresses: int) -> None:
+        """So many addresses are answered: others may begin, also of other chunks."""
+        released = min(addresses, self._under_way)  # a test key's are none of its capacity
+        self._under_way -= released
+        self._quota.capacity.release(released, self._caller.account.id)
 
     @asynccontextmanager
     async def _open_sandbox(self) -> AsyncIterator[Answers]:

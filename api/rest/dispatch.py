@@ -153,7 +153,7 @@ async def _answer(
             check_origin(call.authenticated.key, inbound)
             check_proof(service, call.authenticated.key, inbound)
             count_visitor(service, call.authenticated.key, inbound)
-    octets = await _read(operation, inbound)
+    octets = await _read(service, operation, inbound)
 
     async def act() -> OperationReply:
         return await _dispatch(service, operation, inbound, call, octets)
@@ -211,10 +211,10 @@ async def _admit(
     return await perform_once(service, call, key, same, act)
 
 
-async def _read(operation: Operation, inbound: Inbound) -> bytes:
+async def _read(service: Service, operation: Operation, inbound: Inbound) -> bytes:
     """Read the body if the operation takes one. Raises Refusal, by the headers alone if possible."""
     if operation.uploads:
-        check_head(inbound.headers, operation.octets_max)
+        check_head(inbound.headers, service.list_limits.octets_max)
         return b""
     if operation.takes is None and not operation.raw:
         return b""

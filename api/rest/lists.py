@@ -11,16 +11,14 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.lists.limits import (
-    BOUNDS,
-    NAME_CHARACTERS_MAX,
-    UNPACKED_OCTETS_MAX,
-    UPLOAD_OCTETS_MAX,
-)
 from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
+from mailprobe.api.quota.list_limits import (
+    NAME_CHARACTERS_MAX,
+    UNPACKED_OCTETS_MAX,
+)
 from mailprobe.api.refusals import (
     InvalidRequest,
     ListNotFound,
@@ -108,8 +106,12 @@ async def create_list(service: Service, call: Call) -> OperationReply:
         unpacked_octets_max=UNPACKED_OCTETS_MAX,
     )
     account = call.caller.account
-    async with spooled(call.receive, account.id, UPLOAD_OCTETS_MAX, call.admission.stored) as file:
-        opened = partial(open_list_reader, file, extension, order.name, reading, account)
+    limits = service.list_limits
+    async with spooled(
+        call.receive, account.id, limits.octets_max, call.admission.stored, limits.upload_folder
+    ) as file:
+        rows_max = limits.rows_of(account.tier)
+        opened = partial(open_list_reader, file, extension, order.name, reading, account, rows_max)
         made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()
     return made
@@ -161,13 +163,14 @@ def _delete_later(service: Service, list_id: str) -> None:
 
 async def _create(service: Service, call: Call, order: ListOrder) -> None:
     """Store the list without its rows. Raises Refusal."""
+    bounds = service.list_limits.bounds
     try:
-        await service.store.create_list(call.caller, order, BOUNDS)
+        await service.store.create_list(call.caller, order, bounds)
     except contract.ListLimitReached as reached:
         kind = TooManyLists if reached.active else TooManyKeptLists
         raise kind(reached.lists_max) from None
     except contract.ListRateExceeded as early:
-        limit = BOUNDS.per_minute_max
+        limit = bounds.per_minute_max
         raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
 
 

@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.lists.limits import UPLOAD_OCTETS_MAX
+from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     AnswerLost,
     FormBusy,

@@ -35,7 +35,7 @@ SUITES: dict[str, str] = {
     "service": "2,000 addresses through the service, which runs in a process of its own",
     "files": "lists made to do harm, sent to the service beside a neighbour",
     "live": "the live socket beside the NDJSON stream",
-    "fleet": "a list on one and on three processes of one PostgreSQL, hosts 50 ms away",
+    "fleet": "lists over one PostgreSQL: many, large, and one on three processes, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
 SERVING = ("service", "files", "live", "fleet")  # in a folder of their own

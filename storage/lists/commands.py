@@ -11,6 +11,7 @@ from mailprobe.storage.list_records import (
     ListChunk,
     ListClaim,
     ListOrder,
+    ListShare,
     ListState,
     StoredList,
 )
@@ -73,9 +74,10 @@ class ListLists(StoreCommand[list[StoredList]]):
 @dataclass(frozen=True, slots=True)
 class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
     limit: int
-    each_max: int  # of an account, with those that the caller holds
     lease_s: float
-    held: Mapping[str, int]  # what it holds, by account
+    each_max: int  # of an account that is not in `shares`
+    shares: Mapping[str, ListShare]  # by account
+    after: str = ""  # the account whose turn was last
     holder: str | None = None  # of the claims; see lease_holders
 
 
@@ -150,9 +152,19 @@ class DeleteList(StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class BeginPass(StoreCommand[bool]):
+class PassStep:
+    """How many chunks are due by now, and at which place to go on; None at the end."""
+
+    due: int
+    next_place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPass(StoreCommand[PassStep | None]):
     claim: ListClaim  # of the chunk that finishes the list
     due_at: datetime
+    first: int  # place
+    due: int  # chunks before it that are due
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from mailprobe.storage.list_records import (
     ListChunk,
     ListClaim,
     ListOrder,
+    ListShare,
     ListState,
     StoredList,
 )
@@ -114,19 +115,23 @@ class ListStore(ConnectionLeases):
         self,
         *,
         limit: int,
-        each_max: int,
         lease_s: float,
-        held: Mapping[str, int],
+        each_max: int,
+        shares: Mapping[str, ListShare],
+        after: str = "",
         holder: str | None = None,
     ) -> list[ListClaim]:
-        """Claim due chunks of running lists, accounts in turn.
+        """Claim due chunks of running lists; return them by list and place.
 
-        At most `each_max` of an account, with those that the caller `held` already: each
-        process takes as many, so that more processes end a list sooner. A claim whose lease
-        has ended still counts if no other claim followed it. Claims of a `holder` whose process
-        has ended for certain are ended first (see `lease_holders`).
+        Accounts take turns: first those of which the caller holds the fewest, then the one
+        `after` the account whose turn was last. An account has at most its share's `most`, or
+        `each_max`, with those that the caller holds already: each process takes as many, so that
+        more processes end a list sooner. A claim whose lease has ended still counts if no other
+        claim followed it. Claims of a `holder` whose process has ended for certain are ended
+        first (see `lease_holders`).
         """
-        claimed = await self._execute(commands.ClaimChunks(limit, each_max, lease_s, held, holder))
+        command = commands.ClaimChunks(limit, lease_s, each_max, shares, after, holder)
+        claimed = await self._execute(command)
         return [self._list_claim(claim, secret) for claim, secret in claimed]
 
     async def extend_chunk(self, claim: ListClaim, *, lease_s: float) -> bool:
@@ -142,7 +147,14 @@ class ListStore(ConnectionLeases):
 
         False, and nothing is changed, if no pass is left, no chunk has any, or the claim has ended.
         """
-        return await self._execute(commands.BeginPass(claim, due_at))
+        place: int | None = 0
+        due = 0
+        while place is not None:  # in small transactions: a list may have 200,000 chunks
+            step = await self._execute(commands.BeginPass(claim, due_at, place, due))
+            if step is None:
+                return False
+            due, place = step.due, step.next_place
+        return due > 0
 
     async def record_part(self, part: ChunkPart) -> bool:
         """Store results of a claimed chunk that are not counted; False if another claim followed."""

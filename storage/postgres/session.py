@@ -11,14 +11,11 @@ from psycopg import errors
 
 from mailprobe.storage.postgres import accounts
 from mailprobe.storage.postgres.driver.server import TransactionSession
-from mailprobe.storage.postgres.job_claims import CLAIMING_LOCK
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 
 C = TypeVar("C")
 R = TypeVar("R")
-
-CHUNKS_LOCK = 3  # the second number of the lock; jobs have 1 and 2
 
 
 @cache
@@ -41,6 +38,18 @@ class PostgresDatabase:
     def all(self, statement: str, values: Values) -> list[Row]:
         return self._db.all(_with_psycopg_names(statement), dict(values))
 
+    def all_each(self, statement: str, values: Sequence[Values]) -> list[list[Row]]:
+        if not values:
+            return []
+        with self._db.db.cursor() as cursor:
+            cursor.executemany(
+                _with_psycopg_names(statement), [dict(each) for each in values], returning=True
+            )
+            found = [cursor.fetchall()]
+            while cursor.nextset():
+                found.append(cursor.fetchall())
+        return found
+
     def change(self, statement: str, values: Values) -> int:
         try:
             return self._db.execute(_with_psycopg_names(statement), dict(values)).rowcount
@@ -48,6 +57,8 @@ class PostgresDatabase:
             raise NotUnique from error
 
     def change_each(self, statement: str, values: Sequence[Values]) -> None:
+        if not values:
+            return
         with self._db.db.cursor() as cursor:
             cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
 
@@ -58,11 +69,18 @@ class PostgresDatabase:
             {**values, "most": most},
         )
 
+    def pairs(self, name: str) -> str:
+        fields = f"json_each_text(CAST(:{name} AS json))"
+        return f"(SELECT key, CAST(value AS bigint) AS value FROM {fields})"
+
+    def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
+        return (
+            f"{lists} CROSS JOIN LATERAL (SELECT list, place, due_at FROM list_chunks"
+            f" WHERE list = {lists}.number AND {which} ORDER BY {order} LIMIT {limit}) AS chunks"
+        )
+
     def lock_accounts(self) -> None:
         self._db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
-
-    def lock_claims(self) -> None:
-        self._db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, CHUNKS_LOCK])
 
     def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
         states = Counter(state for state, _ in jobs if state in ("pending", "delivering"))

@@ -45,7 +45,7 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from mailprobe.storage.sql import audit, lists
+from mailprobe.storage.sql import audit, list_results
 from mailprobe.storage.sql.accounts import creation_of
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
@@ -299,12 +299,13 @@ class _MeteringBatch:
     # what was used
 
     def _settle(self, fresh: dict[reservations.Part, Settle], now: datetime) -> None:
+        chunks = {part: command.chunk for part, command in fresh.items() if command.chunk}
+        stored = list_results.record_all(PostgresDatabase(self._db), now, list(chunks.values()))
+        followed = {part for part, kept in zip(chunks, stored, strict=True) if not kept}
         for part, command in fresh.items():
             self._marks["settlement"] = part
             who = self._caller[command.caller.key.id]
-            if command.chunk is None or lists.record(
-                PostgresDatabase(self._db), now, command.chunk
-            ):
+            if part not in followed:
                 self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 

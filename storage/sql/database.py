@@ -28,6 +28,9 @@ class Database(Protocol):
         """Return the store's clock; call it only after the locks are acquired."""
 
     def all(self, statement: str, values: Values) -> list[Row]: ...
+    def all_each(self, statement: str, values: Sequence[Values]) -> list[list[Row]]:
+        """Run a statement with each of these values, in one round trip; return the rows of each."""
+
     def change(self, statement: str, values: Values) -> int:
         """Run a statement; return the number of rows that it changed. Raises NotUnique."""
 
@@ -37,11 +40,14 @@ class Database(Protocol):
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         """Delete at most so many rows, none that another transaction has locked; return how many."""
 
+    def pairs(self, name: str) -> str:
+        """SQL of a table (key, value): the fields of a value that is a JSON object of numbers."""
+
+    def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
+        """SQL of a table of lists, by number, joined with the first `chunks` of each."""
+
     def lock_accounts(self) -> None:
         """Let no other transaction insert an account until this one has ended."""
-
-    def lock_claims(self) -> None:
-        """Let no other transaction claim chunks until this one has ended."""
 
     def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
         """Take deleted jobs, each a state and a host, out of what counts an account's jobs."""

@@ -1,6 +1,6 @@
 """Transactions of what a page shows of a list: marks of addresses, rows by place, waits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.list_records import ChunkPart, ListChunk
@@ -17,25 +17,27 @@ NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 UNANSWERED = "."
 
 
-def mark(db: Database, part: ChunkPart) -> None:
+def mark(db: Database, parts: Sequence[tuple[ChunkPart, bool]]) -> None:
     """Keep the marks of results that were just stored, in the place of those before.
 
-    A chunk whose first results were stored without marks keeps none: see `keep`.
+    Each part comes with whether it is its chunk's first. A chunk whose first results were stored
+    without marks keeps none: see `keep`.
     """
-    if not part.marks:
-        return
-    which = {"id": part.list_id, "place": part.place}
-    found = db.all(f"SELECT marks FROM list_marks WHERE list = {NUMBER} AND place = :place", which)
-    values = {**which, "marks": _merged(found[0][0] if found else "", part.marks)}
-    if found:
-        db.change(
-            f"UPDATE list_marks SET marks = :marks WHERE list = {NUMBER} AND place = :place", values
-        )
-        return
-    db.change(
-        "INSERT INTO list_marks (list, place, marks) SELECT list, place, :marks FROM list_chunks"
-        f" WHERE list = {NUMBER} AND place = :place AND results = :results",
-        {**values, "results": part.results},
+    marked = [(part, is_first) for part, is_first in parts if part.marks]
+    places = sorted({(part.list_id, part.place) for part, _ in marked})
+    found = db.all_each(
+        f"SELECT marks FROM list_marks WHERE list = {NUMBER} AND place = :place",
+        [{"id": id, "place": place} for id, place in places],
+    )
+    before = {at: rows[0][0] for at, rows in zip(places, found, strict=True) if rows}
+    for part, is_first in marked:
+        at = part.list_id, part.place
+        if is_first or at in before:
+            before[at] = _merged(before.get(at, ""), part.marks)
+    db.change_each(
+        "INSERT INTO list_marks (list, place, marks) SELECT number, :place, :marks FROM lists"
+        " WHERE id = :id ON CONFLICT (list, place) DO UPDATE SET marks = excluded.marks",
+        [{"id": id, "place": place, "marks": marks} for (id, place), marks in before.items()],
     )
 
 

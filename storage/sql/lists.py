@@ -1,8 +1,7 @@
 """Transactions of lists."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,12 +16,10 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
-from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
     LAST_PLACE,
-    ChunkPart,
     ListBounds,
     ListChunk,
     ListClaim,
@@ -32,21 +29,19 @@ from mailprobe.storage.lists.commands import (
     AddChunks,
     BeginPass,
     ChangeList,
-    ClaimChunks,
     CreateList,
     DeleteList,
-    EncryptedListClaim,
     ExtendChunk,
     FindList,
     ListLists,
+    PassStep,
     ReadChunks,
     ReadColumns,
     ReadResults,
-    RecordPart,
     ReleaseChunk,
 )
-from mailprobe.storage.sql import audit, list_marks
-from mailprobe.storage.sql.database import Database, Row, Values
+from mailprobe.storage.sql import audit
+from mailprobe.storage.sql.database import Database, Values
 
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
@@ -58,8 +53,8 @@ COLUMNS = (
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
+PASS_PLACES = 1_000  # in one transaction: some 10 ms, so that no answer of the list waits long
 DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
-FREE = "(lease_until IS NULL OR lease_until <= :now)"
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -194,7 +189,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
             },
         )  # fmt: skip
         if not loaded.addresses:
-            _make_last_due(db, now, command.list_id)
+            make_last_due(db, now, [command.list_id])
     if command.state == "running":
         db.change(
             "UPDATE lists SET ran_at = :now, ran_from = answered WHERE id = :id",
@@ -238,11 +233,12 @@ def _keep_answer(db: Database, first: EncryptedFirst) -> None:
         raise IdempotencyInProgress
 
 
-def _make_last_due(db: Database, now: datetime, list_id: str) -> None:
-    db.change(
+def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:
+    """Let the chunks be claimed that finish these lists."""
+    db.change_each(
         "UPDATE list_chunks SET due_at = :now"
         " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place = :place",
-        {"id": list_id, "now": micros(now), "place": LAST_PLACE},
+        [{"id": id, "now": micros(now), "place": LAST_PLACE} for id in list_ids],
     )
 
 
@@ -251,7 +247,7 @@ def find(db: Database, command: FindList) -> StoredList | None:
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
     )
-    return _list_of(rows[0]) if rows else None
+    return list_of(rows[0]) if rows else None
 
 
 def list_lists(db: Database, command: ListLists) -> list[StoredList]:
@@ -267,10 +263,11 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
             "test": int(bool(command.is_test)),
         },
     )
-    return [_list_of(row) for row in rows]
+    return [list_of(row) for row in rows]
 
 
-def _list_of(row: Row) -> StoredList:
+def list_of(row: Sequence[Any]) -> StoredList:
+    """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
     waits_until, waits_for, blank_rows, ran_at, ran_from, asks = waits
@@ -283,77 +280,7 @@ def _list_of(row: Row) -> StoredList:
     )  # fmt: skip
 
 
-# claims
-
-
-def is_due(db: Database, _: ClaimChunks) -> bool:
-    """Whether a chunk is due; the limits are checked by the claim."""
-    now = db.now()
-    rows = db.all(
-        "SELECT 1 FROM lists WHERE state = 'running' AND EXISTS (SELECT 1 FROM list_chunks"
-        f" WHERE list = lists.number AND due_at <= :now AND {FREE}) LIMIT 1",
-        {"now": micros(now)},
-    )
-    return bool(rows) or bool(_holders_gone(db))
-
-
-def _holders_gone(db: Database) -> list[str]:
-    """Return the holders of claims whose processes have ended."""
-    rows = db.all("SELECT DISTINCT holder FROM list_chunks WHERE holder IS NOT NULL", {})
-    return [holder for (holder,) in rows if is_gone(holder)]
-
-
-def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
-    """Claim due chunks, accounts in turn."""
-    now = db.now()
-    db.lock_claims()
-    for holder in _holders_gone(db):
-        db.change(
-            "UPDATE list_chunks SET lease_until = NULL, holder = NULL WHERE holder = :holder",
-            {"holder": holder},
-        )
-    at = {"now": micros(now)}
-    waiting: dict[str, list[Row]] = {}
-    for account, number in db.all(
-        f"SELECT accounts.id, lists.number FROM {OF_ACCOUNTS} WHERE lists.state = 'running'"
-        " ORDER BY lists.number",
-        at,
-    ):
-        rows = waiting.setdefault(account, [])
-        free = command.each_max - command.held.get(account, 0) - len(rows)
-        rows += db.all(
-            "SELECT list, place FROM list_chunks WHERE list = :list AND due_at <= :now"
-            f" AND {FREE} ORDER BY place LIMIT :free",
-            {**at, "list": number, "free": max(0, min(command.limit, free))},
-        )
-    taken: list[Row] = []
-    while len(taken) < command.limit and any(waiting.values()):
-        for rows in waiting.values():
-            if rows and len(taken) < command.limit:
-                taken.append(rows.pop(0))
-    until = micros(now + timedelta(seconds=command.lease_s))
-    return [_claim(db, until, command.holder, *row) for row in taken]
-
-
-def _claim(
-    db: Database, until: int, holder: str | None, number: int, place: int
-) -> EncryptedListClaim:
-    which = {"list": number, "place": place, "until": until, "holder": holder}
-    db.change(
-        "UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
-        " WHERE list = :list AND place = :place",
-        which,
-    )
-    ((key, secret, fence, units, rows, results, *columns),) = db.all(
-        f"SELECT lists.key, lists.secret, fence, units, list_chunks.rows, results, {COLUMNS}"
-        f" FROM list_chunks JOIN lists ON lists.number = list"
-        " JOIN accounts ON accounts.number = lists.account"
-        " WHERE list = :list AND place = :place",
-        which,
-    )
-    caller = db.callers_of_keys([key])[key]
-    chunk = ListChunk(place, units, rows, results)
-    return ListClaim(_list_of(tuple(columns)), caller, chunk, fence), secret
+# claims, which list_claims makes
 
 
 def extend(db: Database, command: ExtendChunk) -> bool:
@@ -394,88 +321,52 @@ def release(db: Database, command: ReleaseChunk) -> bool:
     )
 
 
-def record(db: Database, now: datetime, part: ChunkPart) -> bool:
-    """Store results of a claimed chunk; False, and nothing is stored, if another claim followed.
+def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
+    """Make some chunks due again, and with the last of them end the claim.
 
-    The row of the list is locked first, as by all that change both.
+    None, and nothing is changed, if the list has no pass left, or the claim has ended. A killed
+    process has made some due: a repetition from the first place on changes nothing at these.
     """
-    which = {"id": part.list_id, "place": part.place, "fence": part.fence}
-    found = db.all(
-        f"SELECT counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}", which
+    number = _locked_for_pass(db, command.claim)
+    if number is None:
+        return None
+    values = {
+        **_claimed(command.claim), "list": number, "first": command.first,
+        "end": command.first + PASS_PLACES, "due_at": micros(command.due_at),
+    }  # fmt: skip
+    due = command.due + db.change(
+        "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND place >= :first"
+        " AND place < :end AND passing > 0 AND lease_until IS NULL",
+        values,
     )
-    if not found:
-        return False
-    ((counts, answered, addresses),) = found
-    stored = db.change(
-        "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
-        " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
-        " holder = CASE WHEN :ends = 1 THEN NULL ELSE holder END,"
-        f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}",
-        {**which, "results": part.results, "passing": part.passing, "ends": int(part.ends)},
-    )
-    if not stored:
-        return False
-    list_marks.mark(db, part)
-    total = Counter(json.loads(counts))
-    total.update(part.counts)
-    answered += part.answered
-    db.change(
-        "UPDATE lists SET counts = :counts, answered = :answered, octets = octets + :octets"
-        " WHERE id = :id",
-        {
-            **which, "counts": json.dumps(_without_zeros(total)), "answered": answered,
-            "octets": len(part.results.encode()),
-        },
-    )  # fmt: skip
-    if answered == addresses and (part.answered or (part.ends and not _any_due(db, part))):
-        _make_last_due(db, now, part.list_id)
-    return True
+    if db.all(
+        "SELECT 1 FROM list_chunks WHERE list = :list AND place >= :end ORDER BY place LIMIT 1",
+        values,
+    ):
+        return PassStep(due, values["end"])
+    if due:
+        db.change(
+            "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
+            values,
+        )
+        db.change(
+            f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
+            values,
+        )
+    return PassStep(due, None)
 
 
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {status: count for status, count in counts.items() if count}
-
-
-def _any_due(db: Database, part: ChunkPart) -> bool:
-    """Whether a chunk of the list waits for its turn, or is claimed."""
-    rows = db.all(
-        "SELECT 1 FROM list_chunks WHERE list = (SELECT number FROM lists WHERE id = :id)"
-        " AND due_at IS NOT NULL LIMIT 1",
-        {"id": part.list_id},
-    )
-    return bool(rows)
-
-
-def record_part(db: Database, command: RecordPart) -> bool:
-    """Store results of a claimed chunk; see `record`."""
-    now = db.now()
-    return record(db, now, command.part)
-
-
-def begin_pass(db: Database, command: BeginPass) -> bool:
-    """Make chunks due again, and end the claim of the last; False if there is nothing to do."""
-    values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+def _locked_for_pass(db: Database, claim: ListClaim) -> int | None:
+    """Lock a list that may begin a pass by the claim of its last chunk; return its number."""
+    values = _claimed(claim)
     found = db.all(
         "SELECT number FROM lists WHERE id = :id AND state = 'running' AND rechecks > 0"
         f"{db.FOR_UPDATE}",
         values,
     )
     if not found or not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}", values):
-        return False
-    values["list"] = found[0][0]
-    if not db.change(
-        "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND passing > 0", values
-    ):
-        return False
-    db.change(
-        "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
-        values,
-    )
-    db.change(
-        f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
-        values,
-    )
-    return True
+        return None
+    return int(found[0][0])
 
 
 # reading and deleting
@@ -528,10 +419,9 @@ def delete(db: Database, command: DeleteList) -> bool:
 def locked(db: Database, which: str, values: Values) -> list[int]:
     """Lock a list that is to be deleted; return its number, if there is one.
 
-    No chunk is deleted while a claim chooses. The list is locked before its chunks,
-    as by all that change both.
+    It is locked before its chunks, as by all that change both. A chunk that is being claimed is
+    deleted afterwards: a claim waits for nothing.
     """
-    db.lock_claims()
     rows = db.all(f"SELECT number FROM lists WHERE {which} LIMIT 1{db.FOR_UPDATE}", values)
     return [number for (number,) in rows]
 

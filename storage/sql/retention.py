@@ -49,7 +49,9 @@ RECLAIMED = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE connection_leases SET until = :lease WHERE until > :lease",
     "UPDATE list_chunks SET lease_until = :lease WHERE lease_until > :lease",
-    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait",
+    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait AND lease_until IS NULL"
+    " AND list IN (SELECT number FROM lists WHERE ended_at IS NULL)",
+    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait AND lease_until IS NOT NULL",
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE bounces SET at = :now WHERE at > :soon",
     "UPDATE audit_entries SET at = :now WHERE at > :soon",

@@ -18,7 +18,9 @@ from mailprobe.storage.sql import (
     bounces,
     jobs,
     leases,
+    list_claims,
     list_marks,
+    list_results,
     lists,
     outbox,
     oversight,
@@ -43,7 +45,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ExtendChunk.run_by(lists.extend),
         list_commands.ReleaseChunk.run_by(lists.release),
         list_commands.BeginPass.run_by(lists.begin_pass),
-        list_commands.RecordPart.run_by(lists.record_part),
+        list_commands.RecordPart.run_by(list_results.record_part),
         list_commands.KeepMarks.run_by(list_marks.keep),
         list_commands.NoteWait.run_by(list_marks.note_wait),
         list_commands.DeleteList.run_by(lists.delete),
@@ -95,5 +97,5 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
 # A claim, and before it whether it would find something: an idle worker must write nothing.
 CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
     commands.ClaimMessages: (outbox.is_due, outbox.claim),
-    list_commands.ClaimChunks: (lists.is_due, lists.claim),
+    list_commands.ClaimChunks: (list_claims.is_due, list_claims.claim),
 }

@@ -39,6 +39,9 @@ class SqliteDatabase:
     def all(self, statement: str, values: Values) -> list[Row]:
         return self._db.execute(statement, dict(values)).fetchall()
 
+    def all_each(self, statement: str, values: Sequence[Values]) -> list[list[Row]]:
+        return [self.all(statement, each) for each in values]
+
     def change(self, statement: str, values: Values) -> int:
         try:
             return self._db.execute(statement, dict(values)).rowcount
@@ -58,10 +61,17 @@ class SqliteDatabase:
             {**values, "most": most},
         )
 
-    def lock_accounts(self) -> None:
-        """Nothing is locked."""
+    def pairs(self, name: str) -> str:
+        return f"(SELECT key, value FROM json_each(:{name}))"
 
-    def lock_claims(self) -> None:
+    def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
+        return (
+            f"{lists} CROSS JOIN list_chunks AS chunks ON chunks.list = {lists}.number"
+            f" AND chunks.place IN (SELECT place FROM list_chunks WHERE list = {lists}.number"
+            f" AND {which} ORDER BY {order} LIMIT {limit})"
+        )
+
+    def lock_accounts(self) -> None:
         """Nothing is locked."""
 
     def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:

@@ -27,7 +27,7 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
-from mailprobe.storage.sql import lists
+from mailprobe.storage.sql import list_results
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
@@ -222,8 +222,9 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
     idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
     idempotency_records.keep(db, command.first)
     rows = command.rows
-    if command.chunk is not None and not lists.record(SqliteDatabase(db, now), now, command.chunk):
-        rows = ()
+    if command.chunk is not None:
+        (stored,) = list_results.record_all(SqliteDatabase(db, now), now, [command.chunk])
+        rows = rows if stored else ()
     if command.ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:

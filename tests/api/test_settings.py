@@ -92,6 +92,11 @@ def test_the_environment_is_taken(
         ("SMTP_PROXIES", "http://192.0.2.1:80"),
         ("ABOUT_PROBES_FILE", "/nowhere/about.md"),
         ("LISTS_DIR", "/nowhere/lists"),
+        ("LIST_ROWS_MAX", "20000001"),
+        ("LIST_OCTETS_MAX", "0"),
+        ("LISTS_ACTIVE_MAX", "many"),
+        ("LIST_CHUNKS", "19"),
+        ("UPLOAD_DIR", "/nowhere/uploads"),
         ("DISPOSABLE_HOSTS_URL", "http://lists.example/hosts.txt"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Measures a list job on one and on three processes of one PostgreSQL.
+"""Measures lists on one PostgreSQL: many on one process, then one on one and on three processes.
 
 A reply takes 50 ms, each address has a host of its own, and a process may have few probes under
 way. So it waits most of the time,
@@ -21,6 +21,7 @@ from mailprobe.bench.harness.figures import RESULTS, Figure, MissingRequirement
 from mailprobe.bench.load.private_postgres import NoPostgres, private_postgres
 from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
 from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
+from mailprobe.bench.suites.serving import fleet_lists
 
 PROCESSES = 3
 ROWS = 6_000
@@ -40,10 +41,12 @@ def run() -> list[Figure]:
             server = stack.enter_context(private_postgres())
         except NoPostgres as none:
             raise MissingRequirement(str(none)) from none
+        of_lists = fleet_lists.run(server.new_database)
         sink = stack.enter_context(start_sink(hosts=ROWS, delay_ms=DELAY_MS, pipelining=False))
         one = _measure(sink, server.new_database(), 1)
         fleet = _measure(sink, server.new_database(), PROCESSES)
     return [
+        *of_lists,
         Figure("one process: addresses", one, "a second"),
         Figure(f"{PROCESSES} processes: addresses", fleet, "a second"),
         Figure(f"{PROCESSES} processes, against one", fleet / one, "times"),

@@ -18,8 +18,9 @@ import trio.lowlevel
 import xlsxwriter
 from python_calamine import CalamineWorkbook
 
-from mailprobe.api.lists import limits, spool
+from mailprobe.api.lists import spool
 from mailprobe.api.lists.worker import LEASE_S, open_lists
+from mailprobe.api.quota.list_limits import ROWS_MAX, ListLimits
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
 from mailprobe.api.schema import ListResponse
@@ -190,10 +191,12 @@ async def test_a_list_that_is_too_long_or_too_large_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_list_shop("free") as shop:
-        got = await send(shop, many(limits.ROWS_MAX["free"] + 1))
+        got = await send(shop, many(ROWS_MAX["free"] + 1))
         assert got.status == 400
         assert "more than 1,000 rows" in got.body["message"]
-        monkeypatch.setattr("mailprobe.api.rest.lists.UPLOAD_OCTETS_MAX", 100)
+        monkeypatch.setattr(ListLimits, "rows_max", 50)
+        assert "more than 50 rows" in (await send(shop, many(51))).body["message"]
+        monkeypatch.setattr(ListLimits, "octets_max", 100)
         got = await send(shop, many(50))
         assert (got.status, got.error) == (413, "payload_too_large")
         await trio.sleep(1)
@@ -308,8 +311,7 @@ async def test_a_list_of_another_account_is_not_there(
 async def test_an_account_has_a_limited_number_of_lists(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = replace(limits.BOUNDS, active_max=1)
-    monkeypatch.setattr("mailprobe.api.rest.lists.BOUNDS", few)
+    monkeypatch.setattr(ListLimits, "active_max", 1)
     async with open_list_shop("builder") as shop:
         list_id = (await send(shop, many(300))).body["list_id"]
         got = await send(shop)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio.testing
 
-from mailprobe.api.lists.limits import BOUNDS
 from mailprobe.api.lists.upload import ListReader
+from mailprobe.api.quota.list_limits import BOUNDS
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
 from mailprobe.api.serve import create_app

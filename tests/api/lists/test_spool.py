@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from mailprobe.api.lists import spool
-from mailprobe.api.lists.limits import ACCOUNT_UPLOADS_MAX, UPLOADS_MAX
 from mailprobe.api.lists.spool import Upload, UploadPlaces, spooled
+from mailprobe.api.quota.list_limits import ACCOUNT_UPLOADS_MAX, UPLOADS_MAX
 from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.service_fixture import RunningService

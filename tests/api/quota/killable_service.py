@@ -24,9 +24,8 @@ import trio
 
 from mailprobe.api import serve
 from mailprobe.api.jobs import worker
-from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.quota import list_limits
 from mailprobe.api.rest import idempotency
-from mailprobe.api.rest import lists as operations
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.sqlite.database_thread import Writer
@@ -123,7 +122,8 @@ def main() -> None:
     # a killed process's connection leases would delay the next one for 12 s
     serve._open_leases = lambda settings, store: nullcontext()
     idempotency.LEASE_S = idempotency.UPLOAD_LEASE_S = worker.LEASE_S = LEASE_S
-    operations.BOUNDS = replace(BOUNDS, active_max=1000, per_minute_max=1000)  # type: ignore[attr-defined]  # imported
+    list_limits.BOUNDS = replace(list_limits.BOUNDS, per_minute_max=1000)
+    serve.list_limits_of = lambda settings: list_limits.ListLimits(active_max=1000)
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
     forking_service.main()
 

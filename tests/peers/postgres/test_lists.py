@@ -3,15 +3,17 @@
 from contextlib import suppress
 
 import psycopg
+import pytest
 import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ListClaim
 from mailprobe.storage.store import Store
-from tests.peers.postgres.database import query
-from tests.storage.contract.test_lists import answer, claimed, running
+from tests.peers.postgres.database import assert_no_deadlock, query
+from tests.storage.contract.test_lists import answer, chunks_of, claimed, running
 from tests.storage.fixed_clock import SECRET, Clock, make_caller
+from tests.storage.stores import use_long_timeouts
 
 LISTS = 30
 CHUNKS = 30  # more than a transaction deletes
@@ -58,6 +60,30 @@ async def test_a_list_is_deleted_while_it_is_claimed_and_answered(
             await delete(other, id)
         all_deleted.set()
     assert query(url, "SELECT count(*)::int FROM list_chunks") == [(0,)]
+
+
+async def test_services_that_claim_at_once_share_the_chunks(
+    store: Store, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None waits for another: a chunk is claimed by one, and the next claim finds those behind it."""
+    use_long_timeouts(monkeypatch.setattr)
+    caller = await make_caller(store)
+    for id in ("a", "b"):
+        await running(store, caller, *[1] * CHUNKS, id=id)
+    taken: list[tuple[str, int]] = []
+
+    async def claim_all(store: Store) -> None:
+        while len(taken) < 2 * CHUNKS:
+            taken.extend(chunks_of(await claimed(store, limit=7, each_max=2 * CHUNKS)))
+
+    async with (
+        open_store(url, secret_key=SECRET, now=clock) as other,
+        trio.open_nursery() as nursery,
+    ):
+        for each in (store, other, store, other):
+            nursery.start_soon(claim_all, each)
+    assert len(taken) == len(set(taken)) == 2 * CHUNKS
+    assert_no_deadlock(url)
 
 
 async def test_a_deletion_holds_no_chunk_while_it_waits_for_the_list(

@@ -1,11 +1,13 @@
 """Lists: their chunks are claimed, answered and counted once, whatever dies meanwhile."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import trio
 
 from mailprobe.storage.contract import (
     IdempotencyInProgress,
@@ -21,12 +23,12 @@ from mailprobe.storage.list_records import (
     ListChunk,
     ListClaim,
     ListOrder,
+    ListShare,
     StoredList,
 )
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
+from mailprobe.storage.lists.commands import BeginPass, LoadedList, PassStep
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
+from mailprobe.storage.sql import lists
 from mailprobe.storage.sql.lists import LOADING_MAX
 from mailprobe.storage.store import Store
 from tests.storage.contract.calls import begin
@@ -62,12 +64,18 @@ async def claimed(
     store: Store,
     limit: int = 9,
     each_max: int = 9,
-    held: Mapping[str, int] | None = None,
+    shares: Mapping[str, ListShare] | None = None,
     holder: str | None = None,
+    after: str = "",
 ) -> list[ListClaim]:
     return await store.claim_chunks(
-        limit=limit, each_max=each_max, lease_s=LEASE_S, held=held or {}, holder=holder
-    )
+        limit=limit, lease_s=LEASE_S, each_max=each_max, shares=shares or {}, after=after,
+        holder=holder,
+    )  # fmt: skip
+
+
+def chunks_of(claims: list[ListClaim]) -> list[tuple[str, int]]:
+    return [(claim.list.id, claim.chunk.place) for claim in claims]
 
 
 def places(claims: list[ListClaim]) -> list[int]:
@@ -246,12 +254,51 @@ async def test_accounts_take_turns_and_have_limits(store: Store) -> None:
     await running(store, one, 1, 1, id="b")
     await running(store, two, 1, id="c")
     taken = await claimed(store, limit=3, each_max=4)
-    assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 0), ("c", 0), ("a", 1)]
-    held = {one.account.id: 2, two.account.id: 1}
-    taken = await claimed(store, limit=9, each_max=4, held=held)
-    assert [(claim.list.id, claim.chunk.place) for claim in taken] == [("a", 2), ("b", 0)]
-    assert await claimed(store, limit=9, each_max=4, held={**held, one.account.id: 4}) == []
-    assert places(await claimed(store, limit=9, each_max=4)) == [1]  # another process holds none
+    assert chunks_of(taken) == [("a", 0), ("a", 1), ("c", 0)]
+    shares = {one.account.id: ListShare(2, 4), two.account.id: ListShare(1, 4)}
+    assert chunks_of(await claimed(store, shares=shares)) == [("a", 2), ("b", 0)]
+    assert await claimed(store, shares={one.account.id: ListShare(4, 4)}) == []
+    assert places(await claimed(store, each_max=4)) == [1]  # another process holds none
+
+
+async def test_the_account_with_the_fewest_claims_comes_first(store: Store) -> None:
+    callers = [await make_caller(store, sha256=f"{number}") for number in range(3)]
+    owners = {}
+    for number, caller in enumerate(callers):
+        await running(store, caller, *[1] * 9, id=f"{number}")
+        owners[caller.account.id] = f"{number}"
+    first, second, third = sorted(owners)
+    one_each = {owners[account] for account in (second, third)}
+    found = {each.list.id for each in await claimed(store, limit=2, after=first)}
+    assert found == one_each  # those after the account whose turn was last
+    shares = {first: ListShare(5, 20), second: ListShare(3, 20), third: ListShare(9, 9)}
+    taken = Counter(claim.list.id for claim in await claimed(store, limit=8, shares=shares))
+    assert taken == {owners[first]: 3, owners[second]: 5}  # eight each, and the third is full
+
+
+async def test_a_claim_finds_what_is_free_behind_what_others_hold(store: Store) -> None:
+    """However many there are of the first, and of a list that waits for its next pass."""
+    caller = await make_caller(store)
+    await running(store, caller, *[1] * 30)
+    assert len(await claimed(store, limit=29, each_max=99)) == 29
+    assert places(await claimed(store, limit=1, each_max=99)) == [29]
+    assert await claimed(store, limit=1, each_max=99) == []
+
+
+async def test_results_of_many_chunks_are_stored_at_once(store: Store) -> None:
+    caller = await make_caller(store)
+    for id in ("a", "b"):
+        await running(store, caller, *[2] * 3, id=id)
+    claims = await claimed(store)
+    async with trio.open_nursery() as nursery:  # a store may settle them in one transaction
+        for claim in claims:
+            nursery.start_soon(answer, store, claim, "deliverable", "unknown")
+    for id in ("a", "b"):
+        found = await store.stored_list(id)
+        assert found is not None
+        assert (found.answered, found.counts) == (6, {"deliverable": 3, "unknown": 3})
+    assert places(await claimed(store)) == [LAST_PLACE, LAST_PLACE]
+    assert (await store.ledger(caller)).month_units == 12
 
 
 async def test_results_are_stored_with_what_they_cost_and_the_list_ends(
@@ -507,3 +554,28 @@ async def test_a_list_without_rechecks_has_no_pass(store: Store, clock: Clock) -
     await answer_passing(store, claim, 1, "unknown")
     [last] = await claimed(store)
     assert not await store.begin_pass(last, clock())
+
+
+async def test_a_pass_over_a_long_list_begins_once(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks are made due in several transactions, also after a kill between two of them."""
+    monkeypatch.setattr(lists, "PASS_PLACES", 2)
+    caller = await make_caller(store)
+    await running(store, caller, *[1] * 5, rechecks=2)
+    for claim in await claimed(store):
+        await answer_passing(store, claim, 1, "unknown")
+    [killed] = await claimed(store)
+    clock.advance(LEASE_S + 1)
+    [last] = await claimed(store)
+    assert not await store.begin_pass(killed, clock())
+    due_at = clock() + timedelta(minutes=5)
+    step = await store._execute(BeginPass(last, due_at, 0, 0))
+    assert step == PassStep(2, 2)
+    assert await store.begin_pass(last, due_at)
+    assert await claimed(store) == []
+    clock.advance(301)
+    assert places(await claimed(store)) == [0, 1, 2, 3, 4]
+    found = await store.stored_list("list-1")
+    assert found is not None
+    assert found.rechecks == 1

@@ -7,7 +7,6 @@ from typing import Any
 import trio
 from quart import Blueprint, Response, request
 
-from mailprobe.api.lists.limits import NAME_CHARACTERS_MAX
 from mailprobe.api.lists.table import read_marks
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -23,6 +22,7 @@ from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.pages.dashboard.work.list_preview import preview_of
 from mailprobe.api.pages.dashboard.work.list_rows import csv_of_rows, worst_domains
 from mailprobe.api.pages.dashboard.work.list_table import table_query, table_values
+from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, ListNotFound
 from mailprobe.api.results.lights import WORDS

@@ -11,7 +11,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
-from mailprobe.api.lists.limits import BOUNDS
+from mailprobe.api.quota.list_limits import BOUNDS
 from mailprobe.api.rest.openapi_text import BOUNCES
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder

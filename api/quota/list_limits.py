@@ -1,6 +1,8 @@
 """Limits of a list."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mailprobe.storage.list_records import ListBounds
 from mailprobe.storage.records import Tier
@@ -24,3 +26,27 @@ UPLOAD_OCTETS_MIN = 64 * 1024  # in each UPLOAD_WINDOW_S: a modem brings this
 UPLOAD_WINDOW_S = 10.0
 UPLOAD_S_MAX = 900
 UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list
+CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
+
+
+@dataclass(frozen=True, slots=True)
+class ListLimits:
+    """The limits that an operator may set."""
+
+    rows_max: int | None = None  # of every tier; None: ROWS_MAX
+    octets_max: int = UPLOAD_OCTETS_MAX  # of an upload
+    active_max: int = BOUNDS.active_max
+    chunks_at_once: int = CHUNKS_AT_ONCE
+    upload_folder: Path | None = None  # None: the system's for temporary files
+
+    def rows_of(self, tier: Tier) -> int:
+        return ROWS_MAX[tier] if self.rows_max is None else self.rows_max
+
+    @property
+    def bounds(self) -> ListBounds:
+        """Lists under way are kept, too."""
+        kept_max = max(BOUNDS.kept_max, self.active_max)
+        return replace(BOUNDS, active_max=self.active_max, kept_max=kept_max)
+
+
+LIST_LIMITS = ListLimits()

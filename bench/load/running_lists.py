@@ -1,0 +1,134 @@
+"""Lists in a database, and the workers that verify them, for measurements of the lists alone.
+
+Every address fails its syntax check: no name is looked up and no host is asked, so that the
+time is what claiming, reserving, storing and counting take.
+"""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+
+from mailprobe.api.error_table import Links
+from mailprobe.api.lists.worker import open_lists
+from mailprobe.api.quota.background_writes import open_background_writes
+from mailprobe.api.service import new_service, utc_now
+from mailprobe.bench.load.store_load import SECRET
+from mailprobe.engine import open_engine
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.storage import open_store
+from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
+from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.postgres.driver.server import SCHEMA
+from mailprobe.storage.records import Caller
+from mailprobe.storage.store import Store
+
+UNITS = 100  # addresses a chunk, as uploads have
+BOUNDS = ListBounds(active_max=10_000, kept_max=10_000, per_minute_max=1_000_000)
+OCTETS_MAX = 1 << 40
+CHUNKS_STORED = 10  # in one transaction, as uploads do
+
+
+def chunk_of(place: int, units: int = UNITS) -> ListChunk:
+    rows = "".join(
+        f'[{place},{number},"a b{number}@shop.test",["Ann {number}","a b{number}@shop.test"]]\n'
+        for number in range(units)
+    )
+    return ListChunk(place, units, rows)
+
+
+async def new_callers(store: Store, count: int, tier: str = "own") -> list[Caller]:
+    """Accounts with a key each; `own` ones have no limit."""
+    callers = []
+    for _ in range(count):
+        name = uuid4().hex
+        account = await store.create_account(f"{name}@customer.test", tier)  # type: ignore[arg-type]
+        await store.create_key(
+            account.id, "standard", None, sha256=name, prefix="sk_live_benc", keys_max=None
+        )
+        caller = await store.caller(name)
+        assert caller
+        callers.append(caller)
+    return callers
+
+
+async def store_list(store: Store, caller: Caller, chunks: int) -> str:
+    """Store a list of so many chunks; it is loading."""
+    id = str(uuid4())
+    await store.create_list(caller, ListOrder(id, "list.csv", None, ""), BOUNDS)
+    for first in range(0, chunks, CHUNKS_STORED):
+        places = range(first, min(first + CHUNKS_STORED, chunks))
+        stored = [chunk_of(place) for place in places]
+        await store.add_chunks(id, stored, octets_max=OCTETS_MAX)
+    return id
+
+
+def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> None:
+    """Store running lists of so many chunks each, the callers' in turn, with two statements."""
+    template = chunk_of(0).rows.replace("[0,", "[@,")
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
+        db.execute(
+            "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
+            " counts, created_at, host) SELECT gen_random_uuid(), keys.account, keys.number,"
+            " 'list.csv', 'running', '[]', %(addresses)s, %(addresses)s, 0, '{}', 1, ''"
+            " FROM generate_series(0, %(last)s) AS place"
+            " JOIN keys ON keys.id = (CAST(%(keys)s AS text[]))[place %% %(callers)s + 1]",
+            {
+                "addresses": chunks * UNITS, "last": lists - 1, "callers": len(callers),
+                "keys": [caller.key.id for caller in callers],
+            },
+        )  # fmt: skip
+        db.execute(
+            "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
+            " SELECT number, place, %(units)s, replace(%(rows)s, '@', place::text), '',"
+            " CASE WHEN place >= 0 THEN 1 END, 0 FROM lists, generate_series(-1, %(last)s) AS place",
+            {"units": UNITS, "rows": template, "last": chunks - 1},
+        )
+        db.execute("UPDATE list_chunks SET units = 0, rows = '' WHERE place < 0")
+        db.execute("ANALYZE")
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredLists:
+    """Of all lists of a database."""
+
+    addresses: int
+    begun: int  # lists with an answer
+    done: int
+
+
+def answered(url: str) -> AnsweredLists:
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
+        found = db.execute(
+            "SELECT coalesce(sum(answered), 0)::bigint, count(*) FILTER (WHERE answered > 0),"
+            " count(*) FILTER (WHERE state = 'done') FROM lists"
+        ).fetchone()
+        assert found
+        return AnsweredLists(*found)
+
+
+async def start_list(store: Store, id: str, chunks: int) -> None:
+    loaded = LoadedList(["name", "email"], chunks * UNITS, chunks * UNITS)
+    assert await store.change_list(id, "running", before=["loading"], loaded=loaded)
+
+
+@asynccontextmanager
+async def list_service(url: str) -> AsyncIterator[Store]:
+    """A process's worker of lists, with a store of its own."""
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(url, secret_key=SECRET))
+        writes = await stack.enter_async_context(open_background_writes())
+        engine = await stack.enter_async_context(
+            open_engine(EngineSettings(doh_urls=("http://127.0.0.1:9/dns-query",)))
+        )
+        links = Links("http://bench.test", "", "")
+        service = new_service(store=store, engine=engine, background_writes=writes, places=links)
+        await stack.enter_async_context(
+            open_lists(
+                store, service.quota, now=utc_now, rng=random.Random(1), wake_jobs=lambda: None
+            )
+        )
+        yield store

@@ -1,0 +1,135 @@
+"""Claims of chunks: one statement chooses and takes them, accounts in turn.
+
+The account with the fewest claims of this worker comes first, then the one after the account
+that a claim took last. A chunk that another transaction holds is skipped, not awaited, so that
+workers of many machines claim at once. A claim costs the same however long the lists are: of
+each running list it reads a few chunks, by an index of those that are free and one of those whose
+lease has ended.
+"""
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.lease_holders import is_gone
+from mailprobe.storage.list_records import ListChunk, ListClaim
+from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim
+from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.lists import COLUMNS, OF_ACCOUNTS, list_of
+
+# Chunks that are read for each that is wanted, of all running lists together: other workers may
+# hold the first, and an account with one list may get all.
+READ_FOR_EACH = 20
+READ_OF_A_LIST = 10  # as many, of one list
+OF_A_LIST = (
+    "(SELECT CASE WHEN count(*) * :of_a_list <= :in_all THEN :of_a_list"
+    " ELSE 1 + :in_all / count(*) END FROM running)"
+)
+
+FREE = "due_at <= :now AND lease_until IS NULL"
+LAPSED = "lease_until <= :now"  # its claim has ended: it was due
+# As both, of a chunk that was found before it was locked; no index is to be used for it.
+STILL_DUE = "coalesce(due_at, :until) <= :now AND coalesce(lease_until, 0) <= :now"
+TRIED_MAX = 500  # chunks, until enough are found that no other worker holds
+
+TURN = "turn, owner <= :after, owner"
+
+
+def _open_lists(db: Database) -> str:
+    """SQL of the running lists of accounts that may have more chunks, as the table `running`."""
+    return (
+        "running AS MATERIALIZED (SELECT lists.number AS number, accounts.id AS owner,"
+        " coalesce(held.value, 0) AS held, coalesce(most.value, :each_max) AS most"
+        f" FROM {OF_ACCOUNTS} LEFT JOIN {db.pairs('held')} AS held ON held.key = accounts.id"
+        f" LEFT JOIN {db.pairs('most')} AS most ON most.key = accounts.id"
+        " WHERE state = 'running' AND coalesce(held.value, 0) < coalesce(most.value, :each_max))"
+    )
+
+
+def _first_chunks(db: Database, columns: str, most: str) -> str:
+    """SQL of these columns of the first due chunks of each of the table `running`."""
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM {db.first_chunks_of('running', which, order, most)}"
+        for which, order in ((FREE, "due_at, place"), (LAPSED, "lease_until, place"))
+    )
+
+
+def _bounds(command: ClaimChunks, now: datetime) -> dict[str, Any]:
+    shares = command.shares.items()
+    return {
+        "now": micros(now),
+        "each_max": command.each_max,
+        "held": json.dumps({account: share.held for account, share in shares}),
+        "most": json.dumps({account: share.most for account, share in shares}),
+    }
+
+
+def is_due(db: Database, command: ClaimChunks) -> bool:
+    """Whether a chunk is due of an account that may have more."""
+    rows = db.all(
+        f"WITH {_open_lists(db)} {_first_chunks(db, '1', '1')} LIMIT 1",
+        _bounds(command, db.now()),
+    )
+    return bool(rows) or bool(_holders_gone(db))
+
+
+def _holders_gone(db: Database) -> list[str]:
+    """Return the holders of claims whose processes have ended."""
+    rows = db.all("SELECT DISTINCT holder FROM list_chunks WHERE holder IS NOT NULL", {})
+    return [holder for (holder,) in rows if is_gone(holder)]
+
+
+def _end_claims(db: Database, holder: str) -> None:
+    """End the claims of a process that has ended."""
+    db.change(
+        "WITH left_behind AS MATERIALIZED (SELECT list, place FROM list_chunks"
+        f" WHERE holder = :holder{db.SKIP_LOCKED})"
+        " UPDATE list_chunks SET lease_until = NULL, holder = NULL FROM left_behind"
+        " WHERE list_chunks.list = left_behind.list AND list_chunks.place = left_behind.place",
+        {"holder": holder},
+    )
+
+
+def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
+    """Claim due chunks, accounts in turn; return them by list and place."""
+    now = db.now()
+    for holder in _holders_gone(db):
+        _end_claims(db, holder)
+    limit = max(0, command.limit)
+    columns = "owner, held, most, chunks.list, chunks.place, chunks.due_at"
+    rows = db.all(
+        f"WITH {_open_lists(db)}, found AS ({_first_chunks(db, columns, OF_A_LIST)}),"
+        " turns AS MATERIALIZED (SELECT owner, most, list, place, held + row_number() OVER"
+        " (PARTITION BY owner ORDER BY due_at, list, place) AS turn FROM found),"
+        " tried AS MATERIALIZED (SELECT * FROM turns WHERE turn <= most"
+        f" ORDER BY {TURN} LIMIT {TRIED_MAX}),"
+        " chosen AS MATERIALIZED (SELECT list_chunks.list, list_chunks.place FROM tried"
+        " JOIN list_chunks ON list_chunks.list = tried.list AND list_chunks.place = tried.place"
+        f" WHERE {STILL_DUE} ORDER BY {TURN} LIMIT :limit{db.SKIP_LOCKED})"
+        " UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
+        " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
+        " RETURNING list_chunks.list, list_chunks.place, fence, units, rows, results",
+        {
+            **_bounds(command, now), "limit": limit, "after": command.after,
+            "of_a_list": READ_OF_A_LIST * limit, "in_all": READ_FOR_EACH * limit,
+            "until": micros(now + timedelta(seconds=command.lease_s)), "holder": command.holder,
+        },
+    )  # fmt: skip
+    return _claims(db, sorted(rows))
+
+
+def _claims(db: Database, rows: list[Any]) -> list[EncryptedListClaim]:
+    numbers = sorted({number for number, *_ in rows})
+    read = db.all_each(
+        f"SELECT lists.key, lists.secret, {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.number = :number",
+        [{"number": number} for number in numbers],
+    )
+    lists = {number: found for number, (found,) in zip(numbers, read, strict=True)}
+    callers = db.callers_of_keys(sorted({key for key, *_ in lists.values()}))
+    claims = []
+    for number, place, fence, *chunk in rows:
+        key, secret, *columns = lists[number]
+        made = ListClaim(list_of(columns), callers[key], ListChunk(place, *chunk), fence)
+        claims.append((made, secret))
+    return claims

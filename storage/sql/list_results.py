@@ -1,0 +1,109 @@
+"""Transactions of a list's results: stored with the list's progress, many chunks at once."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mailprobe.storage.list_records import ChunkPart
+from mailprobe.storage.lists.commands import RecordPart
+from mailprobe.storage.sql import list_marks
+from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.lists import HELD, make_last_due
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one list, while results of its chunks are stored."""
+
+    counts: Counter[str]
+    answered: int
+    addresses: int
+    octets: int = 0  # that are added
+    parts: list[ChunkPart] = field(default_factory=list)  # that were stored
+
+    def add(self, part: ChunkPart) -> None:
+        self.parts.append(part)
+        self.counts.update(part.counts)
+        self.answered += part.answered
+        self.octets += len(part.results.encode())
+
+
+def record_all(db: Database, now: datetime, parts: Sequence[ChunkPart]) -> list[bool]:
+    """Store results of claimed chunks; False for each whose claim another one followed.
+
+    Nothing of these is stored. The rows of the lists are locked first, as by all that change
+    both, and in order. The round trips are as many for a hundred parts as for one.
+    """
+    ids = sorted({part.list_id for part in parts})
+    found = db.all_each(
+        f"SELECT counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}",
+        [{"id": id} for id in ids],
+    )
+    lists = {
+        id: _Progress(Counter(json.loads(counts)), answered, addresses)
+        for id, rows in zip(ids, found, strict=True)
+        for counts, answered, addresses in rows
+    }
+    stored = db.all_each(
+        "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
+        " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
+        " holder = CASE WHEN :ends = 1 THEN NULL ELSE holder END,"
+        f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}"
+        " RETURNING results = :results",
+        [
+            {
+                "id": part.list_id, "place": part.place, "fence": part.fence,
+                "results": part.results, "passing": part.passing, "ends": int(part.ends),
+            }
+            for part in parts
+        ],
+    )  # fmt: skip
+    kept = [(part, rows[0][0]) for part, rows in zip(parts, stored, strict=True) if rows]
+    list_marks.mark(db, [(part, bool(is_first)) for part, is_first in kept])
+    for part, _ in kept:
+        lists[part.list_id].add(part)
+    changed = {id: each for id, each in lists.items() if each.parts}
+    db.change_each(
+        "UPDATE lists SET counts = :counts, answered = :answered, octets = octets + :octets"
+        " WHERE id = :id",
+        [
+            {
+                "id": id, "counts": json.dumps(_without_zeros(each.counts)),
+                "answered": each.answered, "octets": each.octets,
+            }
+            for id, each in changed.items()
+        ],
+    )  # fmt: skip
+    make_last_due(db, now, _ended(db, changed))
+    return [bool(rows) for rows in stored]
+
+
+def _ended(db: Database, lists: Mapping[str, _Progress]) -> list[str]:
+    """Return those that have no address left, or whose pass has no chunk left."""
+    whole = {id: each for id, each in lists.items() if each.answered == each.addresses}
+    ended = [id for id, each in whole.items() if any(part.answered for part in each.parts)]
+    passes = [
+        id
+        for id, each in whole.items()
+        if id not in ended and any(part.ends for part in each.parts)
+    ]
+    due = db.all_each(  # a chunk waits for its turn, or is claimed
+        "SELECT 1 FROM lists WHERE id = :id AND (EXISTS (SELECT 1 FROM list_chunks"
+        " WHERE list = lists.number AND due_at IS NOT NULL AND lease_until IS NULL)"
+        " OR EXISTS (SELECT 1 FROM list_chunks"
+        " WHERE list = lists.number AND lease_until IS NOT NULL))",
+        [{"id": id} for id in passes],
+    )
+    return ended + [id for id, rows in zip(passes, due, strict=True) if not rows]
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {status: count for status, count in counts.items() if count}
+
+
+def record_part(db: Database, command: RecordPart) -> bool:
+    """Store results of a claimed chunk; see `record_all`."""
+    (stored,) = record_all(db, db.now(), [command.part])
+    return stored
