@@ -49,7 +49,7 @@ from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
-from mailprobe.api.service import Service, new_service, utc_now
+from mailprobe.api.service import Build, Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
@@ -58,8 +58,8 @@ from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.release import version
-from mailprobe.storage import open_store
+from mailprobe.release import commit, version
+from mailprobe.storage import newest_schema, open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -132,6 +132,9 @@ async def open_service(
     At the end jobs finish while engine and store are open; pending writes come last.
     """
     rng, links = random.Random(), links_of(settings)
+    build = Build(
+        version(), await trio.to_thread.run_sync(commit), newest_schema(settings.database)
+    )
     reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
@@ -191,6 +194,7 @@ async def open_service(
         ):
             yield replace(
                 service,
+                build=build,
                 jobs=jobs,
                 lists=lists,
                 reputation=reputation,

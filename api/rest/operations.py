@@ -1,5 +1,6 @@
 """The table of operations: routes, API description and tools are made from it."""
 
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -85,9 +86,10 @@ MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
-    """Is the service up, and can its store be written?"""
+    """Is the service up, and can its store be written? Headers show which program it is."""
     ok = await service.store_check.ok()
-    return reply(200, HealthResponse(ok, int(service.now().timestamp() * 1000)))
+    state = HealthResponse(ok, int(service.now().timestamp() * 1000))
+    return replace(reply(200, state), headers=service.build.headers() if service.build else {})
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:

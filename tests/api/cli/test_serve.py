@@ -24,6 +24,8 @@ from mailprobe.api.errors import CommandError
 from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.release import commit, version
+from mailprobe.storage import schema_state
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from tests.api.cli.test_clean import ROOT, rows_of
 
@@ -114,7 +116,13 @@ def test_serve_accepts_an_account_made_while_it_runs_and_ends_on_sigterm(
         assert "mailprobe account create" in service.said  # there is no account yet
         account = make_account(tmp_path)
         with httpx.Client(base_url=service.url, trust_env=False) as client:
-            assert client.get("/health").json()["ok"] is True
+            health = client.get("/health")
+            assert health.json().keys() == {"ok", "ts"}
+            assert health.json()["ok"] is True
+            shown = [
+                health.headers[f"mailprobe-{name}"] for name in ("version", "commit", "schema")
+            ]
+            assert shown == [version(), commit(), str(schema_state(str(tmp_path / "no.db")).known)]
             headers = {"Authorization": f"Bearer {account['key']}"}
             got = client.post("/v1/email/verify", json={"email": address}, headers=headers)
             assert (got.status_code, got.json()["status"]) == (200, "deliverable")
