@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mailprobe.api.cli.account import check_database, read_settings
-from mailprobe.api.cli.runner import raise_open_files
+from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
@@ -80,7 +80,8 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     check_database(settings)
     raise_open_files()
     log_to_standard_error(settings.log)
-    await_database(settings.database)  # before: who connects meanwhile should take another service
+    with sigterm_as_sigint():  # the first process of a container has to ask for the signal
+        await_database(settings.database)  # before it listens: clients take another service
     listeners = _open_listeners(settings)
     settings = _with_ports(settings, listeners)
     with _counters(listeners, workers) as counters:
