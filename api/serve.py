@@ -56,7 +56,7 @@ from mailprobe.api.quota.self_probe import PROVIDERS, sees
 from mailprobe.api.quota.self_protection import SelfProtection, count_nothing
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
-from mailprobe.api.service import Deployment, Service, new_service, utc_now
+from mailprobe.api.service import Build, Deployment, Service, new_service, utc_now
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
@@ -67,7 +67,7 @@ from mailprobe.engine.net.dialer import Dialer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import commit, version
-from mailprobe.storage import is_postgres, open_store, shown
+from mailprobe.storage import is_postgres, newest_schema, open_store, shown
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -155,6 +155,9 @@ async def open_service(
     Raises StoreUnavailable if the store lacks one of its connections.
     """
     rng, links = random.Random(), links_of(settings)
+    build = Build(
+        version(), await trio.to_thread.run_sync(commit), newest_schema(settings.database)
+    )
     reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
@@ -228,6 +231,7 @@ async def open_service(
             yield replace(
                 service,
                 alerts=alerts,
+                build=build,
                 jobs=jobs,
                 lists=lists,
                 list_limits=list_limits_of(settings),

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -114,6 +114,19 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
+class Build:
+    """Which program this is."""
+
+    version: str
+    commit: str
+    schema: int  # of its database
+
+    def headers(self) -> dict[str, str]:
+        """The same as response headers."""
+        return {f"Mailprobe-{name.title()}": str(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The parts of a running service, for its handlers."""
 
@@ -144,6 +157,7 @@ class Service:
     list_limits: ListLimits = LIST_LIMITS
     visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
     proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
+    build: Build | None = None  # None: it is not shown
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
 
     def plan(self, caller: Caller) -> PricingPlan:

@@ -14,7 +14,7 @@ from mailprobe.storage.schema_state import SchemaState
 from mailprobe.storage.store import Store
 from mailprobe.storage.url import is_postgres, shown
 
-__all__ = ["SchemaState", "is_postgres", "open_store", "schema_state", "shown"]
+__all__ = ["SchemaState", "is_postgres", "newest_schema", "open_store", "schema_state", "shown"]
 
 
 def utc_now() -> datetime:
@@ -56,6 +56,12 @@ async def open_store(
 
         async with open_sqlite(Path(name), secret_key=secret_key, now=now) as file:
             yield file
+
+
+def newest_schema(url_or_path: str) -> int:
+    """Return the schema that an open store of this program has."""
+    kind = "postgres" if is_postgres(url_or_path) else "sqlite"
+    return len([*Path(__file__).with_name("schema").joinpath(kind).glob("*.sql")])
 
 
 def schema_state(url_or_path: str) -> SchemaState:

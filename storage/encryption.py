@@ -46,13 +46,18 @@ class Cipher:
             raise StoreBroken(message) from None
 
 
+def key_path(database: Path) -> Path:
+    """The file beside the database that holds its key."""
+    return database.with_name(f"{database.name}.key")
+
+
 def key_beside(database: Path) -> bytes:
     """Return the key (32 octets) from the file beside the database, created if missing.
 
     Safe for processes that start together: the file appears complete, and the first wins.
     Raises StoreBroken for a file that holds no key, OSError.
     """
-    path = database.with_name(f"{database.name}.key")
+    path = key_path(database)
     if not path.exists():
         _make_key(path)
     key = path.read_bytes()
@@ -63,7 +68,7 @@ def key_beside(database: Path) -> bytes:
 
 def replace_key_beside(database: Path, key: bytes) -> None:
     """Put the key into the file beside the database, in place of another; it is on disk then."""
-    path = database.with_name(f"{database.name}.key")
+    path = key_path(database)
     _key_draft(path, key).replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mailprobe.api.cli.account import check_database, read_settings
-from mailprobe.api.cli.runner import raise_open_files
+from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mailprobe.serve")
 
 WORKERS_MAX = 256
+DATABASE_WAIT_S = 60.0  # a server starts within it, and a promotion ends
+DATABASE_TRY_S = 1.0
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
@@ -77,6 +80,8 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     check_database(settings)
     raise_open_files()
     log_to_standard_error(settings.log)
+    with sigterm_as_sigint():  # the first process of a container has to ask for the signal
+        await_database(settings.database)  # before it listens: clients take another service
     listeners = _open_listeners(settings)
     settings = _with_ports(settings, listeners)
     with _counters(listeners, workers) as counters:
@@ -190,6 +195,33 @@ def _share(settings: "Settings", workers: int) -> "EngineSettings":
     """One worker's share of the engine's limits. Connections per mail host are leased from the store."""
     engine = settings.engine
     return replace(engine, probes_max=max(1, engine.probes_max // workers))
+
+
+def await_database(database: str) -> None:
+    """Wait until PostgreSQL answers, which may start with us or be changing its primary.
+
+    Raises CommandError after DATABASE_WAIT_S. What a wait does not mend is left to the start.
+    """
+    from mailprobe.storage import is_postgres, schema_state
+    from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+
+    if not is_postgres(database):
+        return
+    until, is_waiting = time.monotonic() + DATABASE_WAIT_S, False
+    while True:
+        try:
+            schema_state(database)
+        except StoreBroken:
+            return
+        except StoreUnavailable as error:
+            if time.monotonic() >= until:
+                raise CommandError(str(error)) from error
+            if not is_waiting:
+                log.warning("waiting for the database: max_s=%d error=%s", DATABASE_WAIT_S, error)
+            is_waiting = True
+            time.sleep(DATABASE_TRY_S)
+        else:
+            return
 
 
 def prepare_store(settings: "Settings", *, apart: bool) -> None:

@@ -90,12 +90,17 @@ MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
-    """Is the service up, and can its store be written? With `ready=1`, is it ready for requests?"""
+    """Is the service up, and can its store be written? With `ready=1`, is it ready for requests?
+
+    Headers show which program it is.
+    """
     ok = await service.store_check.ok()
     state = HealthResponse(ok, int(service.now().timestamp() * 1000))
+    headers = service.build.headers() if service.build else {}
     if ok or "1" not in call.query.get("ready", ()):
-        return reply(200, state)
-    return replace(reply(503, state), closes=True)  # the proxy's next request takes another service
+        return replace(reply(200, state), headers=headers)
+    # closed: the proxy's next request takes another service
+    return replace(reply(503, state), headers=headers, closes=True)
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:

@@ -1,6 +1,8 @@
 """`mailprobe lab`: a resolver and mail servers on loopback, to try everything against."""
 
+import os
 import sys
+from pathlib import Path
 from shutil import which
 
 import click
@@ -34,6 +36,9 @@ def lab(scenario: str, seed: int, command: tuple[str, ...]) -> None:
             f"there is no scenario {scenario!r}; take one of: {', '.join(SCENARIO_NAMES)}",
             param_hint="--scenario",
         )
+    # Last, the folder of this program: in a checkout, `mailprobe` is found nowhere else.
+    places = (os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
+    os.environ["PATH"] = os.pathsep.join(places)
     if command and which(command[0]) is None:
         raise click.UsageError(f"there is no command {command[0]!r} to run in the lab")
     try:

@@ -154,6 +154,12 @@ def prepare(path: Path) -> None:
                 _migrate(db)
 
 
+def has_accounts(path: Path) -> bool:
+    """Return whether a prepared database has any account. Raises as `connect()` does."""
+    with closing(connect(path)) as db:
+        return db.execute("SELECT 1 FROM accounts").fetchone() is not None
+
+
 def create_tables(db: sqlite3.Connection) -> None:
     """Execute all scripts on an empty database in memory."""
     for script in _scripts():

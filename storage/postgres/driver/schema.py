@@ -4,8 +4,10 @@ A database of a newer version is refused, and so is a secret key other than the 
 with which the first machine encrypted a known value.
 """
 
+from contextlib import closing
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -26,6 +28,7 @@ MIGRATING_MS = 30_000  # a start waits this long for another that applies migrat
 KEY_CHECK_TEXT = b"mailprobe"  # the known value
 KEY_CHECK = "seal"  # its name in `store_properties`, and its context
 MOVING = "moving"  # the name in `store_properties` of a migration's progress (migrate.target)
+SESSION_TRIES = 3  # other clients of a pooler may take a session between two questions
 OLDEST = 130_000  # server_version_num; the oldest version with every feature used here
 
 MIGRATIONS = (
@@ -45,11 +48,39 @@ def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> 
     try:
         if db.info.server_version < OLDEST:
             raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")
+        _check_sessions(server, db)
         _prepare(server, TransactionSession(db, None), cipher, moving)
     except psycopg.Error as error:
         raise server.as_unavailable(error) from error
     finally:
         db.close()
+
+
+def _check_sessions(server: PostgresServer, db: psycopg.Connection[Any]) -> None:
+    """Raise StoreBroken behind a pooler that gives each transaction any session.
+
+    Our settings and locks belong to a session. A pooler invents the process number that its client
+    gets, so it is found; it shares sessions if another connection gets ours, or if we get another.
+    """
+    for _ in range(SESSION_TRIES):
+        number = _session_of(db)
+        if number == db.info.backend_pid:
+            return
+        with closing(server.connect()) as other:
+            other.prepare_threshold = None
+            other.execute("BEGIN")  # keeps the session that it gets
+            if _session_of(other) == number or _session_of(db) != number:
+                raise StoreBroken(
+                    f"{server.name} is a pooler that shares sessions, such as PgBouncer with"
+                    " pool_mode = transaction: give the address of PostgreSQL itself, or set"
+                    " pool_mode = session"
+                )
+
+
+def _session_of(db: psycopg.Connection[Any]) -> int:
+    row = db.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, moving: bool) -> None:

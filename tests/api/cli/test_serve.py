@@ -9,19 +9,24 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
-from mailprobe.api.cli.serve import _announce
+from mailprobe.api.cli.serve import DATABASE_WAIT_S, _announce, await_database
+from mailprobe.api.errors import CommandError
 from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.release import commit, version
+from mailprobe.storage import schema_state
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from tests.api.cli.test_clean import ROOT, rows_of
 
 COMMAND = [
@@ -111,7 +116,13 @@ def test_serve_accepts_an_account_made_while_it_runs_and_ends_on_sigterm(
         assert "mailprobe account create" in service.said  # there is no account yet
         account = make_account(tmp_path)
         with httpx.Client(base_url=service.url, trust_env=False) as client:
-            assert client.get("/health").json()["ok"] is True
+            health = client.get("/health")
+            assert health.json().keys() == {"ok", "ts"}
+            assert health.json()["ok"] is True
+            shown = [
+                health.headers[f"mailprobe-{name}"] for name in ("version", "commit", "schema")
+            ]
+            assert shown == [version(), commit(), str(schema_state(str(tmp_path / "no.db")).known)]
             headers = {"Authorization": f"Bearer {account['key']}"}
             got = client.post("/v1/email/verify", json={"email": address}, headers=headers)
             assert (got.status_code, got.json()["status"]) == (200, "deliverable")
@@ -232,3 +243,39 @@ def test_the_log_begins_with_what_a_named_sender_needs(
         _announce(Settings.read(environ, tmp_path), Listeners([bound]), 1)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == ([] if environ else [WITHOUT_A_SENDER])
+
+
+@pytest.mark.parametrize(
+    ("failures", "ends_with"),
+    [
+        ([], None),
+        ([StoreUnavailable("refused")] * 59, None),
+        ([StoreUnavailable("refused")] * 100, "refused"),
+        ([StoreUnavailable("refused"), StoreBroken("another password")], None),
+    ],
+)
+def test_a_start_waits_a_minute_for_postgresql(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failures: list[StoreUnavailable],
+    ends_with: str | None,
+) -> None:
+    """What is broken is said by the opening of the store, at once."""
+    clock, left = [0.0], list(failures)
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    def schema_state(_: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    monkeypatch.setattr(
+        "mailprobe.api.cli.serve.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+    )
+    monkeypatch.setattr("mailprobe.storage.schema_state", schema_state)
+    with pytest.raises(CommandError, match=ends_with) if ends_with else nullcontext():
+        await_database("postgresql://db.test/x")
+    assert clock[0] <= DATABASE_WAIT_S
+    waiting = [record for record in caplog.records if "waiting for the database" in record.message]
+    assert len(waiting) == bool(failures)

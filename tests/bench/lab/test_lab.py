@@ -387,6 +387,19 @@ def test_a_command_runs_in_the_lab_which_ends_with_its_exit_code(
     assert (ended.returncode, ended.stdout) == (code, output), ended.stderr
 
 
+def test_a_command_of_the_lab_may_be_one_of_this_programs_folder(tmp_path: Path) -> None:
+    """So `.venv/bin/mailprobe lab -- mailprobe ...` runs in a checkout."""
+    words = [sys.executable, "-c", LAB, "lab", "--", Path(sys.executable).name, "-c", "print(1)"]
+    ended = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
 def test_a_command_that_does_not_exist_is_wrong_usage() -> None:
     words = [sys.executable, "-c", LAB, "lab", "--", "no-such-command"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=180)

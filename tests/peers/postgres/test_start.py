@@ -1,5 +1,6 @@
 """Opening a store: migrations, the database's clock, and servers that cannot be used."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mailprobe.storage.postgres.driver import schema
 from mailprobe.storage.postgres.driver.server import PostgresServer
 from mailprobe.storage.records import Reservation
 from tests.peers.postgres.database import open_once, query
+from tests.peers.programs.pgbouncer import pgbouncer
 from tests.storage.child_processes import child, line_of
 from tests.storage.fixed_clock import NOON, SECRET, Clock, granted, make_caller, use
 
@@ -92,3 +94,20 @@ async def test_a_newer_schema_and_another_programs_are_refused(url: str):
     query(url, "DROP TABLE migrations")
     with pytest.raises(StoreBroken, match="another program"):
         await open_once(url)
+
+
+@pytest.mark.parametrize("size", [1, 20])
+async def test_a_pooler_that_shares_sessions_is_refused_in_one_line(
+    url: str, tmp_path: Path, size: int
+):
+    with pgbouncer(tmp_path, url, "transaction", size) as pooled:
+        with pytest.raises(StoreBroken, match="shares sessions") as raised:
+            await open_once(pooled)
+        assert str(raised.value).isprintable()
+    assert query(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'mailprobe'") == []
+
+
+async def test_a_pooler_that_leaves_each_client_its_session_is_taken(url: str, tmp_path: Path):
+    with pgbouncer(tmp_path, url, "session", 20) as pooled:
+        async with open_store(pooled, secret_key=SECRET) as store:
+            await store.check()

@@ -379,3 +379,23 @@ async def test_a_key_of_a_wrong_length_is_refused(path: Path):
     with pytest.raises(StoreBroken, match="no secret key"):
         async with open_store(path, secret_key=None):
             pass
+
+
+async def test_a_used_database_without_its_key_is_refused_in_one_line(path: Path, clock: Clock):
+    key = path.with_name(f"{path.name}.key")
+    async with open_store(path, secret_key=None, now=clock) as store:
+        key.unlink()
+    async with open_store(path, secret_key=None, now=clock) as store:  # nothing is lost yet
+        await make_caller(store)
+    octets = key.read_bytes()
+    key.unlink()
+    with pytest.raises(StoreBroken, match=r"mailprobe\.db\.key.* put it back, or set") as raised:
+        async with open_store(path, secret_key=None, now=clock):
+            pass
+    assert str(raised.value).isprintable()
+    assert not key.exists()
+    async with open_store(path, secret_key=octets, now=clock):
+        pass
+    key.write_bytes(octets)
+    async with open_store(path, secret_key=None, now=clock):
+        pass
