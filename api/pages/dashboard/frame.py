@@ -65,7 +65,10 @@ Section = tuple[str, str]  # its name and its address
 GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
     ("", (("Overview", HOME),)),
     ("Work", (("Try", f"{HOME}/try"), ("Lists", LISTS_PAGE), ("Jobs", f"{HOME}/jobs"))),
-    ("Account", (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"))),
+    (
+        "Account",
+        (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"), ("Audit", f"{HOME}/audit")),
+    ),
 )
 RUN = ("Run", (("Operator", f"{HOME}/operator"),))  # for operators
 

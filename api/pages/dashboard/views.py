@@ -5,6 +5,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 
 from mailprobe.api.pages.dashboard import (
     account_pages,
+    audit_page,
     list_table,
     operator_page,
     start_page,
@@ -22,6 +23,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     account_pages.register(pages, frame)
+    audit_page.register(pages, frame)
     start_page.register(pages, frame)
     try_page.register(pages, frame)
     work_pages.register(pages, frame)
