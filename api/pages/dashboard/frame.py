@@ -12,7 +12,7 @@ from functools import partial, wraps
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 import trio
@@ -111,9 +111,8 @@ class Frame:
             if session is None:
                 if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
-                return away(
-                    f"{SIGN_IN}?next={request.path}" if request.method == "GET" else SIGN_IN
-                )
+                wanted = quote(request.path, safe="/")  # a path may have line breaks
+                return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else SIGN_IN)
             g.session = session
             admission.identified(session.caller.key.id)
             if request.method == "POST" and not await self._has_token(session):

@@ -249,6 +249,17 @@ async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_
                     raise AssertionError("it was opened")
 
 
+async def test_a_stranger_with_a_strange_path_is_sent_to_sign_in(autojump_clock):
+    """A line break in the path is none in the Location, nor a bug of ours in the log."""
+    async with open_shop() as shop:
+        visitor = PageClient(shop)
+        for path in ("a\r\nSet-Cookie: x=1", "a b&next=c", "中", "a\0"):
+            got = await visitor.get(f"/lists/{path}")
+            location = got.headers["location"]
+            assert (got.status, location.isascii(), location.isprintable()) == (303, True, True)
+            assert (location.count("="), " " in location) == (1, False)
+
+
 async def test_the_first_account_is_made_once(autojump_clock):
     async with open_shop() as shop:
         token = Sessions(shop.store).welcome_token()
