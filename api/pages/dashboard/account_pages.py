@@ -23,7 +23,7 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
 )
 from mailprobe.api.pages.dashboard.health import Trouble, trouble_of
-from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE, Session
+from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
@@ -91,7 +91,9 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         session: Session = g.session
         await frame.sessions.end(session, frame.service.now(), frame.actor(session.caller))
         response = away(SIGN_IN)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="Lax")
+        response.delete_cookie(
+            frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
+        )
         for cookie in (key_cookie(frame), KeyCookie(frame.service.store, KEYS, frame.is_https)):
             cookie.put(response, caller(), NO_KEYS)
         return response

@@ -28,11 +28,11 @@ from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, r
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     BROWSER_S,
-    COOKIE,
     SESSION_S,
     Session,
     Sessions,
     SignInLimit,
+    cookie_name,
     is_same_site,
 )
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
@@ -90,6 +90,11 @@ class Frame:
     def is_https(self) -> bool:
         return self.service.links.base_url.startswith("https://")
 
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie."""
+        return cookie_name(self.service.links.base_url)
+
     def is_operator(self, caller: Caller) -> bool:
         """Whether this account sees the operator's page."""
         return bool({caller.account.id.lower(), caller.account.email.lower()} & self.operators)
@@ -107,7 +112,7 @@ class Frame:
             admission = admission_of(request.scope)
             if not spends_units:
                 admission.admitted()
-            session = await self.sessions.session_of(request.cookies.get(COOKIE))
+            session = await self.sessions.session_of(request.cookies.get(self.cookie))
             if session is None:
                 if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
@@ -153,7 +158,7 @@ class Frame:
     def with_cookie(self, response: Response, caller: Caller) -> Response:
         """Begin a session, and remember the browser beyond it."""
         cookies = [
-            (COOKIE, self.sessions.cookie_of(caller), SESSION_S, "/"),
+            (self.cookie, self.sessions.cookie_of(caller), SESSION_S, "/"),
             (BROWSER_COOKIE, self.sessions.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
         ]
         for name, value, max_age, path in cookies:

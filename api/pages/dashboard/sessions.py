@@ -26,6 +26,9 @@ from mailprobe.storage.records import Actor, Caller
 from mailprobe.storage.store import Store
 
 COOKIE = "mailprobe_session"
+# Over https a browser takes this name from our own host alone, not from one beside or above it: such
+# a host could let somebody work, unaware, in a session of its own account (RFC 6265bis 4.1.3.2).
+HOST_COOKIE = f"__Host-{COOKIE}"
 SESSION_S = 12 * 3600
 BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
 BROWSER_S = 180 * 24 * 3600
@@ -47,6 +50,11 @@ class Session:
     def has_token(self, token: bytes) -> bool:
         """Whether a form carries this session's token; takes the same time for any other."""
         return hmac.compare_digest(token, self.csrf.encode())
+
+
+def cookie_name(base_url: str) -> str:
+    """The name of the session's cookie of a service at this URL."""
+    return HOST_COOKIE if base_url.startswith("https://") else COOKIE
 
 
 class Sessions:
@@ -116,7 +124,7 @@ class Sessions:
         cookies = parse_cookie(headers.get("cookie"))
         if not is_same_site(headers.get("origin", ""), headers.get("host"), base_url):
             return None
-        session = await self.session_of(cookies.get(COOKIE))
+        session = await self.session_of(cookies.get(cookie_name(base_url)))
         return None if session is None else session.caller
 
     async def caller_of_key(self, key: str) -> Caller:

@@ -17,6 +17,7 @@ from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.sessions import (
     BROWSER_COOKIE,
     COOKIE,
+    HOST_COOKIE,
     SESSION_S,
     TRIES_EACH,
     TRIES_S,
@@ -60,7 +61,7 @@ class PageClient:
         for line in got.headers.get("set-cookie", "").splitlines():
             name, _, rest = line.partition("=")
             value = rest.partition(";")[0]
-            if name == COOKIE:
+            if name == HOST_COOKIE:
                 self.cookie = value
             elif name == KEYS_COOKIE:
                 self.keys_cookie = value or None
@@ -71,7 +72,7 @@ class PageClient:
 
     def _sent(self, headers: Mapping[str, str]) -> dict[str, str | None]:
         cookies = {
-            COOKIE: self.cookie,
+            HOST_COOKIE: self.cookie,
             BROWSER_COOKIE: self.browser_cookie,
             KEYS_COOKIE: self.keys_cookie,
         }
@@ -238,7 +239,7 @@ async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_
             return await sessions.caller_of_headers(headers, shop.service.links.base_url)
 
         live = LiveServer(shop.service, trio.Event(), session_caller)
-        headers = {"Cookie": f"{COOKIE}={visitor.cookie}", "Origin": "https://api.test"}
+        headers = {"Cookie": f"{HOST_COOKIE}={visitor.cookie}", "Origin": "https://api.test"}
         async with open_live(shop, live, headers=headers) as socket:
             await socket.send("ann@friendly.test", {"type": "end"})
             assert await socket.until_closed() == 1000
@@ -258,6 +259,22 @@ async def test_a_stranger_with_a_strange_path_is_sent_to_sign_in(autojump_clock)
             location = got.headers["location"]
             assert (got.status, location.isascii(), location.isprintable()) == (303, True, True)
             assert (location.count("="), " " in location) == (1, False)
+
+
+async def test_a_host_beside_ours_cannot_plant_a_session(autojump_clock):
+    """Browsers refuse it the name that begins with __Host-, and another name opens nothing."""
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        planted = {"cookie": f"{COOKIE}={visitor.cookie}"}
+        got = await shop.request("GET", f"{HOME}/keys", key=None, headers=planted)
+        assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in?next={HOME}/keys")
+        made = (await PageClient(shop).sign_in()).headers["set-cookie"]
+        (line,) = [each for each in made.splitlines() if each.startswith("__Host-")]
+        assert {"Secure", "Path=/"} <= set(line.split("; "))
+        assert "Domain" not in line
+        ended = (await visitor.post("/sign-out")).headers["set-cookie"]
+        (line,) = [each for each in ended.splitlines() if each.startswith("__Host-")]
+        assert {"Secure", "Path=/"} <= set(line.split("; "))  # else a browser keeps it
 
 
 async def test_the_first_account_is_made_once(autojump_clock):
