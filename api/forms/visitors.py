@@ -53,7 +53,7 @@ def visitor_address(peer: str, forwarded_for: str, trusted: Networks) -> str:
         if not is_in(address, trusted):
             break
         try:
-            address = str(ip_address(entry.strip()))
+            address = str(ip_address(entry.strip().partition("%")[0]))  # without a zone: any text
         except ValueError:
             break
     return address
