@@ -14,7 +14,7 @@ Who has many networks is limited by the key's own rate.
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import trio
 
@@ -31,15 +31,8 @@ MINUTE_S = 60.0
 
 def network_of(address: str) -> str:
     """The network that counts as one visitor; the text itself where it is no address."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    if not isinstance(parsed, IPv6Address):
-        return address
-    if parsed.ipv4_mapped is not None:  # an IPv4 client of a socket for both
-        return str(parsed.ipv4_mapped)
-    return parsed.exploded[:19]
+    parsed = _parsed(address)
+    return parsed.exploded[:19] if isinstance(parsed, IPv6Address) else str(parsed or address)
 
 
 def visitor_address(peer: str, forwarded_for: str, trusted: Networks) -> str:
@@ -48,26 +41,35 @@ def visitor_address(peer: str, forwarded_for: str, trusted: Networks) -> str:
     A proxy adds its client's address at the end of X-Forwarded-For, so the header is read from
     there, as far as trusted proxies wrote it. The rest is whatever the client likes.
     """
-    address = peer
+    address = str(_parsed(peer) or peer)
     for entry in reversed(forwarded_for.rsplit(",", HOPS_MAX)[-HOPS_MAX:]):
         if not is_in(address, trusted):
             break
-        try:
-            address = str(ip_address(entry.strip().partition("%")[0]))  # without a zone: any text
-        except ValueError:
+        parsed = _parsed(entry.strip())
+        if parsed is None:
             break
+        address = str(parsed)
     return address
 
 
 def is_in(address: str, networks: Networks) -> bool:
     """Whether the address is in one of the networks."""
+    parsed = _parsed(address)
+    return parsed is not None and any(parsed in network for network in networks)
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """The address of a text; None if it is none.
+
+    An IPv4 client of a socket for both has its IPv4 address. A zone (RFC 4007), which may be any
+    text, is left out.
+    """
     try:
-        parsed = ip_address(address)
+        parsed = ip_address(text.partition("%")[0])
     except ValueError:
-        return False
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    return any(parsed in network for network in networks)
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return mapped or parsed
 
 
 class VisitorLimit:
