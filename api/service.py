@@ -9,7 +9,7 @@ from typing import Protocol
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
-from mailprobe.api.forms.visitors import Networks, VisitorLimit
+from mailprobe.api.forms.visitors import Networks, VisitorLimit, is_in, visitor_address
 from mailprobe.api.keys import Draw
 from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
@@ -111,6 +111,12 @@ class Service:
     intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
     visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
+
+    def visitor(self, peer: str, forwarded_for: str) -> str:
+        """The address of the client of a request that came from `peer`, behind trusted proxies too."""
+        if forwarded_for and not is_in(peer, self.trusted_proxies):
+            self.visitors.warn_of_proxy(peer)
+        return visitor_address(peer, forwarded_for, self.trusted_proxies)
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account."""

@@ -12,8 +12,6 @@ from mailprobe.api.forms.origins import is_origin
 from mailprobe.api.forms.visitors import (
     CHECKS_PER_MIN,
     PREFLIGHTS_PER_MIN,
-    is_in,
-    visitor_address,
 )
 from mailprobe.api.refusals import FormBusy, OriginNotAllowed
 from mailprobe.api.rest.messages import Inbound, OperationReply
@@ -62,10 +60,7 @@ async def answer_preflight(service: Service, inbound: Inbound) -> OperationReply
 
 
 def _count(service: Service, of: str, inbound: Inbound, per_minute: int) -> None:
-    forwarded_for = inbound.headers.get("x-forwarded-for", "")
-    if forwarded_for and not is_in(inbound.client, service.trusted_proxies):
-        service.visitors.warn_of_proxy(inbound.client)
-    address = visitor_address(inbound.client, forwarded_for, service.trusted_proxies)
+    address = service.visitor(inbound.client, inbound.headers.get("x-forwarded-for", ""))
     wait_s = service.visitors.wait_s(of, address, per_minute)
     if wait_s:
         raise FormBusy(max(1, ceil(wait_s)))
