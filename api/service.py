@@ -11,7 +11,7 @@ from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import Links
 from mailprobe.api.forms.proof_of_work import ProofOfWork
-from mailprobe.api.forms.visitors import Networks, VisitorLimit
+from mailprobe.api.forms.visitors import Networks, VisitorLimit, is_in, visitor_address
 from mailprobe.api.keys import Draw
 from mailprobe.api.observability.key_uses import KeyUses
 from mailprobe.api.observability.metrics import Load
@@ -159,6 +159,12 @@ class Service:
     proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
     build: Build | None = None  # None: it is not shown
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
+
+    def visitor(self, peer: str, forwarded_for: str) -> str:
+        """The address of the client of a request that came from `peer`, behind trusted proxies too."""
+        if forwarded_for and not is_in(peer, self.trusted_proxies):
+            self.visitors.warn_of_proxy(peer)
+        return visitor_address(peer, forwarded_for, self.trusted_proxies)
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account."""

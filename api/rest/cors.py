@@ -12,9 +12,7 @@ from mailprobe.api.forms.origins import is_origin
 from mailprobe.api.forms.visitors import (
     CHECKS_PER_MIN,
     PREFLIGHTS_PER_MIN,
-    is_in,
     network_of,
-    visitor_address,
 )
 from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
 from mailprobe.api.rest.messages import Inbound, OperationReply
@@ -80,13 +78,10 @@ async def answer_preflight(service: Service, inbound: Inbound) -> OperationReply
 
 
 def _count(service: Service, of: str, inbound: Inbound, per_minute: int) -> None:
-    if "x-forwarded-for" in inbound.headers and not is_in(inbound.client, service.trusted_proxies):
-        service.visitors.warn_of_proxy(inbound.client)
     wait_s = service.visitors.wait_s(of, _visitor(service, inbound), per_minute)
     if wait_s:
         raise FormBusy(max(1, ceil(wait_s)))
 
 
 def _visitor(service: Service, inbound: Inbound) -> str:
-    forwarded_for = inbound.headers.get("x-forwarded-for", "")
-    return visitor_address(inbound.client, forwarded_for, service.trusted_proxies)
+    return service.visitor(inbound.client, inbound.headers.get("x-forwarded-for", ""))

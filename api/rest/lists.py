@@ -233,7 +233,7 @@ async def delete_list(service: Service, call: Call) -> OperationReply:
     """Delete a list with its rows and results; what is under way is not asked any more."""
     found = await _found(service, call)
     await service.store.change_list(found.id, "cancelled", before=["loading", "running", "paused"])
-    await service.store.delete_list(found.id, by=call.actor(service.trusted_proxies))
+    await service.store.delete_list(found.id, by=call.actor(service))
     return OperationReply(204)
 
 

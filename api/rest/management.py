@@ -116,7 +116,7 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
             keys_per_minute_max=KEYS_A_MINUTE,
             idempotency=call.idempotency,
             answer=lambda key: call.answered(created(key)),
-            by=call.actor(service.trusted_proxies),
+            by=call.actor(service),
         )
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
@@ -134,7 +134,7 @@ async def revoke_api_key(service: Service, call: Call) -> OperationReply:
     ours = await service.store.keys(account_id)
     if not any(key.id == key_id and key.kind in VERIFYING for key in ours):
         raise KeyNotFound
-    by = call.actor(service.trusted_proxies)
+    by = call.actor(service)
     if not await service.store.revoke_key(account_id, key_id, by=by):
         raise KeyNotFound  # another request revoked it first
     return OperationReply(204)

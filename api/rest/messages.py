@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.forms.visitors import Networks, visitor_address
 from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
 from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.refusals import (
@@ -85,10 +84,10 @@ class Call:
     client: str = ""  # as in Inbound
     is_of_browser: bool = False  # a session of the dashboard asks, not the key itself
 
-    def actor(self, trusted_proxies: Networks) -> Actor:
+    def actor(self, service: "Service") -> Actor:
         """Who acts, for the audit log, and the address from where."""
         key, forwarded_for = self.caller.key, self.sent.get("x-forwarded-for", "")
-        address = visitor_address(self.client, forwarded_for, trusted_proxies) or None
+        address = service.visitor(self.client, forwarded_for) or None
         return Actor("session" if self.is_of_browser else "key", key.id, key.prefix, address)
 
     def only_value(self, name: str, section: Section) -> str | None:

@@ -14,7 +14,7 @@ from tests.browser.pages import BrowserPage
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "examples/list.csv"
 LIVING = "clara.nowak@harbour-books.test"
-PATHS = ("", "/start", "/lists", "/try", "/keys", "/caps", "/jobs", "/operator")
+PATHS = ("", "/start", "/lists", "/try", "/keys", "/caps", "/audit", "/jobs", "/operator")
 LARGE = 20_000
 LONG_TASK_MS = 100
 

@@ -20,7 +20,6 @@ from quart import Response, g, render_template, request
 from werkzeug.exceptions import NotFound
 
 from mailprobe.api.error_table import row_of
-from mailprobe.api.forms.visitors import visitor_address
 from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
 from mailprobe.api.observability.request_context import present
 from mailprobe.api.pages.dashboard.assets import assets
@@ -158,8 +157,7 @@ class Frame:
     def visitor(self) -> str:
         """The address of the request's browser, behind trusted proxies too; empty on a Unix socket."""
         forwarded_for = headers_of_scope(request.scope).get("x-forwarded-for", "")
-        peer = (request.scope["client"] or [""])[0]
-        return visitor_address(peer, forwarded_for, self.service.trusted_proxies)
+        return self.service.visitor((request.scope["client"] or [""])[0], forwarded_for)
 
     def actor(self, by: Caller | None = None) -> Actor:
         """The browser for the audit log; `by` is what its session is signed in with, if it is."""
