@@ -106,6 +106,15 @@ def test_the_title_and_the_icon_show_per_cent_while_a_list_runs(
     ann.page.get_by_role("link", name="clara.nowak@").click()
     ann.page.get_by_text("Confidence").wait_for()
     assert ann.page.locator("#results tbody .badge.deliverable").count() == 2
+    ann.page.get_by_role("button", name="Ask again and show the conversation").click()
+    talk = ann.page.get_by_role("region", name="Conversation")
+    talk.wait_for()
+    assert "RCPT TO:<clara.nowak@" in talk.inner_text()
+    assert talk.locator(".ours").count() > 2
+    ann.page.get_by_role("button", name="Copy as text").click()
+    ann.page.get_by_role("button", name="Copied").wait_for()
+    assert "C: RCPT TO:<clara" in ann.page.evaluate("navigator.clipboard.readText()")
+    assert ann.barriers() == []
     looked_at(ann, "list", tmp_path_factory)
     ann.open("/lists")
     assert ann.page.locator("main time").count() == 1

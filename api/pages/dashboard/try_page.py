@@ -69,14 +69,9 @@ def register(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/try")
     @partial(frame.signed_in, spends_units=True)
     async def try_address() -> Response:
-        form = await form_fields()
-        email = form.get("email", "").strip()
-        body = VerifyRequest(email=email)
+        email = (await form_fields()).get("email", "").strip()
         try:
-            result = await frame.result_of(
-                VerifyEmailResult, "verify_email", body,
-                query={"evidence": ["1"]}, sent=at_most_once(form, body),
-            )  # fmt: skip
+            result = await explained(frame, email)
         except Refusal as refusal:
             if not isinstance(refusal, KEEP_THE_FORM):
                 return await frame.refused(refusal)
@@ -96,6 +91,15 @@ def register(pages: Blueprint, frame: Frame) -> None:
             curl=curl_of(frame.service.links.base_url, email, query="?evidence=1"),
             json=msgspec.json.format(msgspec.json.encode(result), indent=2).decode(),
         )  # fmt: skip
+
+
+async def explained(frame: Frame, email: str) -> VerifyEmailResult:
+    """Verify the address with its evidence, once for a form however often it is sent. Raises Refusal."""
+    body = VerifyRequest(email=email)
+    return await frame.result_of(
+        VerifyEmailResult, "verify_email", body,
+        query={"evidence": ["1"]}, sent=at_most_once(await form_fields(), body),
+    )  # fmt: skip
 
 
 def corrected(email: str, domain: str | None) -> tuple[str, str] | None:

@@ -73,6 +73,40 @@ async def test_results_are_filtered_searched_paged_and_downloaded(
         assert (await visitor.get(f"{page}/results?format=exe")).status == 404
 
 
+async def test_a_row_shows_the_conversation_of_a_new_verification(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        visitor, key = await signed_in(shop), await shop.new_key("sk_test_")
+        made = await send(shop, "email\nann@friendly.test\nx@friendly.test\n")
+        list_id = made.body["list_id"]
+        await ended(shop, list_id)
+        row, before = f"/lists/{list_id}/rows/0/0", await shop.rows()
+        assert "Ask again and show the conversation" in (await visitor.get(row)).octets.decode()
+        part = {"hx-request": "true"}
+        for _ in range(2):  # a second click spends nothing
+            got = await visitor.post(f"{row}/conversation", {"once": "a"}, **part)
+            assert "RCPT TO:&lt;ann@friendly.test&gt;" in got.octets.decode()
+            assert b"<!doctype" not in got.octets
+        whole = await visitor.post(f"{row}/conversation", {"once": "a"})
+        assert "RCPT TO:&lt;ann@friendly.test&gt;" in whole.octets.decode()
+        assert b"Copy as text" in whole.octets
+        assert len(await shop.rows()) == len(before) + 1
+        await shop.use_up(10**4)
+        await shop.change(tier="free")
+        got = await visitor.post(f"{row}/conversation", {"once": "b"}, **part)
+        assert b"This month" in got.octets
+        other = await shop.store.create_account("eve@example.org", "scale")
+        eve = await signed_in(shop, await shop.new_key("sk_mgmt_", other.id))
+        assert (await eve.post(f"{row}/conversation")).status == 404
+        assert (await visitor.post(f"/lists/{list_id}/rows/0/99/conversation")).status == 404
+        test_list = (await send(shop, "email\nfull@sandbox.test\n", key=key)).body["list_id"]
+        await ended(shop, test_list, key=key)
+        of_test = f"/lists/{test_list}/rows/0/0"
+        assert b"Ask again" not in (await visitor.get(of_test)).octets
+        assert (await visitor.post(f"{of_test}/conversation")).status == 404
+
+
 async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,6 +12,7 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
+from mailprobe.api.error_table import row_of
 from mailprobe.api.lists.results import ListResults, begun
 from mailprobe.api.lists.table import (
     ORDERS,
@@ -18,17 +20,21 @@ from mailprobe.api.lists.table import (
     FoundRows,
     Marks,
     Order,
+    ShownRow,
     places_of_page,
     read_marks,
     read_rows,
     search_rows,
 )
 from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame
+from mailprobe.api.pages.dashboard.try_page import BLAMES, REFUSALS, explained, text_of, turns_of
+from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.lists import FORMATS
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.schema import ListResponse
+from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.storage.list_records import StoredList
 
@@ -179,16 +185,55 @@ def register(pages: Blueprint, frame: Frame) -> None:
     async def row(id: str, place: str, number: str) -> Response:
         """What was found at one address."""
         found, stored = await _found(id)
+        return await _shown_row(found, stored, await _row_of(stored, place, number))
+
+    @pages.post(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>/conversation")
+    @partial(frame.signed_in, spends_units=True)
+    async def row_conversation(id: str, place: str, number: str) -> Response:
+        """Ask the mail host about the address again, and show what is said.
+
+        The conversations of lists are not kept: they would take more room than all else.
+        """
+        found, stored = await _found(id)
+        if stored.is_test:
+            raise NotFound
+        row = await _row_of(stored, place, number)
+        is_part = bool(request.headers.get("HX-Request"))
+        try:
+            result = await explained(frame, row.address)
+        except Refusal as refusal:
+            words = REFUSALS.get(row_of(refusal).code)
+            if words is None or not is_part:
+                return await frame.refused(refusal)
+            return await frame.page("row_conversation.html", row.address, error=words)
+        evidence = result.evidence
+        assert isinstance(evidence, Evidence)
+        values: dict[str, Any] = {
+            "now": result, "turns": turns_of(evidence.conversation),
+            "conversation": text_of(evidence.conversation),
+            "conversation_id": f"conversation-{row.place}-{row.number}",
+        }  # fmt: skip
+        if is_part:
+            return await frame.page("row_conversation.html", row.address, **values)
+        return await _shown_row(found, stored, row, **values)
+
+    async def _row_of(stored: StoredList, place: str, number: str) -> ShownRow:
         rows = await read_rows(store, stored.id, [(min(int(place), PLACE_MAX), int(number))])
         if not rows:
             raise NotFound
+        return rows[0]
+
+    async def _shown_row(
+        found: ListResponse, stored: StoredList, row: ShownRow, **more: Any
+    ) -> Response:
         columns = await store.list_columns(stored.id)
         is_part = bool(request.headers.get("HX-Request"))
         return await frame.page(
             "list_row.html" if is_part else "list_row_page.html",
-            rows[0].address, list=found, row=rows[0], light=light_name(rows[0].result),
-            own=[each for each in zip(columns, rows[0].cells, strict=False) if each[1]],
-            **WORDS_OF_PAGES,
+            row.address, list=found, row=row, light=light_name(row.result),
+            own=[each for each in zip(columns, row.cells, strict=False) if each[1]],
+            blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
+            **WORDS_OF_PAGES, **more,
         )  # fmt: skip
 
     @pages.get(f"{LISTS_PAGE}/<id>/results")
