@@ -49,8 +49,9 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
 
 
 def session_over(pool: "Pool", session: SmtpSession) -> None:
-    if session in pool.sessions and session.spent and session.recipients:
-        pool.session_recipients += SESSION_EWMA * (session.recipients - pool.session_recipients)
+    if session in pool.sessions and session.spent and session.limits.recipients:
+        served = session.limits.recipients
+        pool.session_recipients += SESSION_EWMA * (served - pool.session_recipients)
     pool.sessions.discard(session)
     if pool.lateness.sessions.pop(session, None) is not None:
         pool.dispatcher.capacity_freed(pool)

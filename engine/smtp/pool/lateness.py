@@ -6,8 +6,8 @@ others.
 """
 
 from mailprobe.engine.smtp.pool.reply_pace import ReplyPace
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply

@@ -45,8 +45,8 @@ from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from mailprobe.engine.smtp.pool.lateness import LATE_REPLIES
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S
 from mailprobe.engine.smtp.pool.resting import AVOID_S
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ from mailprobe.engine.smtp.session.batch import (
     CatchAllTest,
     Control,
     PendingProbe,
-    domain_of,
 )
 from mailprobe.engine.smtp.session.causes import refusal_outcome
-from mailprobe.engine.smtp.session.limited import count_answer, count_refusal, held_as_limit
 from mailprobe.engine.smtp.session.next_batch import new_test
 from mailprobe.engine.smtp.session.terms import objects_to_terms
 from mailprobe.engine.smtp.wire import CommandReply, SmtpReply
@@ -33,13 +31,12 @@ def recipient_answered(
 ) -> None:
     reply, positive = turn.reply, turn.reply.positive
     reading = ACCEPTED if positive else session.host.read(Step.RCPT, reply)
-    session.recipients += 1
-    session.transaction.recipients += 1
-    session.transaction.domains.add(domain_of(asked))
+    now = session.connection.received_at
+    session.limits.count_recipient()
     if reply.code < 500:
-        count_answer(session, refused=False)
+        session.limits.count_answer(now, refused=False)
     if not positive:
-        count_refusal(session, reply, refusal_outcome(reply, reading))
+        session.limits.count_refusal(reply, refusal_outcome(reply, reading), now)
         if not session.received.late:
             session.host.refused_promptly_at = session.connection.received_at
     if reply.code == 421:
@@ -62,7 +59,8 @@ def recipient_answered(
     again = not positive and objects_to_terms(session, asked, reading, to_all=False)
     if again:
         session.again.append(asked)
-    again = again or (not positive and held_as_limit(session, asked, reply, reading))
+    if not (again or positive):
+        again = session.limits.hold(asked, reply, reading, session.elsewhere, session.now())
     if isinstance(asked, CatchAllTest):
         for probe in asked.domain.awaiting:
             session.recorder.record_exchange(probe, turn)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.causes import GARBLED_RULE, REROUTED
-from mailprobe.engine.smtp.session.limited import count_answer
 from mailprobe.engine.smtp.session.requeue import (
     expire_unanswered,
     fail_unanswered,
@@ -36,9 +35,8 @@ def return_probes(session: "SmtpSession", asked: Sequence[PendingProbe]) -> None
 
 def drop_replies(session: "SmtpSession", received: BatchReplies) -> None:
     """Drop replies that follow a refused MAIL. The server counts their refusals all the same."""
-    session.refusals += sum(not turn.reply.positive for turn in received.exchanges)
-    for turn in received.exchanges:
-        count_answer(session, refused=turn.reply.code >= 500)
+    replies = [turn.reply for turn in received.exchanges]
+    session.limits.count_dropped(replies, session.connection.received_at)
     received.exchanges.clear()
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import (
     BatchReplies,
@@ -14,9 +14,8 @@ from mailprobe.engine.smtp.session.batch import (
     domain_of,
 )
 from mailprobe.engine.smtp.session.failures import return_probes
-from mailprobe.engine.smtp.session.limited import is_known_already
 from mailprobe.engine.smtp.session.proof import may_be_slow_to_refuse, needs_check
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, RESETS_MAX
+from mailprobe.engine.smtp.session.transaction import RESETS_MAX
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -40,9 +39,9 @@ def pick_recipients(session: "SmtpSession") -> list[PendingProbe]:
         session.host.budget_exhausted()
     if not session.tests and not session.host.any_waiting():
         return []
-    if now >= session.limits.until:
-        session.limits.update(now)
-    left = left_to(session, now)
+    if now >= session.limits.of_host.until:
+        session.limits.of_host.update(now)
+    left = session.limits.left(now)
     room = room_for(session, left)
     must = bool(session.tests) and must_test(session, now)
     kept = 0 if not session.tests or is_pressed(session, now) else len(session.tests)
@@ -72,7 +71,7 @@ def pick_tests(session: "SmtpSession", *, at_end: bool = False) -> list[PendingP
         for test in session.tests
         if at_end or not session.host.is_under_way_elsewhere(test.domain, session)
     ]
-    room = room_for(session, left_to(session, now))
+    room = room_for(session, session.limits.left(now))
     for each in due[: max(0, min(room, of_budget))]:
         if asked and not session.transaction.may_share(asked, each):
             break
@@ -130,7 +129,7 @@ def drop_needless_tests(session: "SmtpSession") -> None:
 
 def pick_listed(session: "SmtpSession", asked: list[PendingProbe], room: int, now: float) -> None:
     """Append the probes that wait, as far as this session may send them and test their domains."""
-    recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
+    recipients_max = session.limits.recipients_max
     # If the host limits transactions, the test must fit into this one.
     spare = int(session.conversation.offer.transactions_max is not None and room > 1)
     untested: set[str] = set()
@@ -144,7 +143,7 @@ def pick_listed(session: "SmtpSession", asked: list[PendingProbe], room: int, no
         if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
             untested.add(probe.domain)
         tests = len(session.tests) + len(untested)
-        if session.recipients + len(asked) + 1 + tests > recipients_max:
+        if session.limits.recipients + len(asked) + 1 + tests > recipients_max:
             session.host.requeue(probe)  # its domain's test would not fit here
             session.leaving = session.leaving or not (asked or session.tests)
             break
@@ -155,6 +154,30 @@ def pick_listed(session: "SmtpSession", asked: list[PendingProbe], room: int, no
             break
         else:
             asked.append(probe)
+
+
+def is_known_already(session: "SmtpSession", probe: Probe, now: float) -> bool:
+    """Settle a probe that was sent before, if it need not be sent again.
+
+    The rest of those who were refused alike need not, once one of them shows that the
+    refusal was no limit. An accepted one need not, if its domain's test was answered
+    meanwhile. If a connection is good for one recipient, the test takes it alone: then an
+    accepted probe waits here, and the caller sends the test.
+    """
+    limits = session.limits.of_host
+    if probe.refused is not None and limits.is_own(probe.refusal, now):
+        session.conclude(probe, *probe.refused)
+        return True
+    if not probe.accepted or limits.per_connection > 1:
+        return False
+    domain: DomainAcceptance = probe.domain_here
+    known = domain.known(now)
+    if known is not None:
+        session.host.settle(probe, known.outcome, deciding_rule(known, probe.rule))
+    else:
+        probe.conversations += 1
+        domain.awaiting.append(probe)
+    return True
 
 
 def due_control(session: "SmtpSession") -> list[PendingProbe]:
@@ -177,14 +200,6 @@ def openable(session: "SmtpSession", asked: list[PendingProbe]) -> list[PendingP
         return_probes(session, asked)
         return []
     return asked
-
-
-def left_to(session: "SmtpSession", now: float) -> int:
-    """How many recipients the session may still send if each is refused."""
-    recipients_max = min(RECIPIENTS_MAX, session.limits.per_connection)
-    left = min(session.refusals_left, recipients_max - session.recipients)
-    budget = session.host.budget
-    return min(left, budget.left(now)) if budget.is_bounded else left
 
 
 def room_for(session: "SmtpSession", room: int) -> int:
@@ -245,7 +260,7 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
     )
     session.batches += 1
     session.elsewhere.clear()
-    session.reserve(len(asked))
+    session.limits.reserve(len(asked))
     received.began = session.now()
     received.idle_s = received.began - session.connection.received_at
     received.recipients = [wire.rcpt(each.mailbox) for each in asked]

@@ -6,11 +6,11 @@ A batch of one in lock-step comes here only when its reply is unusual or not com
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.pairing import OutOfStep
+from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.answers import own_answer, recipient_answered
 from mailprobe.engine.smtp.session.batch import BatchReplies
 from mailprobe.engine.smtp.session.failures import drop_replies
 from mailprobe.engine.smtp.session.late import catch_up
-from mailprobe.engine.smtp.session.limited import release_limited
 from mailprobe.engine.smtp.session.proof import (
     begin_quiet,
     expect_surplus,
@@ -19,6 +19,7 @@ from mailprobe.engine.smtp.session.proof import (
     proves,
     release_proven,
 )
+from mailprobe.engine.smtp.session.requeue import requeue_uncounted
 from mailprobe.engine.smtp.wire import CommandReply
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def received_all(
             return False
         reply = turn.reply
         named = reply is not pairing.nameless and proves(session, asked[place], reply)
-        if not (place or session.transaction.recipients):
+        if not (place or session.limits.in_transaction):
             session.pairing_suspect = (
                 session.pairing_suspect or reply == session.conversation.opening_reply
             )
@@ -169,5 +170,16 @@ def process_oldest(session: "SmtpSession", received: BatchReplies, count: int) -
 
 def settle_limited(session: "SmtpSession") -> None:
     """Of the refusals that might be a limit, settle those that are their recipients' own."""
-    for held in release_limited(session):
+    released = session.limits.release(session.received.began, session.now())
+    if released.of_connection:
+        session.leaving = True
+    for held in reversed(released.again):
+        asked = held.asked
+        asked.objections += 1
+        if isinstance(asked, Probe):
+            asked.refused, asked.refusal = (held.outcome, held.reading.rule), held.refusal
+            requeue_uncounted(session.host, asked)
+        else:
+            session.tests.appendleft(asked)
+    for held in released.own:
         own_answer(session, held.asked, held.reply, held.reading)

@@ -22,13 +22,19 @@ from mailprobe.engine.smtp.pairing import (
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
-from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, REROUTED, Rerouted, cause_of
+from mailprobe.engine.smtp.session.causes import (
+    CONNECTION_ERRORS,
+    REROUTED,
+    Rerouted,
+    cause_of,
+    refusal_outcome,
+)
 from mailprobe.engine.smtp.session.failures import drop_replies, expire_batch, reroute_waiting
-from mailprobe.engine.smtp.session.limited import count_unproven
 from mailprobe.engine.smtp.session.requeue import requeue_doubted
 from mailprobe.engine.smtp.session.terms import batch_refused
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
 from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, SmtpReply, Stage
+from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.session.session import SmtpSession
@@ -243,6 +249,21 @@ def distrust_pairing(
     requeue_doubted(
         session.host, doubted, session.elsewhere, cause, gave_way=isinstance(error, Rerouted)
     )
+
+
+def count_unproven(session: "SmtpSession", received: BatchReplies) -> None:
+    """The connection failed within the batch: some of its recipients were judged, it seems."""
+    replies = [turn.reply for turn in received.exchanges]
+    outcomes = [
+        refusal_outcome(reply, session.host.read(Step.RCPT, reply))
+        for reply in replies
+        if not reply.positive
+    ]
+    received.accepted_unproven = accepted = len(replies) - len(outcomes)
+    received.judged_unproven = accepted + outcomes.count(Outcome.UNDELIVERABLE)
+    for reply in replies:
+        refused = reply.code >= 500
+        session.limits.count_answer(session.connection.received_at, refused=refused)
 
 
 def connection_failed(session: "SmtpSession", error: Exception) -> None:

@@ -31,13 +31,7 @@ from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.failures import abandon_tests, requeue_unproven, return_probes
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.late import become_late, catch_up, may_reroute, reroutes_at
-from mailprobe.engine.smtp.session.limited import (
-    BY_CODE,
-    HeldRefusal,
-    count_answer,
-    count_refusal,
-    may_be_limit,
-)
+from mailprobe.engine.smtp.session.limited import BY_CODE, RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.next_batch import (
     begin_batch,
     must_test,
@@ -67,7 +61,7 @@ from mailprobe.engine.smtp.session.terms import (
     open_transaction,
     requeue_again,
 )
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX, Transaction
+from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply
 from mailprobe.engine.verdict import LADDER, Outcome
 
@@ -109,24 +103,18 @@ class SmtpSession:
         "idle",
         "late",
         "leaving",
-        "limited",
         "limits",
         "now",
         "pairing",
         "pairing_suspect",
         "quiet_until",
         "received",
-        "recipients",
         "recorder",
-        "refusals",
-        "refused",
-        "reserved",
         "tests",
         "tls_of_all",
         "tls_wanted",
         "transaction",
         "unanswered",
-        "unjudged",
         "unproven",
         "unsaid",
     )
@@ -145,19 +133,13 @@ class SmtpSession:
         self.recorder = SessionRecorder(connection, preamble)
         self.tests: deque[CatchAllTest] = deque()  # due because a recipient was accepted
         self.unanswered: deque[PendingProbe] = deque()  # of the batch under way
-        self.transaction = Transaction(connection.conversation, host)
-        self.refusals = 0
-        self.refused = 0  # of these: for good (5yz), as hosts that ban count them
-        self.reserved = 0  # recipients of the batch under way that the host's budget counts
-        self.recipients = 0
-        self.unjudged = 0  # refused for another reason than an unknown mailbox
-        self.limits = host.terms.limits
+        self.limits = SessionLimits(host)
+        self.transaction = Transaction(connection.conversation, host, self.limits)
         self.batches = 0
         self.leaving = False
         self._permit_lost = False
         self._next: list[PendingProbe] = []  # picked for a transaction of their own
         self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
-        self.limited: list[HeldRefusal] = []  # perhaps refused because of a limit
         self.tls_wanted = False  # a reply demanded it
         self.tls_of_all = False  # and that was the reply to MAIL
         self.received = BatchReplies([], False, False)  # of the batch under way
@@ -184,30 +166,15 @@ class SmtpSession:
     def spent(self) -> bool:
         """No more recipients may be sent on this connection."""
         return (
-            self.refusals_left <= 0
-            or self.recipients >= self.limits.per_connection
-            or self.recipients >= RECIPIENTS_MAX - (not self.tests)  # the last is a test's
+            self.limits.refusals_left(self.now()) <= 0
+            or self.limits.recipients >= self.limits.of_host.per_connection
+            or self.limits.recipients >= RECIPIENTS_MAX - (not self.tests)  # the last is a test's
             or not self.connection.usable
         )
 
-    @property
-    def _refusals_allowed(self) -> int:
-        """How many more recipients may be refused in this session."""
-        of_host = self.host.budget.allowance.session - self.refused
-        of_session = REFUSALS_MAX - self.refusals
-        return of_host if of_host < of_session else of_session
-
-    @property
-    def refusals_left(self) -> int:
-        """Of these, listed and random addresses: one less where a control may be refused."""
-        controls, allowed = self.host.controls, self._refusals_allowed
-        if controls.comparable and self.now() < controls.watched_until:
-            allowed -= 1
-        return allowed
-
     def _end_unconfirmed(self) -> None:
         """The session ends. Without a refusal left for a control, ask again elsewhere, once."""
-        if self._refusals_allowed <= 0:
+        if self.limits.refusals_allowed <= 0:
             for probe in self.confirmation.withdraw_refusals():
                 requeue_uncounted(self.host, probe)
         self.confirmation.end(self.now())
@@ -215,8 +182,8 @@ class SmtpSession:
     @property
     def may_send_control(self) -> bool:
         """Is there room for one more recipient, which may be refused?"""
-        recipients_max = min(RECIPIENTS_MAX, self.limits.per_connection)
-        within_limits = self._refusals_allowed > 0 and self.recipients < recipients_max
+        limits = self.limits
+        within_limits = limits.refusals_allowed > 0 and limits.recipients < limits.recipients_max
         within_budget = self.host.budget.left(self.now()) > 0
         return within_limits and within_budget and not self._permit_lost
 
@@ -269,7 +236,7 @@ class SmtpSession:
                     cause, before_recipients=True, late=False, at_recipient=False
                 )
         finally:
-            self.reserve(0)
+            self.limits.reserve(0)
             return_probes(self, self._next)
             requeue_unproven(self)
             settle_limited(self)
@@ -387,7 +354,7 @@ class SmtpSession:
                 asked, reply = received.sent[0], turn.reply
                 pairing = self.pairing
                 self._named = reply is not pairing.nameless and proves(self, asked, reply)
-                if not self.transaction.recipients and reply == self.conversation.opening_reply:
+                if not self.limits.in_transaction and reply == self.conversation.opening_reply:
                     self.pairing_suspect = True
                 if (usual := self.usual(asked, reply)) is not None:
                     return self._continue_alone(received, *usual)
@@ -483,19 +450,18 @@ class SmtpSession:
             ):
                 return None
             in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
-            if not in_words and may_be_limit(self, probe, reply, reading, outcome):
+            now = self.connection.received_at
+            if not in_words and self.limits.may_be_limit(probe, reply, reading, outcome, now):
                 return None
-            count_refusal(self, reply, outcome)
+            self.limits.count_refusal(reply, outcome, now)
             if not self.received.late:
                 self.host.refused_promptly_at = self.connection.received_at
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         self.fruitful = True
-        if code < 500 and self.reserved:
-            count_answer(self, refused=False)
-        self.recipients += 1
-        self.transaction.recipients += 1
-        self.transaction.domains.add(probe.domain)
+        if code < 500 and self.limits.reserved:
+            self.limits.count_answer(self.connection.received_at, refused=False)
+        self.limits.count_recipient()
         self.host.recipient_read(probe.domain_here, reply, reading)
         return probe, outcome, rule
 
@@ -533,10 +499,10 @@ class SmtpSession:
         if (
             not (self.leaving or (self.tests and must_test(self, now)))
             and not (self.confirmation.verdicts and self.confirmation.is_urgent())
-            and self.refusals_left > len(self.tests)
+            and self.limits.refusals_left(now) > len(self.tests)
             and self.host.budget.left(now) > 0
-            and self.recipients < RECIPIENTS_MAX - 1
-            and self.recipients < self.limits.per_connection - 1
+            and self.limits.recipients < RECIPIENTS_MAX - 1
+            and self.limits.recipients < self.limits.of_host.per_connection - 1
         ):
             probe = host.next_probe(now)
         if probe is None or not self._is_single(probe, now):
@@ -546,7 +512,7 @@ class SmtpSession:
         probe.conversations += 1
         probe.addresses_tried += 1
         self.pairing.add(probe.mailbox)
-        self.reserve(1)
+        self.limits.reserve(1)
         self.unanswered.append(probe)
         received.sent = [probe]
         received.reused, received.first, received.late = True, False, False
@@ -559,14 +525,6 @@ class SmtpSession:
             return None
         deadline, late_at = self.connection.deadline(received.until), received.began + host.late_s
         return late_at if late_at < deadline else deadline
-
-    def reserve(self, count: int) -> None:
-        """Reserve so many recipients of the host's budget; what the batch before left is free."""
-        budget = self.host.budget
-        if self.reserved or budget.is_bounded:  # else nothing is counted
-            budget.release(self.reserved)
-            budget.reserve(count)
-            self.reserved = count
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
@@ -584,7 +542,7 @@ class SmtpSession:
             and not probe.objections
             and (now < domain.known_until or domain.testing)
             and offer.domains_max is None
-            and self.transaction.recipients < self.transaction.recipients_max
+            and self.limits.in_transaction < self.transaction.recipients_max
         )
 
     def _may_continue(self) -> bool:

@@ -14,7 +14,6 @@ from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, PendingProbe
 from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, cause_of, refused_command
 from mailprobe.engine.smtp.session.failures import expire_batch, fail_batch
-from mailprobe.engine.smtp.session.limited import ended_by_limit
 from mailprobe.engine.smtp.session.requeue import leave_untested
 from mailprobe.engine.smtp.wire import Command, Stage
 
@@ -56,7 +55,8 @@ def batch_refused(session: "SmtpSession", cause: Cause, received: BatchReplies) 
         if refused and not session.unanswered:
             session.batches -= 1  # no recipient was served by it
             return
-    fail_batch(session, cause, received, limited=ended_by_limit(session, cause, received))
+    limited = session.limits.ended_by_limit(cause, received, session.now())
+    fail_batch(session, cause, received, limited=limited)
 
 
 def requeue_again(session: "SmtpSession") -> None:
