@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mailprobe.engine.smtp.limits import Observation, RecipientLimits, Scope, alike
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.session.batch import BatchReplies, PendingProbe
+from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.causes import refusal_outcome
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import SmtpReply
@@ -59,7 +59,7 @@ class SessionLimits:
 
     __slots__ = (
         *("_before", "_held", "_host", "_refused", "_served", "_unjudged"),
-        *("of_host", "recipients", "refusals", "reserved"),
+        *("in_transaction", "of_host", "recipients", "refusals", "reserved"),
     )
 
     def __init__(self, host: SessionHost) -> None:
@@ -71,18 +71,14 @@ class SessionLimits:
         self._unjudged = 0  # refused for another reason than an unknown mailbox
         self.reserved = 0  # recipients of the batch under way that the host's budget counts
         self._held: list[HeldRefusal] = []
-        self._before = (0, 0, 0)  # recipients, refusals, unjudged when the transaction began
+        self.in_transaction = 0  # recipients of the transaction under way
+        self._before = (0, 0)  # refusals and unjudged when it began
         self._served = 0  # transactions before it with a recipient that was judged
 
     def begin_transaction(self) -> None:
-        recipients, _, unjudged = self._before
-        self._served += self.recipients - recipients > self._unjudged - unjudged
-        self._before = (self.recipients, self.refusals, self._unjudged)
-
-    @property
-    def in_transaction(self) -> int:
-        """Recipients of the transaction under way."""
-        return self.recipients - self._before[0]
+        self._served += self.in_transaction > self._unjudged - self._before[1]
+        self.in_transaction = 0
+        self._before = (self.refusals, self._unjudged)
 
     @property
     def recipients_max(self) -> int:
@@ -102,7 +98,11 @@ class SessionLimits:
 
     def refusals_left(self, now: float) -> int:
         """Of these, listed and random addresses: one less where a control may be refused."""
-        controls, allowed = self._host.controls, self.refusals_allowed
+        host = self._host
+        controls, allowed = host.controls, host.budget.allowance.session - self._refused
+        of_session = REFUSALS_MAX - self.refusals
+        if of_session < allowed:
+            allowed = of_session
         if controls.comparable and now < controls.watched_until:
             allowed -= 1
         return allowed
@@ -112,9 +112,6 @@ class SessionLimits:
         left = min(self.refusals_left(now), self.recipients_max - self.recipients)
         budget = self._host.budget
         return min(left, budget.left(now)) if budget.is_bounded else left
-
-    def count_recipient(self) -> None:
-        self.recipients += 1
 
     def reserve(self, count: int) -> None:
         """Reserve so many recipients of the host's budget; what the batch before left is free."""
@@ -130,9 +127,17 @@ class SessionLimits:
             self.reserved -= 1
             self._host.budget.answered(now, refused=refused)
 
+    def count_accepted(self, now: float) -> None:
+        self.recipients += 1
+        self.in_transaction += 1
+        if self.reserved:
+            self.count_answer(now, refused=False)
+
     def count_refusal(self, reply: SmtpReply, outcome: Outcome, now: float) -> None:
+        self.recipients += 1
+        self.in_transaction += 1
+        self.count_answer(now, refused=reply.code >= 500)
         if reply.code >= 500:
-            self.count_answer(now, refused=True)
             self._refused += 1
             self._host.recipient_refused()
         self.refusals += 1
@@ -219,17 +224,17 @@ class SessionLimits:
         Those from the place `behind` on were all refused alike.
         """
         limits, refusal = self.of_host, latest.refusal
-        recipients, refusals, unjudged = self._before
+        refusals, unjudged = self._before
         certain = latest.reading.meaning is Meaning.ANOTHER_RECIPIENT
         at_end = latest.place >= behind
         if certain or latest.outcome is _UNDELIVERABLE:
             # Then it need not have judged the first ones.
-            judged = behind - 1 - recipients
+            judged = behind - 1 - (self.recipients - self.in_transaction)
         else:
-            judged = self.judged - (recipients - unjudged)
+            judged = self.in_transaction - (self._unjudged - unjudged)
         if judged > 0 and not limits.is_of_connection(refusal):
             # If a later recipient was judged, the words alone count: send each by itself.
-            accepted = self.recipients - recipients - (self.refusals - refusals) if at_end else 1
+            accepted = self.in_transaction - (self.refusals - refusals) if at_end else 1
             seen = Observation(refusal, judged, accepted, sent_at, now, certain)
             limits.observe(Scope.TRANSACTION, seen)
             return False
@@ -240,7 +245,7 @@ class SessionLimits:
         limits.observe(Scope.CONNECTION, seen)
         return True
 
-    def ended_by_limit(self, cause: Cause, received: BatchReplies, now: float) -> bool:
+    def ended_by_limit(self, cause: Cause, received: RecipientBatch, now: float) -> bool:
         """Did the host close, or refuse a further transaction, after it had judged recipients?"""
         if not cause.hung_up and received.refusal is None:
             return False

@@ -42,6 +42,14 @@ class Transaction:
         self.smtputf8 = False
 
     @property
+    def may_reset(self) -> bool:
+        return self.resets < RESETS_MAX
+
+    def count_reset(self) -> None:
+        """RSET, NOOP or the like is sent."""
+        self.resets += 1
+
+    @property
     def recipients_max(self) -> int:
         """The server's limit, declared or learned."""
         declared = self._conversation.offer.recipients_max or RECIPIENTS_MAX
