@@ -128,9 +128,7 @@ class Pairing:
 
     def pop_renamed(self) -> set[tuple[str, str]]:
         """The renamings seen since, which are proven now."""
-        renamed = self.renamed
-        if renamed:
-            self.renamed = set()
+        renamed, self.renamed = self.renamed, set()
         return renamed
 
     def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:

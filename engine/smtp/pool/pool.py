@@ -44,6 +44,7 @@ from mailprobe.engine.smtp.pool.staffing import (
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
+from mailprobe.engine.smtp.session.host import IdleSession
 from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
@@ -156,7 +157,7 @@ class Pool:
         self.session_recipients = (
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
-        self._idle: dict[SmtpSession, None] = {}  # of the sessions
+        self._idle: dict[IdleSession, None] = {}  # of the sessions
         # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
         # can only be told from an owed one if nothing else is unanswered.
         self.depth = 1 if patient else REFUSALS_MAX
@@ -172,7 +173,7 @@ class Pool:
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time
-        self._testers: set[SmtpSession] = (
+        self._testers: set[IdleSession] = (
             set()
         )  # idle, until the addresses of a domain are answered
         self._coming = 0  # woken sessions that have not taken a probe yet
@@ -491,12 +492,13 @@ class Pool:
         sessions = len(self.waiting) / each
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
 
-    def is_idle(self, session: SmtpSession) -> None:
+    def is_idle(self, session: IdleSession, *, tests: bool) -> None:
+        """`tests`: it waits until the addresses of their domains are answered."""
         self._idle[session] = None
-        if session.agenda.tests:
+        if tests:
             self._testers.add(session)
 
-    def is_busy(self, session: SmtpSession, *, woken: bool) -> None:
+    def is_busy(self, session: IdleSession, *, woken: bool) -> None:
         self._testers.discard(session)
         if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
             self._coming -= woken

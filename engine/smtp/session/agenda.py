@@ -281,6 +281,8 @@ class Agenda:
         self._next = asked
 
     def pop_next(self) -> list[PendingProbe]:
+        if not self._next:
+            return []
         asked, self._next = [each for each in self._next if not each.settled], []
         return asked
 
@@ -295,7 +297,8 @@ class Agenda:
 
     def requeue_again(self) -> None:
         """Queue the recipients that wait for other terms first; it is the same conversation."""
-        for asked in reversed(self.pop_again()):
+        again = self.pop_again() if self.again else []
+        for asked in reversed(again):
             if isinstance(asked, Probe):
                 asked.undo_try()
                 self._host.requeue(asked)

@@ -74,10 +74,11 @@ class BatchExchange:
     # -- sending -------------------------------------------------------------------------------
 
     def may_continue(self) -> bool:
-        return self._tenure.may_continue(self._now()) and not self._tenure.spent
+        return self._tenure.may_continue(self._now())
 
     def pick(self) -> list[PendingProbe]:
-        return self._agenda.pick(self._now(), may_send_control=self._tenure.may_send_control)
+        may_send_control = bool(self._confirmation.verdicts) and self._tenure.may_send_control
+        return self._agenda.pick(self._now(), may_send_control=may_send_control)
 
     def begin(self, asked: list[PendingProbe]) -> RecipientBatch:
         """Begin a batch of these: none of its recipients is answered."""
@@ -131,10 +132,12 @@ class BatchExchange:
 
     def _begin_next(self) -> bool:
         """Send the next batch, if there is one for this transaction and the system takes it."""
-        if self._agenda.again or not self.may_continue():
+        if self._agenda.again or not self._tenure.may_continue(self._now()):
             return False
         asked = self.pick()
-        if not asked or self._transaction.must_open(asked):
+        if not asked:
+            return False
+        if self._transaction.must_open(asked):
             self._agenda.send_next(asked)
             return False
         batch = self.begin(asked)

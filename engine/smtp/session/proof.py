@@ -229,8 +229,8 @@ class Proof:
         if self._early_s:
             self._host.learn_fast_reply(self._early_s)
             self._early_s = 0.0
-        if renamed := self.pairing.pop_renamed():
-            self._host.learn_renamings(renamed)
+        if self.pairing.renamed:
+            self._host.learn_renamings(self.pairing.pop_renamed())
         verdicts = self.held.release_all()
         if verdicts:
             self._host.end_deferral(len(verdicts))

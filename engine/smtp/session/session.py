@@ -149,7 +149,7 @@ class SmtpSession:
             until = min(until, self._confirmation.due_at)
         if self._proof.held.verdicts:
             until = self._proof.begin_idle()
-        self.host.is_idle(self)
+        self.host.is_idle(self, tests=bool(self.agenda.tests))
         return until
 
     def while_idle(self) -> float | None:

@@ -72,7 +72,7 @@ class Tenure:
         """May it send another batch? Leaves if the permit is needed elsewhere."""
         if now > self._turn_ends:
             self._end_turn(now)
-        return not (self._leaving or self._agenda.is_over)
+        return not (self._leaving or self._agenda.is_over or self.spent)
 
     def _end_turn(self, now: float) -> None:
         """Leave if the permit is needed elsewhere; else go on, and check again in TURN_CHECK_S."""
