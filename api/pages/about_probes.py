@@ -14,8 +14,9 @@ from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
+from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import IDLE_S
-from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, REFUSALS_MAX, RESETS_MAX
+from mailprobe.engine.smtp.session.transaction import RESETS_MAX
 from mailprobe.engine.smtp.throttle import (
     BACKOFF_AFTER,
     HOST_LIMIT_S,

@@ -103,6 +103,18 @@ class DomainAcceptance:
             self.accepts_most = True
             self.forget()
 
+    def begin_test(self) -> None:
+        """A random address is to be sent."""
+        self.testing = True
+
+    def send_test(self) -> None:
+        """A random address is sent; where it is a control, nothing is awaited."""
+        self.test_sent = self.testing
+
+    def pop_awaiting(self) -> list[Probe]:
+        awaiting, self.awaiting = self.awaiting, []
+        return awaiting
+
     def forget(self) -> None:
         """Drop the result of the test. The next accepted address needs a new one."""
         self.acceptance = None
@@ -145,16 +157,14 @@ class Domains:
         if acceptance is not _UNANSWERED and acceptance is not _UNASKED:
             domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
             domain.random_local = domain.other_local = ""
-        awaiting, domain.awaiting = domain.awaiting, []
-        return awaiting
+        return domain.pop_awaiting()
 
     def learn_from_listed(self, domain: DomainAcceptance, now: float) -> list[Probe]:
         """A listed address was refused as unknown; return the probes that need no test now."""
         domain.testing = False
         domain.acceptance = Acceptance.SOME
         domain.known_until = now + self._keep_s
-        awaiting, domain.awaiting = domain.awaiting, []
-        return awaiting
+        return domain.pop_awaiting()
 
     def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
         """Return an address that can't be guessed, so that no such mailbox exists.

@@ -46,14 +46,15 @@ class SmtpConnection:
 
     def __init__(self, line: ByteChannel | trio.abc.Stream, read_s: float) -> None:
         self.conversation = Conversation()
-        self._now = trio.lowlevel.current_clock().current_time
+        self.now = trio.lowlevel.current_clock().current_time
         self._channel = StreamChannel(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
         # Seconds, at least, for which nothing has come since the last octets received.
         self.silent_s = self._channel.silent_s
-        self.sent_at = self.received_at = self._now()  # of the last write and of the last reply
+        self.sent_at = self.received_at = self.now()  # of the last write and of the last reply
         self._arrived_at = self.received_at  # of the last octets read
         self._failed = False
+        self.unsent = b""  # octets that the system did not take at once, for flush()
         self._mute = False  # no more may be written: a write was cut short, or a reply was no SMTP
 
     @property
@@ -68,11 +69,11 @@ class SmtpConnection:
         Raises ReadTimedOut if the server does not read them in time, ConnectionLost,
         and RemoteProtocolError if it sent a reply without a command.
         """
-        if rest := self.send_now(*commands):
-            await self.flush(rest)
+        if not self.send_now(*commands):
+            await self.flush()
 
-    def send_now(self, *commands: Command) -> bytes:
-        """Write what the system takes of these commands at once; return the rest for flush().
+    def send_now(self, *commands: Command) -> bool:
+        """Write what the system takes of these commands at once; False if flush() must follow.
 
         Raises RemoteProtocolError if the server sent a reply without a command.
         """
@@ -81,24 +82,27 @@ class SmtpConnection:
             raise RemoteProtocolError("it spoke without being asked")
         return self._write(self.conversation.send(*commands))
 
-    def send_rcpt_now(self, mailbox: str) -> bytes:
+    def send_rcpt_now(self, mailbox: str) -> bool:
         """Do what send_now() does for one RCPT."""
         octets = self.conversation.send_rcpt(mailbox)
         return self.send_now(rcpt(mailbox)) if octets is None else self._write(octets)
 
-    def _write(self, octets: bytes) -> bytes:
-        self.sent_at = self._now()
+    def _write(self, octets: bytes) -> bool:
+        self.sent_at = self.now()
         try:
             sent = self._channel.send_now(octets)
         except GONE:
-            return octets  # flush() meets the error again
+            self.unsent = octets  # flush() meets the error again
+            return False
         if sent == len(octets):
-            return b""
+            return True
         self._mute = True
-        return octets[sent:]
+        self.unsent = octets[sent:]
+        return False
 
-    async def flush(self, octets: bytes) -> None:
+    async def flush(self) -> None:
         """Write what the system did not take at once. Raises ReadTimedOut, ConnectionLost."""
+        octets, self.unsent = self.unsent, b""
         try:
             await self._channel.send(octets, self._read_s)
             self._mute = False
@@ -114,7 +118,7 @@ class SmtpConnection:
     async def _reads_last_reply(self) -> bool:
         """After a failed write: has a reply come, such as 421, that explains it?"""
         try:
-            await self._channel.wait(self._now() + LATE_GRACE_S)
+            await self._channel.wait(self.now() + LATE_GRACE_S)
             octets = self._channel.receive()
         except GONE:
             return False
@@ -162,7 +166,7 @@ class SmtpConnection:
     def check_clock(self, until: float) -> None:
         """Raise ReadTimedOut if the deadline has passed, or Overdue if the deadline was `until`."""
         deadline = self.deadline(until)
-        if self._now() >= deadline:
+        if self.now() >= deadline:
             self._failed = True
             raise Overdue if deadline == until else ReadTimedOut
 
@@ -185,7 +189,7 @@ class SmtpConnection:
             if not octets:
                 self._check_open(octets)
                 return None
-            turn = self.conversation.complete_exchange(octets)
+            turn = self.conversation.next_exchange(octets)
         except GONE as error:
             raise self._lost("reset by the server") from error
         except RemoteProtocolError:
@@ -270,7 +274,7 @@ class SmtpConnection:
             line = TlsChannel(self._channel)
             await self._shake_hands(line, self.deadline(until), until)
             self._channel, self.silent_s = line, line.silent_s
-            self.received_at = self._now()
+            self.received_at = self.now()
             self.receive()  # octets that came with the handshake's end answer no command
         except BaseException:
             self._failed = True
@@ -328,7 +332,7 @@ class SmtpConnection:
         try:
             if self.usable:
                 await self.send(QUIT)
-                await self.receive_reply(until=self._now() + QUIT_S)
+                await self.receive_reply(until=self.now() + QUIT_S)
                 return True
             if not self.conversation.unanswered:
                 await self._channel.hang_up(HANG_UP_S)

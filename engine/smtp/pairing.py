@@ -126,6 +126,11 @@ class Pairing:
             raise NamesAnother(same_local=in_brackets <= same_local)
         return False
 
+    def pop_renamed(self) -> set[tuple[str, str]]:
+        """The renamings seen since, which are proven now."""
+        renamed, self.renamed = self.renamed, set()
+        return renamed
+
     def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:
         """Raise OutOfStep if a reply to RSET or MAIL names a recipient of the session.
 

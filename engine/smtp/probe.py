@@ -138,6 +138,58 @@ class Probe(msgspec.Struct, eq=False):
         place = self.exchange_index + 1
         return self.exchanges[place] if place < len(self.exchanges) else None
 
+    # -- progress, by the session that sends it --
+
+    def begin_try(self) -> None:
+        """It is sent on a connection."""
+        self.conversations += 1
+        self.addresses_tried += 1
+
+    def begin_conversation(self) -> None:
+        """A connection is used for its sake, and it is not sent itself."""
+        self.conversations += 1
+
+    def undo_try(self) -> None:
+        """It is sent again, and did not cause that."""
+        self.conversations -= 1
+        self.addresses_tried -= 1
+
+    def retry(self) -> None:
+        """A reused connection failed: it is sent on another one, once."""
+        self.retried = True
+        self.conversations -= 1
+
+    def reroute(self) -> None:
+        """Its reply was late while others waited: it is sent again, once."""
+        self.rerouted = True
+        self.undo_try()
+
+    def doubt(self) -> None:
+        """Its reply was not proven to be its own: it is sent again, once."""
+        self.unproven = True
+
+    def count_objection(self) -> None:
+        """It was refused, perhaps because of a limit."""
+        self.objections += 1
+
+    def refused_by_limit(self, outcome: Outcome, rule: str, refusal: str) -> None:
+        """It was, as it seems; this is the verdict if it was not."""
+        self.count_objection()
+        self.refused, self.refusal = (outcome, rule), refusal
+
+    def refuse_sender(self, host: object) -> bool:
+        """This host refused one kind of sender. False if it did so for this address before."""
+        before, self.sender_refused_by = self.sender_refused_by, host
+        return before is not host
+
+    def accept(self, rule: str) -> None:
+        """RCPT was accepted; its domain is still to be tested."""
+        self.accepted, self.rule = True, rule
+
+    def wait_for_control(self, outcome: Outcome, rule: str) -> None:
+        """It was accepted by a host that is watched."""
+        self.unconfirmed = outcome, rule
+
     @property
     def exhausted(self) -> bool:
         """True if it may try no further address or conversation."""

@@ -318,7 +318,9 @@ class Conversation:
                 raise LocalProtocolError(f"{verb} in stage {ahead.name}")
             if before is not None and not (pipelining and (before.verb, verb) in IN_ONE_GROUP):
                 raise LocalProtocolError(f"{verb} before {before.verb} was answered")
-            self._check(command)
+            line = command.line
+            if len(line) > COMMAND_OCTETS_MAX or not (line.isascii() and line.isprintable()):
+                self._check(command)
             before = command
             if talk[verb] is not ahead:
                 ahead = talk[verb]
@@ -334,14 +336,17 @@ class Conversation:
         """
         if self.unanswered or self.stage is not _IN_MAIL or not self._reader.empty:
             return None
-        command = Command("RCPT", f"RCPT TO:<{mailbox}>")
-        self._check(command)
+        line = f"RCPT TO:<{mailbox}>"
+        command = Command("RCPT", line)
+        if len(line) > COMMAND_OCTETS_MAX or not (line.isascii() and line.isprintable()):
+            self._check(command)
         self._ahead = _IN_MAIL
         self.unanswered.append(command)
-        return f"{command.line}\r\n".encode()
+        return f"{line}\r\n".encode()
 
     @staticmethod
     def _check(command: Command) -> None:
+        """Raise LocalProtocolError for a bad line. Callers let plain ones pass without a call."""
         line = command.line
         octets = len(line) if line.isascii() else len(line.encode())
         if octets > COMMAND_OCTETS_MAX or not line.isprintable():
@@ -355,24 +360,16 @@ class Conversation:
     def receive(self, octets: bytes | bytearray) -> None:
         self._reader.feed(octets)
 
-    def next_exchange(self) -> CommandReply | None:
+    def next_exchange(self, octets: bytes | None = None) -> CommandReply | None:
         """Return the oldest command with its reply, or None until more octets come.
 
-        Raises RemoteProtocolError for a malformed reply, and for a reply without a command.
+        If `octets` have just come, returns None unless they are exactly one reply. Raises
+        RemoteProtocolError for a malformed reply, and for a reply without a command.
         """
-        reply = self._reader.next_reply()
-        return None if reply is None else self._answer(reply)
-
-    def complete_exchange(self, octets: bytes) -> CommandReply | None:
-        """Return the oldest command with its reply if these octets are exactly one reply.
-
-        Otherwise receives the octets and returns None. Raises RemoteProtocolError as
-        next_exchange() does.
-        """
-        reply = self._reader.whole_reply(octets)
-        return None if reply is None else self._answer(reply)
-
-    def _answer(self, reply: SmtpReply) -> CommandReply:
+        reader = self._reader
+        reply = reader.next_reply() if octets is None else reader.whole_reply(octets)
+        if reply is None:
+            return None
         if not self.unanswered:
             raise RemoteProtocolError(f"an unsolicited reply: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.session.serving import SessionTask
 from mailprobe.engine.smtp.session.session import SmtpSession
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
             pool.dispatcher.capacity_freed(pool)
             pool.open_all()
             with pool.dispatcher.permits.holding(session.address):
-                await session.serve()
+                await SessionTask(session).serve()
                 session_over(pool, session)
                 pool.staff()
-                is_done = await session.quit()
+                is_done = await session.connection.quit()
     finally:
         if session is not None:
             session_over(pool, session)
@@ -40,7 +41,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
                 pool.dispatcher.left_connections.add(pool, session.connection, session.address)
             else:
                 with trio.CancelScope(shield=True):
-                    await session.close()
+                    await session.connection.close()
                 pool.dispatcher.permits.release(session.address)
         pool.connections -= 1
         if not pool.connections:
@@ -49,10 +50,11 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
 
 
 def session_over(pool: "Pool", session: SmtpSession) -> None:
-    if session in pool.sessions and session.spent and session.recipients:
-        pool.session_recipients += SESSION_EWMA * (session.recipients - pool.session_recipients)
+    if session in pool.sessions and session.tenure.spent and session.limits.recipients:
+        served = session.limits.recipients
+        pool.session_recipients += SESSION_EWMA * (served - pool.session_recipients)
     pool.sessions.discard(session)
-    if pool.lateness.sessions.pop(session, None) is not None:
+    if pool.lateness.sessions.pop(session.connection, None) is not None:
         pool.dispatcher.capacity_freed(pool)
 
 

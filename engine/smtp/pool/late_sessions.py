@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.connection import SmtpConnection
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
@@ -21,12 +21,12 @@ def learn_lateness(pool: "Pool", late_reply_s: float) -> None:
     pool.late_s = pool.lateness.late_after_s(pool.pace)
 
 
-def record_late(pool: "Pool", session: SmtpSession, *, accepted: int) -> None:
+def record_late(pool: "Pool", connection: SmtpConnection, *, accepted: int) -> None:
     """The oldest recipient of the session is late: open another connection if needed.
 
     `accepted` recipients before it were accepted in time, which is not proven yet.
     """
-    pool.lateness.session_late(session, pool.now() - pool.late_s, accepted)
+    pool.lateness.session_late(connection, pool.now() - pool.late_s, accepted)
     gap_s = pool.pace.gap_s if pool.accepted_several else 0.0
     pool.depth, pool.prompt = pool.lateness.tarpit_depth(pool.pace, gap_s), 0
     pool.slow_to_answer = pool.slow = True
@@ -36,9 +36,9 @@ def record_late(pool: "Pool", session: SmtpSession, *, accepted: int) -> None:
     pool.dispatcher.capacity_freed(pool)
 
 
-def record_prompt(pool: "Pool", session: SmtpSession, *, accepted: bool) -> None:
+def record_prompt(pool: "Pool", connection: SmtpConnection, *, accepted: bool) -> None:
     """The late reply has come; `accepted` if it was positive."""
-    since = pool.lateness.sessions.pop(session, None)
+    since = pool.lateness.sessions.pop(connection, None)
     if since is not None:
         late_reply_s = pool.now() - since
         if accepted:

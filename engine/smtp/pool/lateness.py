@@ -5,9 +5,9 @@ duration decide how large a batch may be and when a recipient gives up its conne
 others.
 """
 
+from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.pool.reply_pace import ReplyPace
-from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
@@ -39,7 +39,7 @@ class Lateness:
     )
 
     def __init__(self) -> None:
-        self.sessions: dict[SmtpSession, float] = {}  # late now, and since when
+        self.sessions: dict[SmtpConnection, float] = {}  # late now, and since when
         self.rerouted_at = NEVER  # when a session last gave up a late reply
         self.late_reply_s: float | None = None  # how long a late reply takes here, at the least
         self.accepted = 0  # recipients,
@@ -49,11 +49,11 @@ class Lateness:
         self.sleeps_on = False
         self.share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
 
-    def session_late(self, session: SmtpSession, since: float, accepted: int) -> None:
+    def session_late(self, connection: SmtpConnection, since: float, accepted: int) -> None:
         """`accepted` recipients before the late one were answered in time."""
         self.accepted += accepted
         self.share *= (1 - LATE_SHARE_EWMA) ** accepted
-        self.sessions[session] = since
+        self.sessions[connection] = since
         self.share += LATE_SHARE_EWMA * (1 - self.share)
 
     def accepted_late(self, reply_s: float) -> None:

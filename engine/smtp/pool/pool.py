@@ -7,13 +7,13 @@ that cannot be reached is tried once, not once for each address.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 
 import trio
 
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import OTHERS, MailOperator
@@ -44,9 +44,9 @@ from mailprobe.engine.smtp.pool.staffing import (
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
-from mailprobe.engine.smtp.session.batch import CatchAllTest
+from mailprobe.engine.smtp.session.host import IdleSession
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
@@ -157,7 +157,7 @@ class Pool:
         self.session_recipients = (
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
-        self._idle: dict[SmtpSession, None] = {}  # of the sessions
+        self._idle: dict[IdleSession, None] = {}  # of the sessions
         # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
         # can only be told from an owed one if nothing else is unanswered.
         self.depth = 1 if patient else REFUSALS_MAX
@@ -173,7 +173,7 @@ class Pool:
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time
-        self._testers: set[SmtpSession] = (
+        self._testers: set[IdleSession] = (
             set()
         )  # idle, until the addresses of a domain are answered
         self._coming = 0  # woken sessions that have not taken a probe yet
@@ -450,8 +450,8 @@ class Pool:
         """Queue it behind all others of its account."""
         self.waiting.join(probe.asker, probe)
 
-    def is_blocked(self, session: SmtpSession) -> bool:
-        return gives_way(self, session)
+    def is_blocked(self, connection: SmtpConnection) -> bool:
+        return gives_way(self, connection)
 
     def is_needed_elsewhere(self, address: str) -> bool:
         return self.dispatcher.permits.is_needed_elsewhere(address, self)
@@ -463,7 +463,7 @@ class Pool:
     def close_one_session(self, address: str) -> bool:
         """Close an idle connection to this address; False if there is none."""
         for session in self._idle:
-            if session.address == address and not session.leaving:
+            if session.address == address and not session.is_leaving:
                 session.withdraw()
                 return True
         return False
@@ -474,15 +474,10 @@ class Pool:
             if session.address == address:
                 session.revoke_permit()
 
-    def is_under_way_elsewhere(self, domain: DomainAcceptance, session: SmtpSession) -> bool:
-        """Is a listed address of this domain unanswered in another session?"""
-        others = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
-        return any(
-            isinstance(each, Probe) and each.domain_here is domain and not each.settled
-            for other in others
-            if other is not session
-            for each in other.unanswered
-        )
+    def is_under_way(self, domain: DomainAcceptance) -> bool:
+        """Is a listed address of this domain unanswered in a session?"""
+        sessions = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
+        return any(session.is_sending(domain) for session in sessions)
 
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
@@ -497,12 +492,13 @@ class Pool:
         sessions = len(self.waiting) / each
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
 
-    def is_idle(self, session: SmtpSession) -> None:
+    def is_idle(self, session: IdleSession, *, tests: bool) -> None:
+        """`tests`: it waits until the addresses of their domains are answered."""
         self._idle[session] = None
-        if session.tests:
+        if tests:
             self._testers.add(session)
 
-    def is_busy(self, session: SmtpSession, *, woken: bool) -> None:
+    def is_busy(self, session: IdleSession, *, woken: bool) -> None:
         self._testers.discard(session)
         if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
             self._coming -= woken
@@ -534,10 +530,9 @@ class Pool:
         if self.patient:
             return False
         now, prompt_at = self.now(), self.refused_promptly_at
-        if self.budget.allowance.slow and now >= prompt_at + UNANSWERED_TEST_S:
-            sent = chain.from_iterable(session.unanswered for session in self.sessions)
-            if any(isinstance(each, CatchAllTest) for each in sent):
-                return True
+        is_slow = self.budget.allowance.slow and now >= prompt_at + UNANSWERED_TEST_S
+        if is_slow and any(session.is_testing() for session in self.sessions):
+            return True
         return now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at
 
     def test_unanswered(self, domain: DomainAcceptance) -> None:
@@ -552,6 +547,9 @@ class Pool:
         """The host tolerates no random address at the moment."""
         self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
         settle_awaiting(self, domain, Acceptance.UNASKED)
+
+    def refused_promptly(self, at: float) -> None:
+        self.refused_promptly_at = at
 
     def recipient_refused(self) -> None:
         self.dispatcher.observer.recipient_refused(self.budget.label)
@@ -661,11 +659,11 @@ class Pool:
             self.wary = False
             self.depth, self.depth_trusted = self.depth_trusted, 0
 
-    def session_late(self, session: SmtpSession, *, accepted: int) -> None:
-        record_late(self, session, accepted=accepted)
+    def session_late(self, connection: SmtpConnection, *, accepted: int) -> None:
+        record_late(self, connection, accepted=accepted)
 
-    def session_prompt(self, session: SmtpSession, *, accepted: bool) -> None:
-        record_prompt(self, session, accepted=accepted)
+    def session_prompt(self, connection: SmtpConnection, *, accepted: bool) -> None:
+        record_prompt(self, connection, accepted=accepted)
 
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool

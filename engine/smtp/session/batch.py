@@ -1,5 +1,6 @@
 """One pipeline batch: the recipients that were sent together, and the replies so far."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
@@ -8,7 +9,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
-from mailprobe.engine.smtp.wire import Command, CommandReply
+from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply, rcpt
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,20 @@ class CatchAllTest:
     abandoned: bool = False  # its domain is tested elsewhere
     sender_refused_by: object = None  # see probe.Probe
     settled: bool = False  # never: its domain waits for it
+
+    def count_objection(self) -> None:
+        """It was refused, perhaps because of a limit."""
+        self.objections += 1
+
+    def refuse_sender(self, host: object) -> bool:
+        """This host refused one kind of sender. False if it did so for this address before."""
+        before, self.sender_refused_by = self.sender_refused_by, host
+        return before is not host
+
+    def abandon(self) -> bool:
+        """It is not sent any more. False if that is known already."""
+        before, self.abandoned = self.abandoned, True
+        return not before
 
 
 @dataclass(slots=True, eq=False)
@@ -43,20 +58,22 @@ class Control(CatchAllTest):
 PendingProbe = Probe | CatchAllTest
 
 
-class BatchReplies(msgspec.Struct, eq=False):
+class RecipientBatch(msgspec.Struct, eq=False):
     """A batch and the replies to it so far. Times are seconds of trio's clock."""
 
     sent: list[PendingProbe]
     pipelined: bool
     reused: bool  # the connection has served a batch before
+    unanswered: deque[PendingProbe]
     recipients: list[Command] = []
+    elsewhere: set[Probe] = set()  # of the unanswered: sent on other connections, too
     alone: bool = False  # one recipient in lock-step, and no probe has notes
     noted: bool = False  # a probe has notes
-    tests: bool = False  # a catch-all test is among them
-    checked: bool = False  # NOOP follows them in the same write: see proof.needs_check()
+    checked: bool = False  # NOOP follows them in the same write: see Proof.begin_check()
     check_due: bool = False  # and its reply has not come yet
     place: int = 0  # the recipient whose reply comes next
     proven: int = 0  # so many replies are proven to be their recipients'
+    processed: int = 0  # so many replies were taken to be processed
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted, so replies are about recipients
     late: bool = False  # one of them was late
@@ -78,9 +95,124 @@ class BatchReplies(msgspec.Struct, eq=False):
         return self.last_at - self.began
 
     @property
+    def first_s(self) -> float:
+        return self.first_at - self.began
+
+    @property
     def gap_s(self) -> float:
         """The mean time between two replies, or -1 with fewer than two replies."""
         return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
+
+    def written(self, at: float) -> None:
+        """The recipients are written only now: the replies to RSET and MAIL came before."""
+        self.began = at
+
+    def begin(self, now: float, received_at: float) -> None:
+        """It is about to be sent; the latest reply came at `received_at`."""
+        self.began, self.idle_s = now, now - received_at
+        self.recipients = [rcpt(each.mailbox) for each in self.sent]
+
+    def check(self) -> None:
+        """NOOP follows the recipients in the same write."""
+        self.checked = self.check_due = True
+        self.recipients.append(NOOP)
+
+    def begin_alone(self, probe: Probe, at: float) -> None:
+        """The next batch of one was sent in lock-step: all else is as in the one before."""
+        self.began = at
+        self.sent = [probe]
+        self.unanswered.append(probe)
+        self.reused, self.first, self.late = True, False, False
+        self.until = probe.deadline
+        if self.elsewhere:
+            self.elsewhere.clear()
+
+    def opened(self) -> None:
+        """The transaction is open: replies are about recipients."""
+        self.transaction = True
+
+    def opening_replied(self, *, serves: bool) -> None:
+        """A reply to RSET or MAIL has come. `serves`: it shows that the server serves us."""
+        self.first = self.first or serves
+
+    def refuse(self, cause: Cause, objection: ReplyMeaning | None = None) -> None:
+        """The server refuses the batch as a whole; `objection` is what it says of RSET or MAIL."""
+        self.refusal, self.objection = cause, objection
+
+    def close(self, cause: Cause) -> None:
+        """421 in answer to a recipient."""
+        self.refusal, self.goodbye = cause, True
+
+    def become_late(self) -> None:
+        self.late = True
+
+    def began_anew(self) -> None:
+        """Count it as a batch on a reused connection without a reply."""
+        self.reused, self.first = True, False
+
+    def add_reply(self, turn: CommandReply, received_at: float, *, named: bool) -> None:
+        """The reply to the next recipient has come; `named`: it names its recipient."""
+        self.exchanges.append(turn)
+        self.place += 1
+        if received_at != self.last_at:  # replies that come together have one time
+            if not self.last_at:
+                self.first_at = received_at
+            elif received_at - self.last_at > self.gap_s_max:
+                self.gap_s_max = received_at - self.last_at
+            self.last_at = received_at
+        if named and self.transaction:
+            self.proven = self.place
+
+    def check_answered(self) -> None:
+        self.check_due = False
+
+    def pop(self, count: int) -> list[CommandReply]:
+        """The oldest unprocessed replies, which are processed now."""
+        taken, self.exchanges = self.exchanges[:count], self.exchanges[count:]
+        self.processed += len(taken)
+        return taken
+
+    def pop_all(self) -> list[CommandReply]:
+        return self.pop(len(self.exchanges))
+
+    def answer(self, count: int) -> None:
+        """The oldest recipients are answered by the oldest unprocessed replies."""
+        for _ in self.pop(count):
+            self.first = True
+            self.unanswered.popleft()
+
+    def answer_oldest(self) -> PendingProbe:
+        """The oldest recipient is answered."""
+        self.first = True
+        return self.unanswered.popleft()
+
+    def pop_unanswered(self) -> deque[PendingProbe]:
+        unanswered, self.unanswered = self.unanswered, deque()
+        return unanswered
+
+    def count_unproven(self, accepted: int, condemned: int) -> None:
+        self.accepted_unproven, self.judged_unproven = accepted, accepted + condemned
+
+
+def new_batch(asked: list[PendingProbe], *, pipelined: bool, reused: bool) -> RecipientBatch:
+    """A batch of these, which the caller is about to send."""
+    noted, until = False, 0.0
+    for each in asked:
+        if isinstance(each, Probe):
+            noted = noted or each.notes is not None
+            if each.deadline > until:
+                until = each.deadline
+        elif each.deferred_start:
+            until = float("inf")  # only silence ends the wait for its reply
+    return RecipientBatch(
+        asked,
+        pipelined,
+        reused,
+        deque(asked),
+        noted=noted,
+        until=until or float("inf"),
+        alone=not pipelined and len(asked) == 1 and not noted,
+    )
 
 
 def domain_of(asked: PendingProbe) -> str:

@@ -32,6 +32,11 @@ class Confirmation:
         self.due_at = 0.0  # when a control is sent if there is nothing else to send
         self._broken = False  # a control of this session was contradicted
 
+    def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
+        """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
+        if self.may_settle(probe, outcome, rule, now):
+            self._host.settle(probe, outcome, rule)
+
     def may_settle(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> bool:
         """May this proven verdict be settled now? Otherwise it is held until it is confirmed."""
         treatment = TREATMENT.get(outcome)
@@ -67,7 +72,7 @@ class Confirmation:
             self._host.suspend_clock(probe)
             self.due_at = now + CONTROL_S
         if treatment is _ACCEPTED:
-            probe.unconfirmed = outcome, rule
+            probe.wait_for_control(outcome, rule)
         self.verdicts.append((probe, outcome, rule))
         self._host.hold_back(1)
 
@@ -132,7 +137,7 @@ class Confirmation:
         self.verdicts = [each for each in self.verdicts if each not in again]
         self._host.end_deferral(len(again))
         for probe, _, _ in again:
-            probe.unproven = True
+            probe.doubt()
         return [probe for probe, _, _ in again]
 
     def end(self, now: float) -> None:

@@ -1,109 +1,179 @@
-"""Ends a batch early and requeues its unanswered recipients and tests.
+"""What a failed batch means for its recipients, and for what the session holds."""
 
-The connection may have failed, its permit may be gone, or the deadlines of the batch have passed.
-`requeue` says what follows for the probes; here the state of the session changes with it.
-"""
-
-from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
+from mailprobe.engine.smtp.connection import Overdue, SmtpConnection
+from mailprobe.engine.smtp.pairing import NamesAnother
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
-from mailprobe.engine.smtp.session.causes import GARBLED_RULE, REROUTED
-from mailprobe.engine.smtp.session.limited import count_answer
+from mailprobe.engine.smtp.replies.rules import Step
+from mailprobe.engine.smtp.session.agenda import Agenda
+from mailprobe.engine.smtp.session.answers import RecipientReplies
+from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
+from mailprobe.engine.smtp.session.causes import (
+    GARBLED_RULE,
+    REROUTED,
+    Rerouted,
+    cause_of,
+    refusal_outcome,
+)
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.limited import SessionLimits
+from mailprobe.engine.smtp.session.proof import Proof
 from mailprobe.engine.smtp.session.requeue import (
     expire_unanswered,
     fail_unanswered,
-    leave_untested,
+    requeue_doubted,
     requeue_rerouted,
     requeue_uncounted,
 )
-
-if TYPE_CHECKING:
-    from mailprobe.engine.smtp.session.session import SmtpSession
-
-
-def return_probes(session: "SmtpSession", asked: Sequence[PendingProbe]) -> None:
-    """This session can't send these: it ends, and another one will."""
-    session.leaving = session.leaving or bool(asked)
-    for each in reversed(asked):
-        if isinstance(each, Probe):
-            session.host.requeue(each)
-        else:
-            leave_untested(session.host, each)
+from mailprobe.engine.smtp.session.tenure import Tenure
+from mailprobe.engine.smtp.session.transaction import Transaction
+from mailprobe.engine.smtp.wire import RemoteProtocolError
+from mailprobe.engine.verdict import Outcome
 
 
-def drop_replies(session: "SmtpSession", received: BatchReplies) -> None:
-    """Drop replies that follow a refused MAIL. The server counts their refusals all the same."""
-    session.refusals += sum(not turn.reply.positive for turn in received.exchanges)
-    for turn in received.exchanges:
-        count_answer(session, refused=turn.reply.code >= 500)
-    received.exchanges.clear()
+class Failures:
+    """Ends the batches of one session that failed."""
 
-
-def fail_batch(
-    session: "SmtpSession",
-    cause: Cause,
-    received: BatchReplies,
-    *,
-    failure: bool = True,
-    limited: bool = False,
-) -> None:
-    """Retry, fail over or settle each unanswered probe of the batch.
-
-    See `fail_unanswered`. `failure`: the host failed, and not only one domain there;
-    `limited`: this may be a limit of the connection, and no failure.
-    """
-    session.leaving = True
-    reused = received.reused
-    early = failure and not (reused or received.transaction or session.transaction.smtputf8)
-    hung_up = received.goodbye or (received.transaction and cause.hung_up)
-    session.host.session_failed(
-        cause, before_recipients=early, late=session.late, at_recipient=received.goodbye or limited
+    __slots__ = (
+        *("_agenda", "_answers", "_connection", "_host", "_limits", "_proof", "_tenure"),
+        "_transaction",
     )
-    silent_or_garbled = received.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
-    fruitful = session.fruitful or limited
-    if (hung_up or silent_or_garbled) and session.unanswered and not fruitful:
-        oldest = session.unanswered[0]
-        domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
-        session.host.session_barren(cause, domain)
-    if reused and not received.first:
-        session.host.close_idle_session()  # kept for as long, so hardly any better
-    unanswered, session.unanswered = session.unanswered, deque()
-    fail_unanswered(session.host, unanswered, session.elsewhere, cause, received, limited=limited)
 
+    def __init__(
+        self,
+        host: SessionHost,
+        connection: SmtpConnection,
+        limits: SessionLimits,
+        transaction: Transaction,
+        proof: Proof,
+        agenda: Agenda,
+        answers: RecipientReplies,
+        tenure: Tenure,
+    ) -> None:
+        self._host = host
+        self._connection = connection
+        self._limits = limits
+        self._transaction = transaction
+        self._proof = proof
+        self._agenda = agenda
+        self._answers = answers
+        self._tenure = tenure
 
-def reroute_waiting(session: "SmtpSession") -> None:
-    """Give up the late reply: queue its probe again, behind all others."""
-    session.leaving = True
-    session.host.session_rerouted()
-    unanswered, session.unanswered = session.unanswered, deque()
-    requeue_rerouted(session.host, unanswered, session.elsewhere)
+    def connection_failed(self, batch: RecipientBatch, error: Exception, *, is_late: bool) -> bool:
+        """The connection failed with one of `CONNECTION_ERRORS`; returns as refused()."""
+        step = Step.RCPT if batch.transaction else Step.MAIL
+        gave_way = isinstance(error, Rerouted)
+        cause = batch.refusal or (REROUTED if gave_way else cause_of(error, step))
+        if not batch.transaction:
+            self.drop_replies(batch)
+        self._count_unproven(batch)
+        self._distrust_pairing(batch, cause, error)
+        if gave_way:  # give up the late reply: queue its probe again, behind all others
+            self._tenure.leave()
+            self._host.session_rerouted()
+            requeue_rerouted(self._host, batch.pop_unanswered(), batch.elsewhere)
+        elif isinstance(error, Overdue) and batch.refusal is None:
+            self.expire(batch)
+        else:
+            return self.refused(batch, cause, is_late=is_late)
+        return False
 
+    def drop_replies(self, batch: RecipientBatch) -> None:
+        """Replies that follow a refused MAIL mean nothing for their recipients."""
+        replies = [turn.reply for turn in batch.pop_all()]
+        self._limits.count_dropped(replies, self._connection.received_at)
 
-def expire_batch(session: "SmtpSession") -> None:
-    """The deadlines of the whole batch have passed."""
-    session.leaving = True
-    unanswered, session.unanswered = session.unanswered, deque()
-    expire_unanswered(session.host, unanswered)
+    def _count_unproven(self, batch: RecipientBatch) -> None:
+        """The connection failed within the batch: some of its recipients were judged, it seems."""
+        replies, now = [turn.reply for turn in batch.exchanges], self._connection.received_at
+        outcomes = [
+            refusal_outcome(reply, self._host.read(Step.RCPT, reply))
+            for reply in replies
+            if not reply.positive
+        ]
+        accepted = len(replies) - len(outcomes)
+        batch.count_unproven(accepted, outcomes.count(Outcome.UNDELIVERABLE))
+        for reply in replies:
+            self._limits.count_answer(now, refused=reply.code >= 500)
 
+    def _distrust_pairing(self, batch: RecipientBatch, cause: Cause, error: Exception) -> None:
+        """Requeue what was answered and is not proven, once; after that it is unknown.
 
-def requeue_unproven(session: "SmtpSession") -> None:
-    """The session ended before the proof: queue the held probes for another connection."""
-    if not session.unproven.verdicts:
-        return
-    verdicts = session.unproven.release_all()
-    session.host.end_deferral(len(verdicts))
-    for probe, _, _ in reversed(verdicts):
-        if not probe.settled:
-            requeue_uncounted(session.host, probe)
+        If only a late reply was given up, nothing shows that the host is out of step. That
+        does not use up the one retry. If a reply named another recipient, its own is in doubt as
+        well, and those behind it have no share in it.
+        """
+        self._proof.distrust()
+        doubted: list[PendingProbe] = [*self._proof.drop()]
+        doubted += [batch.unanswered.popleft() for _ in batch.pop_all()]
+        if isinstance(error, NamesAnother) and batch.transaction:
+            doubted.append(batch.unanswered.popleft())
+            behind = batch.pop_unanswered()
+            requeue_doubted(self._host, behind, batch.elsewhere, cause, gave_way=True)
+        if doubted and isinstance(error, RemoteProtocolError):
+            self._host.distrust(renamed=isinstance(error, NamesAnother) and error.same_local)
+        gave_way = isinstance(error, Rerouted)
+        requeue_doubted(self._host, doubted, batch.elsewhere, cause, gave_way=gave_way)
 
+    def refused(self, batch: RecipientBatch, cause: Cause, *, is_late: bool) -> bool:
+        """The batch is refused as a whole: requeue each recipient for which other terms are left.
 
-def abandon_tests(session: "SmtpSession") -> None:
-    """Hand back the tests that were not sent."""
-    for asked in (*session.unanswered, *session.tests):
-        if isinstance(asked, CatchAllTest):
-            leave_untested(session.host, asked)
-    session.unanswered.clear()
-    session.tests.clear()
+        True if that is every recipient: then no recipient was served by it.
+        """
+        if batch.objection is not None and not batch.goodbye:
+            refused = batch.pop_unanswered()
+            for asked in refused:
+                if self._answers.objects_to_terms(asked, batch.objection, to_all=True):
+                    self._agenda.send_again(asked)
+                else:
+                    batch.unanswered.append(asked)
+            if refused and not batch.unanswered:
+                return True
+        limited = self._limits.ended_by_limit(cause, batch, self._connection.now())
+        self.fail(batch, cause, is_late=is_late, limited=limited)
+        return False
+
+    def fail(
+        self,
+        batch: RecipientBatch,
+        cause: Cause,
+        *,
+        is_late: bool,
+        failure: bool = True,
+        limited: bool = False,
+    ) -> None:
+        """Retry, fail over or settle each unanswered probe of the batch.
+
+        See `fail_unanswered`. `failure`: the host failed, and not only one domain there;
+        `limited`: this may be a limit of the connection, and no failure.
+        """
+        self._tenure.leave()
+        host, reused = self._host, batch.reused
+        early = failure and not (reused or batch.transaction or self._transaction.smtputf8)
+        hung_up = batch.goodbye or (batch.transaction and cause.hung_up)
+        host.session_failed(
+            cause,
+            before_recipients=early,
+            late=is_late,
+            at_recipient=batch.goodbye or limited,
+        )
+        silent_or_garbled = batch.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
+        fruitful = self._answers.fruitful or limited
+        if (hung_up or silent_or_garbled) and batch.unanswered and not fruitful:
+            oldest = batch.unanswered[0]
+            domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
+            host.session_barren(cause, domain)
+        if reused and not batch.first:
+            host.close_idle_session()  # kept for as long, so hardly any better
+        unanswered = batch.pop_unanswered()
+        fail_unanswered(host, unanswered, batch, cause, limited=limited)
+
+    def expire(self, batch: RecipientBatch) -> None:
+        """The deadlines of the whole batch have passed."""
+        self._tenure.leave()
+        expire_unanswered(self._host, batch.pop_unanswered())
+
+    def requeue_unproven(self) -> None:
+        """There will be no proof: queue the held probes for another connection."""
+        for probe in reversed(self._proof.drop()):
+            if not probe.settled:
+                requeue_uncounted(self._host, probe)

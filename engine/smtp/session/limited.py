@@ -1,30 +1,32 @@
-"""Refusals that may be a limit by their position: held back, then asked again or settled.
+"""What a session's recipients show of the host's limits, and how many more it may send.
 
-`mailprobe.engine.smtp.limits` explains what a position proves. A refusal whose words condemn
-its recipient is never held back: it is evidence in itself. One that only its code condemns
-is not: `550 5.1.1 Recipient rejected, one message at a time` is a limit.
+A refusal may be a limit by its position: it is held until its batch is answered. Then its
+recipient is sent again, or the refusal is its own. `mailprobe.engine.smtp.limits` explains what a
+position proves. A refusal whose words condemn its recipient is never held: it is evidence in
+itself. One that only its code condemns is not: `550 5.1.1 Recipient rejected, one message at a
+time` is a limit.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.limits import Observation, Scope, alike
+from mailprobe.engine.smtp.limits import Observation, RecipientLimits, Scope, alike
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
-from mailprobe.engine.smtp.session.batch import BatchReplies, PendingProbe
+from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
+from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.causes import refusal_outcome
-from mailprobe.engine.smtp.session.requeue import requeue_uncounted
+from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-if TYPE_CHECKING:
-    from mailprobe.engine.smtp.session.session import SmtpSession
-
+RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept this many
+REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 # Such a recipient was sent again on other terms, in a transaction of its own: see terms.
 OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
 # Rules of replies that condemn by their code, because no rule knows their words.
 BY_CODE = frozenset(("enhanced.no-mailbox", "code.no-mailbox"))
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
+_UNDELIVERABLE = Outcome.UNDELIVERABLE  # to look it up takes 0.12 µs in Python 3.11
 
 
 class HeldRefusal(NamedTuple):
@@ -36,111 +38,227 @@ class HeldRefusal(NamedTuple):
     refusal: str  # see limits.alike()
     place: int  # among the recipients answered in this session
 
-
-def judged_by(session: "SmtpSession") -> int:
-    """How many recipients this connection accepted, or refused as no mailbox."""
-    return session.recipients - session.unjudged
-
-
-def count_answer(session: "SmtpSession", *, refused: bool) -> None:
-    """One of the recipients under way was answered; it counts if it was reserved."""
-    if session.reserved:
-        session.reserved -= 1
-        session.host.budget.answered(session.connection.received_at, refused=refused)
+    @property
+    def outcome(self) -> Outcome:
+        return refusal_outcome(self.reply, self.reading)
 
 
-def count_refusal(session: "SmtpSession", reply: SmtpReply, outcome: Outcome) -> None:
-    if reply.code >= 500:
-        count_answer(session, refused=True)
-        session.refused += 1
-        session.host.recipient_refused()
-    session.refusals += 1
-    session.transaction.refusals += 1
-    if outcome is not Outcome.UNDELIVERABLE:
-        _count_unjudged(session, 1)
+class Released(NamedTuple):
+    """What became of the held refusals of an answered batch."""
+
+    own: list[HeldRefusal]  # they speak of their recipients
+    again: list[HeldRefusal]  # a limit refused them
+    of_connection: bool = False  # which is the connection's: no more may be sent on it
 
 
-def may_be_limit(
-    session: "SmtpSession",
-    asked: PendingProbe,
-    reply: SmtpReply,
-    reading: ReplyMeaning,
-    outcome: Outcome,
-) -> bool:
-    """Does more follow from this refusal than its own verdict?"""
-    if reading.meaning is Meaning.ANOTHER_RECIPIENT:
+NOTHING_RELEASED = Released([], [])
+
+
+class SessionLimits:
+    """Counts the recipients of one session, and holds refusals that may be a limit."""
+
+    __slots__ = (
+        *("_before", "_held", "_host", "_refused", "_served", "_unjudged"),
+        *("in_transaction", "of_host", "recipients", "refusals", "reserved"),
+    )
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self.of_host: RecipientLimits = host.terms.limits
+        self.recipients = 0  # answered, and not by 421
+        self.refusals = 0
+        self._refused = 0  # of these: for good (5yz), as hosts that ban count them
+        self._unjudged = 0  # refused for another reason than an unknown mailbox
+        self.reserved = 0  # recipients of the batch under way that the host's budget counts
+        self._held: list[HeldRefusal] = []
+        self.in_transaction = 0  # recipients of the transaction under way
+        self._before = (0, 0)  # refusals and unjudged when it began
+        self._served = 0  # transactions before it with a recipient that was judged
+
+    def begin_transaction(self) -> None:
+        self._served += self.in_transaction > self._unjudged - self._before[1]
+        self.in_transaction = 0
+        self._before = (self.refusals, self._unjudged)
+
+    @property
+    def recipients_max(self) -> int:
+        return min(RECIPIENTS_MAX, self.of_host.per_connection)
+
+    @property
+    def judged(self) -> int:
+        """How many recipients this connection accepted, or refused as no mailbox."""
+        return self.recipients - self._unjudged
+
+    @property
+    def refusals_allowed(self) -> int:
+        """How many more recipients may be refused in this session."""
+        of_host = self._host.budget.allowance.session - self._refused
+        of_session = REFUSALS_MAX - self.refusals
+        return of_host if of_host < of_session else of_session
+
+    def refusals_left(self, now: float) -> int:
+        """Of these, listed and random addresses: one less where a control may be refused."""
+        host = self._host
+        controls, allowed = host.controls, host.budget.allowance.session - self._refused
+        of_session = REFUSALS_MAX - self.refusals
+        if of_session < allowed:
+            allowed = of_session
+        if controls.comparable and now < controls.watched_until:
+            allowed -= 1
+        return allowed
+
+    def left(self, now: float) -> int:
+        """How many recipients the session may still send if each is refused."""
+        left = min(self.refusals_left(now), self.recipients_max - self.recipients)
+        budget = self._host.budget
+        return min(left, budget.left(now)) if budget.is_bounded else left
+
+    def reserve(self, count: int) -> None:
+        """Reserve so many recipients of the host's budget; what the batch before left is free."""
+        budget = self._host.budget
+        if self.reserved or budget.is_bounded:  # else nothing is counted
+            budget.release(self.reserved)
+            budget.reserve(count)
+            self.reserved = count
+
+    def count_answer(self, now: float, *, refused: bool) -> None:
+        """One of the recipients under way was answered; it counts if it was reserved."""
+        if self.reserved:
+            self.reserved -= 1
+            self._host.budget.answered(now, refused=refused)
+
+    def count_accepted(self, now: float) -> None:
+        self.recipients += 1
+        self.in_transaction += 1
+        if self.reserved:
+            self.count_answer(now, refused=False)
+
+    def count_refusal(self, reply: SmtpReply, outcome: Outcome, now: float) -> None:
+        self.recipients += 1
+        self.in_transaction += 1
+        self.count_answer(now, refused=reply.code >= 500)
+        if reply.code >= 500:
+            self._refused += 1
+            self._host.recipient_refused()
+        self.refusals += 1
+        self._unjudged += outcome is not _UNDELIVERABLE
+
+    def count_dropped(self, replies: Iterable[SmtpReply], now: float) -> None:
+        """Replies that follow a refused MAIL. The server counts their refusals all the same."""
+        for reply in replies:
+            self.refusals += not reply.positive
+            self.count_answer(now, refused=reply.code >= 500)
+
+    def may_be_limit(
+        self,
+        asked: PendingProbe,
+        reply: SmtpReply,
+        reading: ReplyMeaning,
+        outcome: Outcome,
+        now: float,
+    ) -> bool:
+        """Does more follow from this refusal than its own verdict?"""
+        if reading.meaning is Meaning.ANOTHER_RECIPIENT:
+            return True
+        if reading.meaning in OF_TERMS:
+            return False
+        if outcome is not _UNDELIVERABLE and self.recipients == self._unjudged:
+            return asked.objections > 0 or self.of_host.in_force
+        return not self.of_host.is_own(alike(reply.code, " ".join(reply.lines)), now)
+
+    def hold(
+        self,
+        asked: PendingProbe,
+        reply: SmtpReply,
+        reading: ReplyMeaning,
+        elsewhere: Set[Probe],
+        now: float,
+    ) -> bool:
+        """Hold this refusal if its position may explain it, until the batch is answered.
+
+        `elsewhere` are recipients that are sent again already.
+        """
+        condemns = refusal_outcome(reply, reading) is _UNDELIVERABLE
+        if reading.meaning in OF_TERMS or (condemns and reading.rule not in BY_CODE):
+            return False
+        limits = self.of_host
+        refusal = alike(reply.code, " ".join(reply.lines))
+        if condemns and not isinstance(asked, Probe) and not self._is_held(refusal):
+            return False  # a random address is refused by most hosts
+        certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
+        if not (self.recipients > 1 if certain or condemns else self.judged):
+            if not certain and (condemns or asked.objections or limits.knows(refusal)):
+                limits.refute(refusal, now)
+            return False
+        if asked.objections >= OBJECTIONS_MAX:
+            return False
+        if not certain and limits.is_own(refusal, now):
+            return False
+        if asked not in elsewhere:
+            self._held.append(HeldRefusal(asked, reply, reading, refusal, self.recipients))
+            self._unjudged += condemns
         return True
-    if reading.meaning in OF_TERMS:
-        return False
-    if outcome is not Outcome.UNDELIVERABLE and session.recipients == session.unjudged:
-        return asked.objections > 0 or session.limits.in_force
-    refusal = alike(reply.code, " ".join(reply.lines))
-    return not session.limits.is_own(refusal, session.now())
 
+    def _is_held(self, refusal: str) -> bool:
+        return bool(self._held) and self._held[-1].refusal == refusal
 
-def held_as_limit(
-    session: "SmtpSession", asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning
-) -> bool:
-    """Hold this refusal back if its position may explain it, until the batch is answered."""
-    condemns = refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE
-    if reading.meaning in OF_TERMS or (condemns and reading.rule not in BY_CODE):
-        return False
-    limits, now = session.limits, session.now()
-    refusal = alike(reply.code, " ".join(reply.lines))
-    if condemns and not isinstance(asked, Probe) and not _is_held(session, refusal):
-        return False  # a random address is refused by most hosts
-    certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
-    if not (session.recipients > 1 if certain or condemns else judged_by(session)):
-        if not certain and (condemns or asked.objections or limits.knows(refusal)):
-            limits.refute(refusal, now)
-        return False
-    if asked.objections >= OBJECTIONS_MAX:
-        return False
-    if not certain and limits.is_own(refusal, now):
-        return False
-    if asked not in session.elsewhere:  # else it is asked again already
-        session.limited.append(HeldRefusal(asked, reply, reading, refusal, session.recipients))
-        if condemns:
-            _count_unjudged(session, 1)
-    return True
+    def release(self, sent_at: float, now: float) -> Released:
+        """The batch, sent at `sent_at`, is answered: which of the held refusals were a limit?"""
+        held, self._held = self._held, []
+        if not held:
+            return NOTHING_RELEASED
+        behind = _all_later_alike(held, self.recipients)
+        again = [
+            each
+            for each in held
+            if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
+        ]
+        own = [each for each in held if each not in again]
+        self._unjudged -= sum(each.outcome is _UNDELIVERABLE for each in own)
+        of_connection = bool(again) and self._learn(again[-1], behind, sent_at, now)
+        return Released(own, again, of_connection)
 
+    def _learn(self, latest: HeldRefusal, behind: int, sent_at: float, now: float) -> bool:
+        """Learn the limit of the transaction, or of the connection: then return True.
 
-def _is_held(session: "SmtpSession", refusal: str) -> bool:
-    return bool(session.limited) and session.limited[-1].refusal == refusal
-
-
-def _count_unjudged(session: "SmtpSession", change: int) -> None:
-    session.unjudged += change
-    session.transaction.unjudged += change
-
-
-def release_limited(session: "SmtpSession") -> list[HeldRefusal]:
-    """The batch is answered: ask those again whom a limit refused. Returns the others."""
-    held, session.limited = session.limited, []
-    if not held:
-        return []
-    behind = _all_later_alike(held, session.recipients)
-    again = [
-        each
-        for each in held
-        if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
-    ]
-    own = [each for each in held if each not in again]
-    for each in own:
-        if refusal_outcome(each.reply, each.reading) is Outcome.UNDELIVERABLE:
-            _count_unjudged(session, -1)
-    if again:
-        _observe(session, again[-1], behind)
-    for each in reversed(again):
-        asked = each.asked
-        asked.objections += 1
-        if isinstance(asked, Probe):
-            asked.refused = (refusal_outcome(each.reply, each.reading), each.reading.rule)
-            asked.refusal = each.refusal
-            requeue_uncounted(session.host, asked)
+        Those from the place `behind` on were all refused alike.
+        """
+        limits, refusal = self.of_host, latest.refusal
+        refusals, unjudged = self._before
+        certain = latest.reading.meaning is Meaning.ANOTHER_RECIPIENT
+        at_end = latest.place >= behind
+        if certain or latest.outcome is _UNDELIVERABLE:
+            # Then it need not have judged the first ones.
+            judged = behind - 1 - (self.recipients - self.in_transaction)
         else:
-            session.tests.appendleft(asked)
-    return own
+            judged = self.in_transaction - (self._unjudged - unjudged)
+        if judged > 0 and not limits.is_of_connection(refusal):
+            # If a later recipient was judged, the words alone count: send each by itself.
+            accepted = self.in_transaction - (self.refusals - refusals) if at_end else 1
+            seen = Observation(refusal, judged, accepted, sent_at, now, certain)
+            limits.observe(Scope.TRANSACTION, seen)
+            return False
+        if self._served <= 1:
+            limits.not_of_transaction(refusal, now)
+        accepted = self.recipients - self.refusals
+        seen = Observation(refusal, self.judged, accepted, sent_at, now, certain)
+        limits.observe(Scope.CONNECTION, seen)
+        return True
+
+    def ended_by_limit(self, cause: Cause, received: RecipientBatch, now: float) -> bool:
+        """Did the host close, or refuse a further transaction, after it had judged recipients?"""
+        if not cause.hung_up and received.refusal is None:
+            return False
+        judged = self.judged + received.judged_unproven
+        if not judged:
+            return False
+        if received.idle_s > IDLE_CLOSE_S and received.place <= received.goodbye:
+            return False
+        accepted = self.recipients - self.refusals + received.accepted_unproven
+        refusal = alike(0, cause.words)
+        seen = Observation(refusal, judged, accepted, received.began, now, closed=True)
+        self.of_host.observe(Scope.CONNECTION, seen)
+        return True
 
 
 def _all_later_alike(held: list[HeldRefusal], recipients: int) -> int:
@@ -151,85 +269,3 @@ def _all_later_alike(held: list[HeldRefusal], recipients: int) -> int:
             break
         place -= 1
     return place + 1
-
-
-def _observe(session: "SmtpSession", latest: HeldRefusal, behind: int) -> None:
-    """Learn the limit of the transaction, or of the connection: then no more is sent on it.
-
-    Those from the place `behind` on were all refused alike.
-    """
-    transaction, limits, refusal = session.transaction, session.limits, latest.refusal
-    sent_at, now = session.received.began, session.now()
-    certain = latest.reading.meaning is Meaning.ANOTHER_RECIPIENT
-    at_end = latest.place >= behind
-    if certain or refusal_outcome(latest.reply, latest.reading) is Outcome.UNDELIVERABLE:
-        # Then it need not have judged the first ones.
-        judged = behind - 1 - (session.recipients - transaction.recipients)
-    else:
-        judged = transaction.recipients - transaction.unjudged
-    if judged > 0 and not limits.is_of_connection(refusal):
-        # If a later recipient was judged, the words alone count: send each by itself.
-        accepted = transaction.recipients - transaction.refusals if at_end else 1
-        seen = Observation(refusal, judged, accepted, sent_at, now, certain)
-        limits.observe(Scope.TRANSACTION, seen)
-        return
-    if transaction.served <= 1:
-        limits.not_of_transaction(refusal, now)
-    accepted = session.recipients - session.refusals
-    seen = Observation(refusal, judged_by(session), accepted, sent_at, now, certain)
-    limits.observe(Scope.CONNECTION, seen)
-    session.leaving = True
-
-
-def ended_by_limit(session: "SmtpSession", cause: Cause, received: BatchReplies) -> bool:
-    """Did the host close, or refuse a further transaction, after it had judged recipients?"""
-    if not cause.hung_up and received.refusal is None:
-        return False
-    judged = judged_by(session) + received.judged_unproven
-    if not judged:
-        return False
-    if received.idle_s > IDLE_CLOSE_S and received.place <= received.goodbye:
-        return False
-    accepted = session.recipients - session.refusals + received.accepted_unproven
-    refusal, now = alike(0, cause.words), session.now()
-    seen = Observation(refusal, judged, accepted, received.began, now, closed=True)
-    session.limits.observe(Scope.CONNECTION, seen)
-    return True
-
-
-def count_unproven(session: "SmtpSession", received: BatchReplies) -> None:
-    """The connection failed within the batch: some of its recipients were judged, it seems."""
-    readings = [
-        (turn.reply, session.host.read(Step.RCPT, turn.reply)) for turn in received.exchanges
-    ]
-    accepted = sum(reply.positive for reply, _ in readings)
-    condemned = sum(
-        not reply.positive and refusal_outcome(reply, reading) is Outcome.UNDELIVERABLE
-        for reply, reading in readings
-    )
-    received.accepted_unproven, received.judged_unproven = accepted, accepted + condemned
-    for reply, _ in readings:
-        count_answer(session, refused=reply.code >= 500)
-
-
-def is_known_already(session: "SmtpSession", probe: Probe, now: float) -> bool:
-    """Settle a probe that was sent before, if it need not be sent again.
-
-    The rest of those who were refused alike need not, once one of them shows that the
-    refusal was no limit. An accepted one need not, if its domain's test was answered
-    meanwhile. If a connection is good for one recipient, the test takes it alone: then an
-    accepted probe waits here, and the caller sends the test.
-    """
-    if probe.refused is not None and session.limits.is_own(probe.refusal, now):
-        session.conclude(probe, *probe.refused)
-        return True
-    if not probe.accepted or session.limits.per_connection > 1:
-        return False
-    domain: DomainAcceptance = probe.domain_here
-    known = domain.known(now)
-    if known is not None:
-        session.host.settle(probe, known.outcome, deciding_rule(known, probe.rule))
-    else:
-        probe.conversations += 1
-        domain.awaiting.append(probe)
-    return True

@@ -1,23 +1,31 @@
 """Requeues or settles the unanswered probes when their batch or session has ended.
 
-Plain functions over the host and the probes. `elsewhere` holds the probes that are already
-queued for another connection because a reply before theirs was late.
+Functions over the host and the probes; a session's state is not changed. `elsewhere` holds the
+probes that are already queued for another connection because a reply before theirs was late.
 """
 
 from collections.abc import Collection, Sequence, Set
 
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
-from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
+from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.verdict import Outcome
+
+
+def return_unsent(host: SessionHost, asked: Sequence[PendingProbe]) -> None:
+    """These were picked and not sent."""
+    for each in reversed(asked):
+        if isinstance(each, Probe):
+            host.requeue(each)
+        else:
+            leave_untested(host, each)
 
 
 def fail_unanswered(
     host: SessionHost,
     unanswered: Collection[PendingProbe],
-    elsewhere: Set[Probe],
+    batch: RecipientBatch,
     cause: Cause,
-    received: BatchReplies,
     *,
     limited: bool = False,
 ) -> None:
@@ -27,11 +35,11 @@ def fail_unanswered(
     another one. Otherwise the failure belongs to the oldest; the others only wait behind it.
     If it is `limited`, no probe caused the failure.
     """
-    reused = received.reused
+    reused, elsewhere = batch.reused, batch.elsewhere
     head = True
     for probe in unanswered:
         if isinstance(probe, CatchAllTest):
-            if head and received.transaction and not (probe.abandoned or limited):
+            if head and batch.transaction and not (probe.abandoned or limited):
                 host.test_unanswered(probe.domain)
             else:
                 leave_untested(host, probe)
@@ -39,15 +47,15 @@ def fail_unanswered(
             pass
         elif limited and probe.objections < OBJECTIONS_MAX:
             # Those behind the oldest got no reply; each such session answers someone.
-            probe.objections += head or not received.transaction
+            if head or not batch.transaction:
+                probe.count_objection()
             requeue_uncounted(host, probe)
-        elif reused and not received.first and not probe.retried:
-            probe.retried = True
-            probe.conversations -= 1
+        elif reused and not batch.first and not probe.retried:
+            probe.retry()
             host.requeue(probe)
-        elif not received.transaction:
+        elif not batch.transaction:
             host.fail_over(probe, cause)
-        elif head and (cause.outcome is Outcome.TIMED_OUT or received.goodbye):
+        elif head and (cause.outcome is Outcome.TIMED_OUT or batch.goodbye):
             host.settle(probe, cause.outcome, cause.rule)
         elif head or probe.exhausted:
             host.fail_over(probe, cause)
@@ -65,9 +73,7 @@ def requeue_rerouted(
             if not probe.abandoned:
                 host.test_unanswered(probe.domain)
         elif not probe.settled and probe not in elsewhere:
-            probe.rerouted = True
-            probe.conversations -= 1
-            probe.addresses_tried -= 1
+            probe.reroute()
             host.requeue_last(probe)
 
 
@@ -112,18 +118,16 @@ def requeue_doubted(
         elif probe.unproven:
             host.settle(probe, cause.outcome, cause.rule)
         else:
-            probe.unproven = True
+            probe.doubt()
             requeue_uncounted(host, probe)
 
 
 def requeue_uncounted(host: SessionHost, probe: Probe) -> None:
     """Send it again, and do not count this conversation: the probe did not cause the failure."""
-    probe.conversations -= 1
-    probe.addresses_tried -= 1
+    probe.undo_try()
     host.requeue(probe)
 
 
 def leave_untested(host: SessionHost, test: CatchAllTest) -> None:
-    if not test.abandoned:
-        test.abandoned = True
+    if test.abandon():
         host.leave_untested(test.domain)

@@ -9,10 +9,9 @@ from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
 from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.wire import Command, Conversation, Stage
 
-RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept this many
-REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 
 
@@ -22,29 +21,33 @@ class Transaction:
     __slots__ = (
         "_conversation",
         "_count",
+        "_domains",
         "_host",
-        "domains",
-        "recipients",
-        "refusals",
+        "_limits",
         "resets",
         "sender",
-        "served",
         "smtputf8",
-        "unjudged",
     )
 
-    def __init__(self, conversation: Conversation, host: SessionHost) -> None:
+    def __init__(
+        self, conversation: Conversation, host: SessionHost, limits: SessionLimits
+    ) -> None:
         self._conversation = conversation
         self._host = host
+        self._limits = limits
         self._count = 0  # transactions so far
-        self.domains: set[str] = set()  # of its recipients
-        self.recipients = 0
-        self.refusals = 0  # of its recipients
-        self.unjudged = 0  # of these: refused for another reason than an unknown mailbox
-        self.served = 0  # transactions before it with a recipient that was judged
+        self._domains: set[str] = set()  # of its recipients, if the server limits them
         self.resets = 0  # of the session: RSET, NOOP and the like
         self.sender = ""
         self.smtputf8 = False
+
+    @property
+    def may_reset(self) -> bool:
+        return self.resets < RESETS_MAX
+
+    def count_reset(self) -> None:
+        """RSET, NOOP or the like is sent."""
+        self.resets += 1
 
     @property
     def recipients_max(self) -> int:
@@ -56,18 +59,24 @@ class Transaction:
     def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
         """Begin a new transaction if these need one. Returns RSET and MAIL as needed."""
         if not self.must_open(asked):
+            self.join(asked)
             return []
         opening = []
         if self._conversation.stage is Stage.MAIL:
             self.resets += 1
             opening = [wire.RSET]
         self._count += 1
-        self.served += self.recipients > self.unjudged
-        self.domains = set()
-        self.recipients = self.refusals = self.unjudged = 0
+        self._limits.begin_transaction()
+        self._domains = set()
+        self.join(asked)
         self.smtputf8 = asked[0].smtputf8
         self.sender = self._host.terms.sender
         return [*opening, wire.mail(self.sender, smtputf8=self.smtputf8)]
+
+    def join(self, asked: Sequence[PendingProbe]) -> None:
+        """These are sent in the transaction under way."""
+        if self._conversation.offer.domains_max is not None:
+            self._domains.update(map(domain_of, asked))
 
     def must_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Do these need another transaction than the one under way?"""
@@ -77,12 +86,12 @@ class Transaction:
             return True
         if self.sender != self._host.terms.sender:
             return True
-        if self.recipients + len(asked) > self.recipients_max:
+        if self._limits.in_transaction + len(asked) > self.recipients_max:
             return True
         domains_max = self._conversation.offer.domains_max
         if domains_max is None:
             return False
-        return len(self.domains | {domain_of(each) for each in asked}) > domains_max
+        return len(self._domains | {domain_of(each) for each in asked}) > domains_max
 
     def may_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""

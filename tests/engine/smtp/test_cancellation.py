@@ -196,7 +196,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
         asked.mailbox
         for pool in engine.dispatcher.pools.values()
         for session in pool.sessions
-        for asked in session.unanswered
+        for asked in session.exchange.batch.unanswered
         if isinstance(asked, Probe)
     }
 

@@ -1,0 +1,226 @@
+"""Worlds of fixed seeds in which the probing core is compared with what it did before.
+
+A world is its hosts, the lists and requests that are sent there, and when their accounts leave.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any
+
+import trio
+import trio.testing
+
+from mailprobe.bench.lab.internet import SENDER
+from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.host_behaviours import Turn
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING, limited_host, new_host
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.engine.testing.zone import ZoneMode
+from tests.engine.invariants import assert_whole
+from tests.simulation import test_calm, test_out_of_step
+
+ACCOUNTS = 3
+TEXTS_MAX = 24  # of one account
+SETTLED_S = 30.0
+LIMITS = (
+    "452 4.5.3 Error: too many recipients",
+    "550 5.7.1 Maximum recipients per connection exceeded",
+    "550 5.1.1 Recipient rejected, one message at a time",
+    "421 4.7.0 Too many recipients, closing",
+)
+TERMS = (
+    *("starttls demanded", "starttls demanded at rcpt", "starttls refused", "no null sender"),
+    *("no null sender at rcpt", "no named sender", "one transaction", "stale", "greylisting"),
+)
+DEAD = (ZoneMode.HANG, ZoneMode.SERVFAIL, ZoneMode.UNREACHABLE)
+FAILING = (
+    *("refused", "unanswered", "silent at mail", "silent at rcpt", "late", "garbage at rcpt"),
+    *("closing at rcpt", "resetting at rcpt", "shutting down at mail", "421 at rcpt", "banned"),
+)
+
+HostMaker = Callable[[random.Random], MailHost]
+
+
+def _slow_host(rng: random.Random) -> MailHost:
+    return new_host(
+        rng.choice(("tarpit", "tarpit in step", "silent for some", "silent for some, in step")),
+        latency_s=rng.choice((0.0, 0.02, 0.1)),
+        unknown_delay_s=rng.choice((0.0, 0.5, 1.2, 5.0)),
+        slow_s={"known.silent": rng.choice((0.9, 2.0, inf))},
+    )
+
+
+def _turning_host(rng: random.Random) -> MailHost:
+    return MailHost(
+        latency_s=rng.choice((0.0, 0.02, 0.1)),
+        ehlo_lines=rng.choice((EHLO_LINES, NO_PIPELINING)),
+        turn=Turn(
+            refusals=rng.choice((3, 5, 8)),
+            reply=rng.choice((None, "550 5.1.1 User unknown")),
+            each_connection=rng.random() < 0.5,
+            rest_s=rng.choice((None, 60.0)),
+        ),
+    )
+
+
+def _limited_host(rng: random.Random) -> MailHost:
+    per_connection = rng.choice((None, 1, 3, 10))
+    return limited_host(
+        rng.choice(LIMITS),
+        per_transaction=rng.choice((1, 2, 5)) if per_connection is None else None,
+        per_connection=per_connection,
+        latency_s=rng.choice((0.0, 0.02, 0.1)),
+        ehlo_lines=rng.choice((EHLO_LINES, NO_PIPELINING)),
+        connections_max=rng.choice((None, 1, 2)),
+        counts_accepted_only=rng.random() < 0.5,
+    )
+
+
+def _host_with_terms(rng: random.Random) -> MailHost:
+    return new_host(rng.choice(TERMS), latency_s=rng.choice((0.0, 0.02)))
+
+
+def _failing_host(rng: random.Random) -> MailHost:
+    return new_host(rng.choice(FAILING), troubled_sessions=rng.choice((None, 1, 3)))
+
+
+# The hosts of a kind of world; the first one stands in each of its worlds.
+HOSTS: dict[str, tuple[HostMaker, ...]] = {
+    "calm": (test_calm.make_host,),
+    "neighbours": (_slow_host, test_calm.make_host),
+    "turning": (_turning_host,),
+    "doubled": (lambda rng: test_out_of_step.make_odd(rng).host,),
+    "tarpits": (_slow_host,),
+    "limits": (_limited_host,),
+    "terms": (_host_with_terms, _failing_host),
+    "cancellations": (test_calm.make_host, _slow_host, _failing_host),
+}
+SEEDS = 12  # worlds of a kind
+
+
+@dataclass(slots=True)
+class Answers:
+    """What one account was answered, by address; it leaves after `leaves_after` answers."""
+
+    name: str
+    texts: list[str]
+    deferred_start: bool
+    patient: bool
+    start_s: float
+    leaves_after: int | None
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    async def ask(self, engine: Engine) -> None:
+        await trio.sleep(self.start_s)
+        async with open_answers(
+            engine,
+            self.texts,
+            account=self.name,
+            deferred_start=self.deferred_start,
+            patient=self.patient,
+        ) as answers:
+            async for answer in answers:
+                self.verdicts[self.texts[answer.position]] = answer.verdict
+                if len(self.verdicts) == self.leaves_after:
+                    return
+
+
+@dataclass(frozen=True, slots=True)
+class WorldEnd:
+    """What the accounts know at the end, and the hosts with what they have seen."""
+
+    accounts: list[Answers]
+    hosts: list[MailHost]
+
+
+class _InOrder(random.Random):
+    """In place of trio's chance, which reverses the order of the tasks that are ready."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+@contextmanager
+def _scheduled_in_order() -> Iterator[None]:
+    """Tasks run in the order in which they become ready, so a world runs alike each time.
+
+    Deadlines of the same moment end in the order in which they were set; trio compares the
+    addresses of their scopes in memory.
+    """
+    run: Any = trio._core._run
+    chance, run._r = run._r, _InOrder()
+    is_shuffled, run._ALLOW_DETERMINISTIC_SCHEDULING = run._ALLOW_DETERMINISTIC_SCHEDULING, False
+    numbers = count()
+    run.id = lambda scope: next(numbers)
+    try:
+        yield
+    finally:
+        run._r, run._ALLOW_DETERMINISTIC_SCHEDULING = chance, is_shuffled
+        del run.id
+
+
+def run_world(kind: str, seed: int) -> WorldEnd:
+    with _scheduled_in_order():
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        return trio.run(_run, kind, random.Random(f"{kind}/{seed}"), clock=clock)
+
+
+async def _run(kind: str, rng: random.Random) -> WorldEnd:
+    settings = EngineSettings(
+        host_connections=rng.choice((1, 2, 4)), mail_from=rng.choice(("", SENDER))
+    )
+    async with open_fake_network(seed=rng.randrange(1 << 30)) as network:
+        domains = _build(network, kind, rng)
+        accounts = [_account(number, kind, rng, domains) for number in range(ACCOUNTS)]
+        async with open_engine(
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
+        ) as engine:
+            async with trio.open_nursery() as nursery:
+                for account in accounts:
+                    nursery.start_soon(account.ask, engine)
+            await trio.sleep(SETTLED_S)
+            assert_whole(engine)
+        return WorldEnd(accounts, list(network.hosts.values()))
+
+
+def _build(network: FakeNetwork, kind: str, rng: random.Random) -> list[str]:
+    """Add the hosts of this world, each with a few domains; return the domains."""
+    makers = HOSTS[kind]
+    domains = []
+    for number in range(max(len(makers), rng.randint(1, 3))):
+        host = makers[number % len(makers)](rng)
+        for part in range(rng.randint(1, 3)):
+            domains.append(f"d{number}-{part}.test")
+            network.add(domains[-1], host, mx=f"mx{number}.test")
+            if kind == "cancellations" and rng.random() < 0.5:
+                network.add(domains[-1], host, mx=f"backup{number}.test", preference=20)
+    if kind == "neighbours":
+        for number in range(5):
+            domains.append(f"dead{number}.test")
+            network.zone.mode(domains[-1], rng.choice(DEAD))
+    return domains
+
+
+def _account(number: int, kind: str, rng: random.Random, domains: list[str]) -> Answers:
+    locals_ = partial(rng.choice, ("known", "known", "known.silent", "nobody"))
+    size = rng.randint(1, TEXTS_MAX)
+    texts = {f"{locals_()}{rng.randrange(40)}@{rng.choice(domains)}": None for _ in range(size)}
+    leaves = kind == "cancellations" and rng.random() < 0.7
+    return Answers(
+        f"account{number}",
+        list(texts),
+        deferred_start=rng.random() < 0.5,
+        patient=kind in ("tarpits", "doubled") and rng.random() < 0.3,
+        start_s=rng.choice((0.0, 0.0, 0.3, 1.0, 4.0)),
+        leaves_after=rng.randrange(1, 8) if leaves else None,
+    )
