@@ -12,7 +12,6 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.error_table import row_of
 from mailprobe.api.lists.results import ListResults, begun
 from mailprobe.api.lists.table import (
     ORDERS,
@@ -27,7 +26,14 @@ from mailprobe.api.lists.table import (
     search_rows,
 )
 from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame
-from mailprobe.api.pages.dashboard.try_page import BLAMES, REFUSALS, explained, text_of, turns_of
+from mailprobe.api.pages.dashboard.refusal_words import words_of
+from mailprobe.api.pages.dashboard.try_page import (
+    BLAMES,
+    KEEP_THE_FORM,
+    explained,
+    text_of,
+    turns_of,
+)
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.lists import FORMATS
 from mailprobe.api.results.lights import WORDS
@@ -202,10 +208,10 @@ def register(pages: Blueprint, frame: Frame) -> None:
         try:
             result = await explained(frame, row.address)
         except Refusal as refusal:
-            words = REFUSALS.get(row_of(refusal).code)
-            if words is None or not is_part:
+            if not (is_part and isinstance(refusal, KEEP_THE_FORM)):
                 return await frame.refused(refusal)
-            return await frame.page("row_conversation.html", row.address, error=words)
+            error = " ".join(words_of(refusal, frame.service.links))
+            return await frame.page("row_conversation.html", row.address, error=error)
         evidence = result.evidence
         assert isinstance(evidence, Evidence)
         values: dict[str, Any] = {
