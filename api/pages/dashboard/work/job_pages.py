@@ -150,7 +150,7 @@ def _register_job(pages: Blueprint, frame: Frame) -> None:
         job = await frame.service.store.job(found.job_id)
         if job is None:
             raise JobNotFound
-        body = "" if job.payload is None else msgspec.json.format(job.payload, indent=2).decode()
+        body = "" if not job.payload else msgspec.json.format(job.payload, indent=2).decode()
         return {
             "job": job, "attempts": found.attempts, "result": found.result, "body": body,
             "next_attempt_at": found.next_attempt_at, "states": STATES,
