@@ -178,12 +178,13 @@ def find_column(
     if full or named:
         choice = full or named
         raise BadList(
-            f"{file} has several columns of addresses ({_listed(names, choice)}); "
-            f"name one with --column {'NUMBER' if headless else 'NAME'}"
+            f"{file} has several columns of addresses ({_listed(names, choice)})",
+            f"; name one with --column {'NUMBER' if headless else 'NAME'}",
         )
     raise BadList(
-        f"{file} has no column of addresses that could be made out; "
-        f"name it with --column (columns: {_listed(names, range(len(names)))})"
+        f"{file} has no column of addresses that could be made out "
+        f"(columns: {_listed(names, range(len(names)))})",
+        "; name it with --column",
     )
 
 

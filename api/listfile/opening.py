@@ -286,12 +286,12 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     if ending in (".xlsx", ".xlsm"):
         raise BadList(f"{name} is no XLSX workbook, whatever its name says")
     if reading.sheet is not None:
-        raise BadList(f"{name} is no workbook: --sheet is for workbooks")
+        raise BadList(f"{name} is no workbook", ": --sheet is for workbooks")
     if ending in OBJECT_ENDINGS or (
         ending not in TABLE_ENDINGS and found.sample.lstrip()[:1] in ("{", "[")
     ):
         if reading.skip_lines:
-            raise BadList(f"{name} holds JSON objects: --skip-lines is for tables")
+            raise BadList(f"{name} holds JSON objects", ": --skip-lines is for tables")
         return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.column, name))
     return _read_text(file, found, ending, reading, name)
 

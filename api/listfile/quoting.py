@@ -155,7 +155,7 @@ def find_dialect(
     try:
         hints = detect_dialect(lines(), delimiter, skip + 1)
     except DialectMismatch as mismatch:
-        raise BadList(_mismatch(name, mismatch)) from None
+        raise _mismatch(name, mismatch) from None
     escaped = said.backslash == "escape"
     found = Dialect(delimiter, quoted=said.quotes is not False, escaped=escaped)
     shape = hints.plain
@@ -164,7 +164,7 @@ def find_dialect(
     elif found.quoted and (escaped or hints.quotes or hints.escaped_others):
         found, shape = _DialectChoice(lines, hints, delimiter, name, skip + 1, said).made()
     if shape.mismatch is not None:
-        raise BadList(_mismatch(name, shape.mismatch))
+        raise _mismatch(name, shape.mismatch)
     if hints.lone_return and len(hints.ends) > 1:
         _check_returns(lines(), found, shape.width, name, skip + 1)
     return found, hints.line_end
@@ -200,7 +200,7 @@ class _DialectChoice:
         else:
             dialect, shape = self._mixed() or max(readings, key=_fitting_lines)
         if shape.overgrown and self.declared.quotes is None:
-            raise BadList(_overgrown(self.name, shape.overgrown))
+            raise _overgrown(self.name, shape.overgrown)
         return dialect, shape
 
     def _shape(self, dialect: Dialect) -> Shape:
@@ -253,13 +253,14 @@ class _DialectChoice:
             if line and other.escaped != first.escaped:
                 raise BadList(
                     f"{self.name}, line {line}: a backslash there may be text or an escape, and "
-                    "its cells depend on that; say which with --backslash text or "
-                    "--backslash escape"
+                    "its cells depend on that",
+                    "; say which with --backslash text or --backslash escape",
                 )
             if line:
                 raise BadList(
                     f"{self.name}, line {line}: a quote there may open a cell or be text, and its "
-                    "cells depend on that; say which with --quotes or --no-quotes"
+                    "cells depend on that",
+                    "; say which with --quotes or --no-quotes",
                 )
 
 
@@ -296,39 +297,41 @@ def _same_cells(one: Cells, other: Cells) -> bool:
 
 
 MARKS = str.maketrans("", "", '\\"')
+NO_QUOTES = ", or take all quotes as text with --no-quotes"
 
 
-def _mismatch(name: str, mismatch: DialectMismatch) -> str:
+def _mismatch(name: str, mismatch: DialectMismatch) -> BadList:
     if mismatch.what in (TOO_WIDE, TOO_MUCH):
-        return f"{name}, line {mismatch.started}: {mismatch.what}; put that right first"
+        return BadList(f"{name}, line {mismatch.started}: {mismatch.what}; put that right first")
     if TOO_LONG in mismatch.what:
         what = "a cell is" if mismatch.line == mismatch.started else "a quote opens a cell that is"
-        return (
+        return BadList(
             f"{name}, line {mismatch.started}: {what} longer than {CELL_CHARACTERS_MAX:,} characters; "
-            "put that right first, or take all quotes as text with --no-quotes"
+            "put that right first",
+            NO_QUOTES,
         )
     if mismatch.what == ENDS_IN_ESCAPE_TEXT:
-        return (
+        return BadList(
             f"{name}, line {mismatch.started}: a backslash stands at the end of a row; put that right "
-            "first, or take all backslashes as text with --backslash text"
+            "first",
+            ", or take all backslashes as text with --backslash text",
         )
     where = f"{name}, line {mismatch.started}: a quote opens a cell and "
     if "expected after" in mismatch.what or mismatch.what == QUOTE_WITHIN:
-        return (
+        return BadList(
             f"{where}closes in the middle of one"
             f"{f' at line {mismatch.line}' if mismatch.line > mismatch.started else ''}; double the "
-            "quotes within a cell, or take all quotes as text with --no-quotes"
+            "quotes within a cell",
+            NO_QUOTES,
         )
-    return (
-        f"{where}none closes it; put that right first, or take all quotes as text with --no-quotes"
-    )
+    return BadList(f"{where}none closes it; put that right first", NO_QUOTES)
 
 
-def _overgrown(name: str, line: int) -> str:
-    return (
+def _overgrown(name: str, line: int) -> BadList:
+    return BadList(
         f"{name}, line {line}: a quote opens a cell that goes on over lines which look like rows; "
-        "put that right first, or take all quotes as text with --no-quotes, or the lines as one "
-        "cell with --quotes"
+        "put that right first",
+        f"{NO_QUOTES}, or the lines as one cell with --quotes",
     )
 
 

@@ -44,7 +44,15 @@ CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")  # without tab, lin
 
 
 class BadList(Misuse):
-    """A file that cannot be read as a list; the message says what to do."""
+    """A file that cannot be read as a list; the message says what to do.
+
+    `hint` is the end of the message that names options of the command line: `what` is the
+    message for those who have none.
+    """
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what + hint)
+        self.what, self.hint = what, hint
 
 
 class Changed(Misuse):
@@ -118,7 +126,7 @@ def survey(
         _ = whole.sample
     except UnicodeError:  # UTF-16 was named, but its byte order mark is missing
         raise BadList(
-            f"{name}, line 1, cannot be decoded as {found}; name another --encoding"
+            f"{name}, line 1, cannot be decoded as {found}", "; name another --encoding"
         ) from None
     return whole
 
@@ -179,12 +187,14 @@ def _narrow(seen: Octets, errors: str, name: str) -> str:
     if found is None:
         raise BadList(
             f"{name}, line {seen.first_invalid_line}: is not UTF-8, and its encoding cannot "
-            "be determined; name it with --encoding, or save the list as UTF-8"
+            "be determined; save the list as UTF-8",
+            ", or name its encoding with --encoding",
         )
     if found in SINGLE and seen.valid:
         raise BadList(
             f"{name}, line {seen.first_valid_line}: is UTF-8, and other lines are not (such as "
-            f"line {seen.first_invalid_line}); put that right, or name one with --encoding"
+            f"line {seen.first_invalid_line}); put that right",
+            ", or name one with --encoding",
         )
     return found
 
@@ -192,8 +202,9 @@ def _narrow(seen: Octets, errors: str, name: str) -> str:
 def _not_all_utf8(seen: Octets, name: str) -> BadList:
     return BadList(
         f"{name}, line {seen.first_invalid_line}: is no UTF-8, as the rest of the file is; put the "
-        "line right, name another --encoding, or take its faults as \N{REPLACEMENT CHARACTER} "
-        "with --errors replace"
+        "line right",
+        ", name another --encoding, or take its faults as \N{REPLACEMENT CHARACTER} "
+        "with --errors replace",
     )
 
 
@@ -203,5 +214,5 @@ def _refuse_binary(head: bytes, nul_line: int, name: str) -> None:
         raise BadList(f"{name} is no text but binary; it takes CSV, TSV, XLSX, NDJSON or lines")
     if nul_line:
         raise BadList(
-            f"{name}, line {nul_line}: holds zero octets, as a damaged file does; put that right"
+            f"{name}, line {nul_line}: holds zero bytes, as a damaged file does; put that right"
         )

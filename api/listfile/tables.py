@@ -269,8 +269,8 @@ def read_lines(records: Records, wanted: str | None) -> TableList:
         find_column(["column_1"], [], wanted, records.name)
     elif 2 * sum(map(is_address, said)) < len(said):
         raise BadList(
-            f"{records.name}: most of its lines are no addresses; save the list as CSV, or take each "
-            "line for an address with --column 1"
+            f"{records.name}: most of its lines are no addresses; save the list as CSV",
+            ", or take each line for an address with --column 1",
         )
     return TableList(records, [], 0, bare=True)
 

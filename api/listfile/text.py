@@ -78,6 +78,6 @@ def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
 
 def undecodable(name: str, line: int, encoding: str) -> BadList:
     return BadList(
-        f"{name}, line {line} or soon after, cannot be decoded as {encoding}; save it as UTF-8, "
-        "or name its encoding with --encoding"
+        f"{name}, line {line} or soon after, cannot be decoded as {encoding}; save it as UTF-8",
+        ", or name its encoding with --encoding",
     )

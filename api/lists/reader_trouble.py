@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mailprobe.api.errors import CommandError
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.client import ReaderFault
 from mailprobe.api.reader.frames import TooManyRows
 from mailprobe.api.refusals import InvalidRequest, Overloaded
@@ -22,7 +23,8 @@ def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None
     except CommandError as error:
         if isinstance(error, ReaderFault):
             log.error("reader failed: %s", error.traceback)
-        raise InvalidRequest(f"{begin}: {error.message}.", "lists", fix=fix) from None
+        what = error.what if isinstance(error, BadList) else error.message
+        raise InvalidRequest(f"{begin}: {what}.", "lists", fix=fix) from None
     except OSError as error:
         log.error("reader not started: error=%s", error)
         raise Overloaded from None

@@ -60,8 +60,10 @@ def checked(body: bytes, name: str, otherwise: str = UNREADABLE) -> Report:
     match report:
         case Refused(message=message, fix=str()):
             raise TooManyRows(message)
-        case Refused(message=message, is_misuse=is_misuse):
-            raise BadList(message) if is_misuse else CommandError(message)
+        case Refused(message=message, is_misuse=True, hint=hint):
+            raise BadList(message, hint)
+        case Refused(message=message):
+            raise CommandError(message)
         case Failed(errno=number):
             raise OSError(number, os.strerror(number))
         case Broken(traceback=traceback):

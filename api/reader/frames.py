@@ -23,6 +23,7 @@ COMMAND_OCTETS_MAX = 1 << 26  # of a starter's frame: the rows of a chunk with t
 RECEIVE_OCTETS = 1 << 16
 TRACEBACK_CHARACTERS_MAX = 8_000
 MESSAGE_CHARACTERS_MAX = 2_000
+HINT_CHARACTERS_MAX = 1_000
 
 
 class BadFrame(Exception):
@@ -172,6 +173,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     message: str
     is_misuse: bool = True
     fix: str | None = None
+    hint: str = ""  # of a BadList
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

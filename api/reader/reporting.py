@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.bounds import NO_MEMORY
 from mailprobe.api.reader.frames import (
+    HINT_CHARACTERS_MAX,
     MESSAGE_CHARACTERS_MAX,
     TRACEBACK_CHARACTERS_MAX,
     Broken,
@@ -25,9 +27,10 @@ def reporting(channel: Channel, name: str) -> Iterator[None]:
     except ConnectionError:
         raise
     except CommandError as error:
-        message = error.message[:MESSAGE_CHARACTERS_MAX]
+        what, hint = (error.what, error.hint) if isinstance(error, BadList) else (error.message, "")
         fix = error.fix if isinstance(error, TooManyRows) else None
-        channel.send(Refused(message, isinstance(error, Misuse), fix))
+        message = what[:MESSAGE_CHARACTERS_MAX]
+        channel.send(Refused(message, isinstance(error, Misuse), fix, hint[:HINT_CHARACTERS_MAX]))
     except OSError as error:
         channel.send(Failed(error.errno or 0))
     except MemoryError:

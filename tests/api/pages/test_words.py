@@ -76,6 +76,15 @@ def sentences_of(module: Path) -> Iterator[str]:
             yield re.sub(r"\{\w+\}", "…", node.value)  # a value
 
 
+def refusals_of(module: Path) -> Iterator[str]:
+    """What a module says of lists that cannot be read, without hints for the command line."""
+    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "BadList":
+            for part in ast.walk(node.args[0]):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
+
+
 def foreign(text: str) -> list[str]:
     """What the text has of another language, each with its kind."""
     return [
@@ -120,6 +129,13 @@ def test_no_template_speaks_of_the_api(template: Path) -> None:
 )
 def test_no_sentence_of_a_page_speaks_of_the_api(module: Path) -> None:
     assert [each for text in sentences_of(module) for each in foreign(text)] == []
+
+
+def test_no_list_is_refused_in_the_words_of_the_command_line() -> None:
+    modules = [*(API / "listfile").rglob("*.py"), *(API / "reader").rglob("*.py")]
+    texts = [text for module in modules for text in refusals_of(module)]
+    assert len(texts) > 50
+    assert [each for text in texts for each in foreign(text)] == []
 
 
 @pytest.mark.parametrize(

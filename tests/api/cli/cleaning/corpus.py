@@ -209,7 +209,7 @@ CORPUS: dict[str, Case] = {
         + "René,y@shop.test\n".encode(),
         "line 11: is UTF-8, and other lines are not"),
     "zero octets": refused("a.csv", f"n,email\n1,{A}\n".encode() * 5000 + b"\0" * 9 + b"\n",
-                           "line 10001: holds zero octets"),
+                           "line 10001: holds zero bytes"),
     "an unknown encoding": refused("a.csv", b"n,email\n" + bytes(range(128, 256)) + b",ann@shop.test\n",
                                    "cannot be determined"),
     "cut in a character": refused("a.csv", f"n,email\nJürgen,{A}\nü".encode()[:-1],
