@@ -41,7 +41,7 @@ def run() -> list[Figure]:
             server = stack.enter_context(private_postgres())
         except NoPostgres as none:
             raise MissingRequirement(str(none)) from none
-        of_lists = fleet_lists.run(server)
+        of_lists = fleet_lists.run(server.new_database)
         sink = stack.enter_context(start_sink(hosts=ROWS, delay_ms=DELAY_MS, pipelining=False))
         one = _measure(sink, server.new_database(), 1)
         fleet = _measure(sink, server.new_database(), PROCESSES)

@@ -12,7 +12,6 @@ import trio
 
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.load.delay_relay import delayed
-from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.bench.load.running_lists import (
     UNITS,
     AnsweredLists,
@@ -36,20 +35,20 @@ ALONE_ROWS = 1_000_000
 LARGE_ROWS = 100_000
 
 
-def run(server: PrivatePostgres) -> list[Figure]:
+def run(new_database: Callable[[], str]) -> list[Figure]:
     figures = []
     for lists, chunks in MANY:
-        found = trio.run(_measure, server.new_database(), ACCOUNTS, lists, chunks)
+        found = trio.run(_measure, new_database(), ACCOUNTS, lists, chunks)
         name = f"{lists:,} running lists, PostgreSQL {DELAY_MS:g} ms away"
         figures += [
             Figure(f"{name}: addresses", found.addresses / MEASURED_S, "a second"),
             Figure(f"{name}: begun in {MEASURED_S:g} s", 100 * found.begun / lists, "%"),
         ]
-    found = trio.run(_measure, server.new_database(), 1, 1, ALONE_ROWS // UNITS)
+    found = trio.run(_measure, new_database(), 1, 1, ALONE_ROWS // UNITS)
     alone = found.addresses / MEASURED_S
     figures.append(Figure(f"one account with {ALONE_ROWS:,} rows: addresses", alone, "a second"))
     rows = int(os.environ.get("MAILPROBE_BENCH_LIST_ROWS", LARGE_ROWS))
-    return figures + trio.run(_large, server.new_database(), rows)
+    return figures + trio.run(_large, new_database(), rows)
 
 
 async def _measure(url: str, accounts: int, lists: int, chunks: int) -> AnsweredLists:
