@@ -6,7 +6,7 @@ time is what claiming, reserving, storing and counting take.
 
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -16,14 +16,15 @@ from mailprobe.api.error_table import Links
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.service import new_service, utc_now
-from mailprobe.bench.load.store_load import SECRET
+from mailprobe.bench.load.store_load import SECRET, retry
 from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.storage import open_store
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Caller, Tier
+from mailprobe.storage.sql.database import NotUnique
 from mailprobe.storage.store import Store
 
 UNITS = 100  # addresses a chunk, as uploads have
@@ -40,18 +41,22 @@ def chunk_of(place: int, units: int = UNITS) -> ListChunk:
     return ListChunk(place, units, rows)
 
 
-async def new_callers(store: Store, count: int, tier: str = "own") -> list[Caller]:
+async def new_callers(store: Store, count: int, tier: Tier = "own") -> list[Caller]:
     """Accounts with a key each; `own` ones have no limit."""
     callers = []
-    for _ in range(count):
+
+    async def make(_: int) -> None:
         name = uuid4().hex
-        account = await store.create_account(f"{name}@customer.test", tier)  # type: ignore[arg-type]
+        account = await store.create_account(f"{name}@customer.test", tier)
         await store.create_key(
             account.id, "standard", None, sha256=name, prefix="sk_live_benc", keys_max=None
         )
         caller = await store.caller(name)
         assert caller
         callers.append(caller)
+
+    for number in range(count):
+        await retry(make, number)
     return callers
 
 
@@ -59,10 +64,15 @@ async def store_list(store: Store, caller: Caller, chunks: int) -> str:
     """Store a list of so many chunks; it is loading."""
     id = str(uuid4())
     await store.create_list(caller, ListOrder(id, "list.csv", None, ""), BOUNDS)
-    for first in range(0, chunks, CHUNKS_STORED):
+
+    async def add(first: int) -> None:
         places = range(first, min(first + CHUNKS_STORED, chunks))
         stored = [chunk_of(place) for place in places]
-        await store.add_chunks(id, stored, octets_max=OCTETS_MAX)
+        with suppress(NotUnique):  # a try without an answer was committed
+            await store.add_chunks(id, stored, octets_max=OCTETS_MAX)
+
+    for first in range(0, chunks, CHUNKS_STORED):
+        await retry(add, first)
     return id
 
 
