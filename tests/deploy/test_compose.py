@@ -217,4 +217,4 @@ def test_nginx_waits_while_no_service_is_healthy(tmp_path: Path) -> None:
 def test_nginx_is_healthy_when_a_service_is() -> None:
     check: Any = NGINX["healthcheck"]["test"]
     assert check[:2] == ["CMD", "curl"]
-    assert {"-fsSk", "https://127.0.0.1/health"} <= set(check)
+    assert {"-fsSk", "https://127.0.0.1/health?ready=1"} <= set(check)

@@ -17,6 +17,7 @@ CONTENTS = {
     "compose.yaml": r"^  mailprobe:",
     "fleet/compose.yaml": r"^  mailprobe-1:",
     "grafana-dashboard.json": r'"panels":',
+    "haproxy.cfg": r"^\s*option httpchk",
     "mailprobe@.service": r"^\[Service\]",
     "nginx.conf": r"^\s*proxy_pass ",
     "prometheus-alerts.yaml": r"^\s*- alert:",
