@@ -30,7 +30,7 @@ METHODS = ("GET", "HEAD")
 LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drain_s=2.0)
 
 
-def page(counters: SharedCounters, version: str, commit: str = "unknown") -> bytes:
+def page(counters: SharedCounters, version: str, commit: str) -> bytes:
     """Return the whole page. Blocks for some milliseconds."""
     from prometheus_client import CollectorRegistry, generate_latest
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 
 import trio
@@ -30,6 +31,7 @@ log = logging.getLogger("mailprobe.protection")
 
 RESULTS_MIN = 200  # in a row; a handful of dead domains is no trouble of ours
 OPERATORS_MIN = 10  # of their hosts: nobody's domains alone, as a rule
+HOSTS_MAX = 10_000  # whose operators are remembered: some 2 MiB
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 PROBE_EVERY_S = 30.0  # and the shortest time between two suspicions
 DOMAINS_MAX = 32  # remembered of hosts that answered, and of the row; a probe asks a few of them
@@ -134,7 +136,7 @@ class SelfProtection:
     ) -> None:
         self.blind = False
         self._count_reply = count_reply
-        self._operators = operators or MailOperators({})
+        self._operator_of = lru_cache(HOSTS_MAX)((operators or MailOperators({})).find)
         self._refuses = refuses
         self._row = FailureRow()
         self._witnesses = ProbeDomains()  # whose hosts answered
@@ -149,7 +151,7 @@ class SelfProtection:
         for answer in answers:
             cause, domain = answer.cause, answer.verdict.email.rpartition("@")[2].lower()
             host = answer.verdict.mx_host or domain
-            known = self._operators.find(host)
+            known = self._operator_of(host)
             if answer.verdict.mx_found:
                 self._count_reply(known.id if known else OTHERS, cause.reason)
             if is_seen(cause):

@@ -35,7 +35,7 @@ def series() -> Mapping[str, list[Series]]:
     """Sample name -> the labels of each of its series; a sparse family's from the catalogue."""
     found: dict[str, list[Series]] = {"up": [{}]}  # Prometheus's own
     with open_metrics(1, OPERATIONS) as counters:
-        text = page(counters, "1").decode()
+        text = page(counters, "1", "1").decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(dict(sample.labels))

@@ -52,7 +52,7 @@ class Read:
 
 
 def read(board: SharedCounters) -> Read:
-    return Read(page(board, "1.2.3").decode())
+    return Read(page(board, "1.2.3", "0123abc").decode())
 
 
 @dataclass

@@ -31,7 +31,7 @@ def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None
     reported = {bare(row[0]): (row[1], tuple(re.findall(r"`(\w+)`", row[2]))) for row in rows}
     families = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, family.samples)
-        for family in text_string_to_metric_families(page(board, "1").decode())
+        for family in text_string_to_metric_families(page(board, "1", "1").decode())
     }
     assert reported.keys() == families.keys()
     labels = {each.name: each.labels for each in board.families}
@@ -43,7 +43,9 @@ def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None
 
 def test_every_metric_that_an_alert_speaks_of_exists(board: SharedCounters) -> None:
     text = (ROOT / "docs/observability.md").read_text("utf-8")
-    names = {family.name for family in text_string_to_metric_families(page(board, "1").decode())}
+    names = {
+        family.name for family in text_string_to_metric_families(page(board, "1", "1").decode())
+    }
     for said in re.findall(r"\b(?:mailprobe|process)_[a-z_]+\b", text):
         if said != "process_start_time_seconds":
             assert re.sub(r"_(total|bucket|sum|count)$", "", said) in names, said
@@ -62,7 +64,7 @@ def test_a_page_is_small_and_every_series_is_there_from_the_beginning(
 
 def test_version_and_start_time_are_exposed(board: SharedCounters) -> None:
     reported = read(board)
-    assert reported("mailprobe_build_info", version="1.2.3") == 1
+    assert reported("mailprobe_build_info", version="1.2.3", commit="0123abc") == 1
     assert reported("process_start_time_seconds") == pytest.approx(board.started_at)
 
 
