@@ -65,7 +65,6 @@ def verify(
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
         from mailprobe.api.cli.remote.named_service import named_service
-        from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
         from mailprobe.api.cli.source import open_own_engine
         from mailprobe.api.settings import Settings
 
@@ -74,6 +73,8 @@ def verify(
     texts = list(_texts(addresses))
     if (service := named_service(server, key, settings)) is not None:
         if bounces is not None:
+            from mailprobe.api.cli.scoring.bounces import OF_SERVICE
+
             raise Misuse(OF_SERVICE)
         from mailprobe.api.cli.remote.opening import open_http_source
 
@@ -82,7 +83,12 @@ def verify(
         )
     else:
         engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
-        source = partial(open_own_engine, engine, bounced_in(bounces))
+        bounced: Mapping[str, str] = {}
+        if bounces is not None:  # what reads such files takes a tenth of a second to load
+            from mailprobe.api.cli.scoring.bounces import bounced_in
+
+            bounced = bounced_in(bounces)
+        source = partial(open_own_engine, engine, bounced)
     if as_json:
         print_json(texts, source, explain=explain)
     else:

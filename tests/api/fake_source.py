@@ -118,7 +118,7 @@ def main(words: list[str]) -> None:
     source = FakeSource()
     while (word := words.pop(0)) != "--":
         setattr(source, word.removeprefix("--").replace("-", "_"), int(words.pop(0)))
-    mailprobe.api.cli.source.open_own_engine = lambda settings, **_: source.open()
+    mailprobe.api.cli.source.open_own_engine = lambda *_, **__: source.open()
     mailprobe.api.cli.main(words)
 
 

@@ -18,7 +18,6 @@ CONTENTS = {
     "fleet/compose.yaml": r"^  mailprobe-1:",
     "haproxy.cfg": r"^\s*option httpchk",
     "grafana-dashboard.json": r'"panels":',
-    "haproxy.cfg": r"^\s*option httpchk",
     "mailprobe@.service": r"^\[Service\]",
     "nginx.conf": r"^\s*proxy_pass ",
     "prometheus-alerts.yaml": r"^\s*- alert:",

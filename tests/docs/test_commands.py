@@ -197,7 +197,9 @@ def test_every_command_and_option_exists() -> None:
         "--preserve-status",
         "--data-binary",
         "--format",
-    }  # click's, timeout's, curl's and podman's
+        "--schema",
+        "--head",
+    }  # click's, timeout's, curl's, podman's and pg_dump's
     known |= {option for param in mailprobe.params for option in param.opts}
     for name in COMMANDS:
         command = mailprobe.get_command(click.Context(mailprobe), name)

@@ -31,10 +31,13 @@ ENDS_WITH = {
     ("api/live/session.py", "self._until_gone"): "its socket, whose serve() catches all",
     ("api/live/session.py", "self._end_at"): "its socket, whose serve() catches all",
     ("api/live/session.py", "self._answer"): "its socket, whose serve() catches all",
+    ("storage/postgres/store.py", "getattr"): "the check of the store, in whose block it runs",
+    ("storage/postgres/driver/database_thread.py", "self._check_one"): "the same",
     ("api/alerts/smtp_relay.py", "self._cut_in_time"): "its mail",
     # The process ends with these, and should: nothing of a request runs in them.
     ("api/serve.py", "drain_on_signals"): "it sets an event",
     ("api/serve.py", "_stop_jobs"): "it sets an event",
+    ("api/serve.py", "_log_stop"): "it logs a line, once",
     ("api/serve.py", "watchdog.watch"): "it sets a timer; without it, a process that hangs goes on",
     ("api/serve.py", "watchdog.limit_stop"): "it sets a timer, once",
     ("api/serve.py", "serve_metrics"): "a door, which contains what comes in by it",

@@ -16,8 +16,8 @@ from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.views import STATIC, static_text
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import start_lab
-from mailprobe.bench.load.long_list import lengthen
-from mailprobe.bench.load.page_reader import PageReader, open_browser, painted_ms, signed_in
+from mailprobe.bench.load.pages.long_list import lengthen
+from mailprobe.bench.load.pages.page_reader import PageReader, open_browser, painted_ms, signed_in
 from mailprobe.bench.load.service_process import ServiceFailed, ServiceProcess, start_service
 
 PLANS = "[scale]\nrate_limit_per_min = 1000000000\n"  # the list does not wait for its minute
@@ -50,9 +50,9 @@ def run() -> list[Figure]:
 
 
 def script_sizes() -> list[Figure]:
-    """All scripts that any page of the service runs, as they are sent; and the one of forms."""
+    """The scripts of the dashboard and the documentation, as they are sent; and that of customers' forms."""
     texts = [static_text(name) for name in STATIC if name.endswith(".js")]
-    octets = sum(len(text.encode()) for text in (*texts, script_text()))
+    octets = sum(len(text.encode()) for text in texts)
     octets += sum(len(each.octets) for name, each in assets().items() if name.endswith(".js"))
     return [
         Figure("script of all pages", octets / 1000, "KB"),
