@@ -87,7 +87,7 @@ def test_a_test_callback_shows_what_was_sent_and_why_it_failed(ann: BrowserPage)
     ann.page.wait_for_url(f"**/jobs/{job_id}")
 
     ann.open()
-    ann.page.get_by_role("link", name="See its attempts").click()
+    ann.page.get_by_role("link", name="Open the job").click()
     ann.page.wait_for_url(f"**/jobs/{job_id}")
     ann.page.get_by_role("link", name="Jobs of hooks.nowhere.test:8443").click()
     expect(ann.page.get_by_label("Receiver", exact=True)).to_have_value("hooks.nowhere.test:8443")

@@ -2,10 +2,8 @@
 
 import json
 import ssl
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -171,42 +169,3 @@ async def test_a_client_that_hangs_up_stops_the_work_and_is_not_billed_for_it(fr
     with running(front.service.place) as again:
         after = await trio.to_thread.run_sync(again.manage, front.credentials, "/account")
     assert after["usage_this_month"] - before["usage_this_month"] < len(emails)
-
-
-class _Refusing(BaseHTTPRequestHandler):
-    """What a service without its database answers, at once."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.server.refused += 1  # type: ignore[attr-defined]  # of this test's server
-        self.send_response(503)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_a_service_that_lost_its_database_costs_no_request(front):
-    """It is the quickest, so it gets requests; nginx repeats what it refuses at the other one."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as refusing:
-        refusing.refused = 0  # type: ignore[attr-defined]  # of this test's server
-        threading.Thread(target=refusing.serve_forever, daemon=True).start()
-        with (
-            open_nginx(front.service.port, refusing.server_port) as proxy,
-            httpx.Client(
-                verify=ssl.create_default_context(cafile=str(proxy.authority)), trust_env=False
-            ) as http,
-        ):
-            for _ in range(40):
-                response = http.post(
-                    f"https://127.0.0.1:{proxy.port}{VERIFY}",
-                    headers={"host": NAME, "authorization": f"Bearer {front.credentials.key}"},
-                    json={"email": "ann@mailinator.com"},
-                    extensions={"sni_hostname": NAME},
-                )
-                assert response.status_code == 200, response.text
-        assert refusing.refused > 0  # type: ignore[attr-defined]  # of this test's server
-        refusing.shutdown()
