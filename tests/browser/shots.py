@@ -1,4 +1,4 @@
-"""Makes the pictures of the README anew: three pages of the dashboard, and a run in a terminal.
+"""Makes the pictures of the README and of every page anew, and of a run in a terminal.
 
 make shots
 """
@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
 from rich.text import Text
 
@@ -24,6 +24,22 @@ ADDRESS = "clara.nowak@harbour-books.test"
 ADDRESSES = (ADDRESS, "vera.garcia-84@harbour-books.test", "ann@gmial.com", "a.young@gmail.com")
 COLUMNS = 124
 SIZE = {"width": 1100, "height": 720}
+PAGES = {
+    "overview": "/dashboard",
+    "try": f"/dashboard/try?email={ADDRESS}",
+    "lists": "/dashboard/lists",
+    "jobs": "/dashboard/jobs",
+    "keys": "/dashboard/keys",
+    "limits": "/dashboard/caps",
+    "audit": "/dashboard/audit",
+    "first-steps": "/dashboard/start",
+    "operator": "/dashboard/operator",
+    "accounts": "/dashboard/operator/accounts",
+    "docs": "/docs",
+    "reference": "/docs/reference",
+}
+SIZES = ({"width": 1280, "height": 800}, {"width": 390, "height": 844})
+QUALITY = 60  # of JPEG, in per cent: some 40 KB each
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # its file would come from elsewhere
 
 
@@ -71,7 +87,21 @@ def take_shots(lab: Lab, path: Path) -> None:
         ann.page.screenshot(path=PICTURES / "try.png")
         ann.open()
         ann.page.screenshot(path=PICTURES / "overview.png")
+        take_pages(ann.page, service.url)
         browser.close()
+
+
+def take_pages(page: Page, url: str) -> None:
+    """Photograph each page in light and dark, on a screen and on a phone."""
+    (PICTURES / "pages").mkdir(exist_ok=True)
+    for name, path in PAGES.items():
+        page.goto(url + path)
+        for size in SIZES:
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                file = PICTURES / "pages" / f"{name}-{size['width']}-{scheme}.jpg"
+                page.screenshot(path=file, type="jpeg", quality=QUALITY, animations="disabled")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ LIGHT_WORDS: Mapping[Light, str] = {
     "GREEN_LIGHT": "Keep", "YELLOW_LIGHT": "Confirm", "RED_LIGHT": "Drop",
 }  # fmt: skip
 STATUS_WORDS = {status: status.replace("_", " ").capitalize() for status in STATUSES}
-REASON_WORDS = {reason: WORDS[reason].capitalize() for reason in REASONS}
+REASON_WORDS = {reason: WORDS[reason][0].upper() + WORDS[reason][1:] for reason in REASONS}
 ORDER_WORDS: Mapping[Order, str] = {
     "file": "As in the file", "best": "Best first", "worst": "Worst first",
 }  # fmt: skip
