@@ -16,7 +16,7 @@
       if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; else each.removeAttribute("tabindex");
     }
   };
-  mark();
+  requestAnimationFrame(() => setTimeout(mark)); // after the first paint: it lays out the whole page
   addEventListener("resize", mark);
 
   // The guide to the API was at /docs: its sections are where it is now.
