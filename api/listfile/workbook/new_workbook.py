@@ -1,4 +1,4 @@
-"""Writes a new workbook: typed columns, a frozen header, a filter, coloured lights, a summary.
+"""Writes a new workbook: typed columns, a frozen header, a filter, coloured lights and statuses, a summary.
 
 A column of the list is of a type if each of its cells can be written as that type without
 a change; else it stays text. No cell becomes a formula or a link.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, Literal
 
-from mailprobe.api.listfile.workbook.styles import COLOURS
+from mailprobe.api.listfile.workbook.styles import COLOURS, FILLS
 from mailprobe.api.listfile.workbook.summary import add_summary
 from mailprobe.api.listfile.workbook.whole import check_whole
 from mailprobe.api.results.counts import ResultCounts
@@ -92,9 +92,10 @@ def open_new_workbook(
         sheet = book.add_worksheet()
         sheet.freeze_panes(1, 0)
         date_format = book.add_format({"num_format": "yyyy-mm-dd"})
-        colours = {
-            light: book.add_format({"bg_color": f"#{colour}"}) for light, colour in COLOURS.items()
+        formats = {
+            colour: book.add_format({"bg_color": f"#{fill}"}) for colour, fill in FILLS.items()
         }
+        colours = {value: formats[colour] for value, colour in COLOURS.items()}
         for position, name in enumerate(names):
             sheet.write_string(0, position, name)
         numbers = itertools.count(1)

@@ -100,21 +100,27 @@ def open_sheet_writer(
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
 
         @lru_cache(maxsize=CONTENTS_KEPT, typed=True)
-        def content(value: Value) -> str:
-            return _content(around.prefix, value, colours)
+        def content(value: Value, is_name: bool) -> str:
+            return _content(around.prefix, value, {} if is_name else colours)
 
-        def cells_of(number: int, values: Sequence[Value], first: int) -> bytes:
+        def cells_of(
+            number: int, values: Sequence[Value], first: int, *, are_names: bool = False
+        ) -> bytes:
             cells = [
-                f"{head}{number}{content(value)}"
+                f"{head}{number}{content(value, are_names)}"
                 for head, value in zip(heads[first:], values, strict=False)
                 if value is not None and value != ""
             ]
             return "".join(cells).encode()
 
-        def add(raw: RawRow, values: Sequence[Value]) -> None:
+        def add(raw: RawRow, values: Sequence[Value], *, are_names: bool = False) -> None:
             if raw.octets:
                 row = without_columns(raw, place.earlier, start) if place.earlier else raw
-                stream.write(_row_with(row, cells_of(raw.number + moved, values, start), moved))
+                stream.write(
+                    _row_with(
+                        row, cells_of(raw.number + moved, values, start, are_names=are_names), moved
+                    )
+                )
 
         first_row = header.number if header is not None else (above[-1].number + 1 if above else 1)
         with _changed_if_broken(sheet):
@@ -126,11 +132,11 @@ def open_sheet_writer(
             for raw in above:
                 stream.write(raw.octets)
             if header is not None:
-                add(header, names)
+                add(header, names, are_names=True)
             else:
                 stream.write(
                     f'<{around.prefix}row r="{first_row}">'.encode()
-                    + cells_of(first_row, names, 0)
+                    + cells_of(first_row, names, 0, are_names=True)
                     + f"</{around.prefix}row>".encode()
                 )
             yield add

@@ -1,15 +1,30 @@
-"""Looks of an existing workbook: colours for the lights, a frozen header, a filter.
+"""Looks of an existing workbook: colours for lights and statuses, a frozen header, a filter.
 
 They are added to the file's own XML (ECMA-376 18.3 and 18.8). What is not written as
 expected stays as it is.
 """
 
 import re
+from collections.abc import Mapping
 
 from mailprobe.api.listfile.workbook.markup import Element, elements_of, with_children
+from mailprobe.api.results.lights import STATUS_COLOURS, StatusColour
+from mailprobe.engine.lights import Light
 
-# The fills that spreadsheets use for good, neutral and bad.
-COLOURS = {"GREEN_LIGHT": "C6EFCE", "YELLOW_LIGHT": "FFEB9C", "RED_LIGHT": "FFC7CE"}
+# The fills that spreadsheets use for good, neutral and bad, and their light grey.
+FILLS: Mapping[StatusColour, str] = {
+    "green": "C6EFCE",
+    "yellow": "FFEB9C",
+    "red": "FFC7CE",
+    "grey": "E7E6E6",
+}
+LIGHTS: Mapping[Light, StatusColour] = {
+    "GREEN_LIGHT": "green",
+    "YELLOW_LIGHT": "yellow",
+    "RED_LIGHT": "red",
+}
+# The values of results that have a colour.
+COLOURS: Mapping[str, StatusColour] = dict((*LIGHTS.items(), *STATUS_COLOURS.items()))
 
 VIEW = re.compile(rb"<((?:\w+:)?)sheetView(?=[\s/>])([^>]*?)(/?)>")
 AFTER_ROWS = re.compile(rb"</((?:\w+:)?)sheetData>")
@@ -21,24 +36,25 @@ FILTER = re.compile(rb'(<(?:\w+:)?autoFilter\s[^>]*?ref="\$?[A-Z]+\$?[0-9]+:\$?)
 
 
 def with_colours(octets: bytes) -> tuple[bytes, dict[str, int]]:
-    """The workbook's styles with a format for each light, and the formats' numbers."""
+    """The workbook's styles with a format for each colour, and the formats' numbers by value."""
     fills = _first(octets, "fills")
     formats = _first(octets, "cellXfs")
     if fills is None or formats is None:
         return octets, {}
     first_fill, first_format, prefix = fills.children, formats.children, fills.prefix
     pattern = '<{0}fill><{0}patternFill patternType="solid"><{0}fgColor rgb="FF{1}"/></{0}patternFill></{0}fill>'
-    made = "".join(pattern.format(prefix, colour) for colour in COLOURS.values())
-    octets = with_children(octets, fills, made, first_fill + len(COLOURS))
+    made = "".join(pattern.format(prefix, colour) for colour in FILLS.values())
+    octets = with_children(octets, fills, made, first_fill + len(FILLS))
     made = "".join(
         f'<{prefix}xf numFmtId="0" fontId="0" fillId="{first_fill + number}" borderId="0" xfId="0" '
         'applyFill="1"/>'
-        for number in range(len(COLOURS))
+        for number in range(len(FILLS))
     )
     formats = _first(octets, "cellXfs")
     assert formats is not None
-    octets = with_children(octets, formats, made, first_format + len(COLOURS))
-    return octets, {light: first_format + number for number, light in enumerate(COLOURS)}
+    octets = with_children(octets, formats, made, first_format + len(FILLS))
+    numbers = {colour: first_format + number for number, colour in enumerate(FILLS)}
+    return octets, {value: numbers[colour] for value, colour in COLOURS.items()}
 
 
 def _first(octets: bytes, name: str) -> Element | None:

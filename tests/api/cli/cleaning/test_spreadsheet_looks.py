@@ -18,7 +18,7 @@ from python_calamine import CalamineWorkbook
 from mailprobe.api.listfile import OutputFormat, ResultColumns, open_list, open_writer
 from mailprobe.api.listfile.results import LIGHT
 from mailprobe.api.listfile.workbook.new_workbook import column_types
-from mailprobe.api.listfile.workbook.styles import COLOURS
+from mailprobe.api.listfile.workbook.styles import COLOURS, FILLS
 from mailprobe.api.listfile.workbook.summary import TITLE
 from mailprobe.bench.lab.workbooks import parts_of
 from tests.api.fake_source import result_of
@@ -84,7 +84,7 @@ def sheets_of(octets: bytes) -> dict[str, list[list[Any]]]:
 
 
 def colours_of(octets: bytes, part: str = "xl/worksheets/sheet1.xml") -> dict[str, str]:
-    """The fill of each cell that holds a light."""
+    """The fill of each cell that holds a light or a status."""
     parts = parts_of(octets)
     styles = ElementTree.fromstring(parts["xl/styles.xml"])
     colours = (fill.find(f".//{MAIN}fgColor") for fill in styles.iter(f"{MAIN}fill"))
@@ -95,8 +95,9 @@ def colours_of(octets: bytes, part: str = "xl/worksheets/sheet1.xml") -> dict[st
     found = {}
     for cell in ElementTree.fromstring(parts[part]).iter(f"{MAIN}c"):
         text = "".join(cell.itertext())
-        if text in COLOURS:
-            found[text] = fills[int(formats[int(cell.get("s", "0"))].get("fillId", "0"))]
+        fill = fills[int(formats[int(cell.get("s", "0"))].get("fillId", "0"))]
+        if text in COLOURS and fill:  # a column is named catch_all
+            found[text] = fill
     return found
 
 
@@ -130,8 +131,9 @@ def test_a_cleaned_spreadsheet_can_be_worked_with(tmp_path: Path, kind: str) -> 
     assert ann[2] == 1.5
     assert blank[0] == "=A1"
     assert colours_of(octets) == {
-        "GREEN_LIGHT": f"FF{COLOURS['GREEN_LIGHT']}", "RED_LIGHT": f"FF{COLOURS['RED_LIGHT']}",
-    }  # fmt: skip
+        value: f"FF{FILLS[COLOURS[value]]}"
+        for value in ("GREEN_LIGHT", "RED_LIGHT", "deliverable", "undeliverable")
+    }
     xml = parts_of(octets)["xl/worksheets/sheet1.xml"].decode()
     assert 'ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"' in xml
     assert 'autoFilter ref="A1:U4"' in xml
@@ -149,7 +151,7 @@ def test_a_cleaned_workbook_is_refreshed_with_its_summary(tmp_path: Path) -> Non
     place = before["Kunden"][0].index("status")
     assert [row[place] for row in sheets["Kunden"][1:3]] == ["deliverable"] * 2
     assert ["GREEN_LIGHT", 2.0] in [row[:2] for row in sheets[TITLE]]
-    assert set(colours_of(again)) == {"GREEN_LIGHT"}
+    assert set(colours_of(again)) == {"GREEN_LIGHT", "deliverable"}
     with open_list(tmp_path / "list.xlsx") as source:
         assert [row.address for row in source.rows()] == [ANN, BOB, ""]
         assert list(source.remarks()) == []
