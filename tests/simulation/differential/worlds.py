@@ -147,7 +147,7 @@ class _InOrder(random.Random):
 
 
 @contextmanager
-def _scheduled_in_order() -> Iterator[None]:
+def scheduled_in_order() -> Iterator[None]:
     """Tasks run in the order in which they become ready, so a world runs alike each time.
 
     Deadlines of the same moment end in the order in which they were set; trio compares the
@@ -166,7 +166,7 @@ def _scheduled_in_order() -> Iterator[None]:
 
 
 def run_world(kind: str, seed: int) -> WorldEnd:
-    with _scheduled_in_order():
+    with scheduled_in_order():
         clock = trio.testing.MockClock(autojump_threshold=0)
         return trio.run(_run, kind, random.Random(f"{kind}/{seed}"), clock=clock)
 
