@@ -12,7 +12,9 @@ from mailprobe.api.pages.dashboard.operator.machine import size_of
 from mailprobe.api.serve import create_app
 from mailprobe.api.service import Deployment
 from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.audit.records import EntryFilter
 from mailprobe.storage.oversight import ReputationDay
+from mailprobe.storage.records import Actor
 from tests.api.pages.test_dashboard import PageClient, signed_in
 from tests.api.service_fixture import RunningService, open_shop
 
@@ -139,6 +141,8 @@ async def test_plan_keys_and_the_account_itself_are_changed(autojump_clock):
         await ann.post(f"{place}/plan", {"tier": "scale"})
         assert (await ann.post(f"{place}/plan", {"tier": "gold"})).status == 400
         assert (await shop.store.account(id)).tier == "scale"
+        [entry] = await shop.store.audit(id, EntryFilter("plan_changed"))
+        assert entry.by == Actor("session")  # the customer learns no key and no address of ann's
         for kind, status in (("sk_live_", 303), ("sk_mgmt_", 303), ("pk_live_", 400), ("", 400)):
             assert (await ann.post(f"{place}/keys", {"kind": kind, "label": "x"})).status == status
         assert (
