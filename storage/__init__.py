@@ -10,11 +10,20 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mailprobe.storage.contract import STANDARD_SIZE, StoreSize
 from mailprobe.storage.schema_state import SchemaState
 from mailprobe.storage.store import Store
 from mailprobe.storage.url import is_postgres, shown
 
-__all__ = ["SchemaState", "is_postgres", "newest_schema", "open_store", "schema_state", "shown"]
+__all__ = [
+    "SchemaState",
+    "StoreSize",
+    "is_postgres",
+    "newest_schema",
+    "open_store",
+    "schema_state",
+    "shown",
+]
 
 
 def utc_now() -> datetime:
@@ -28,6 +37,7 @@ async def open_store(
     *,
     secret_key: bytes | None,
     now: Callable[[], datetime] = utc_now,
+    size: StoreSize = STANDARD_SIZE,
 ) -> AsyncIterator[Store]:
     """Open a store: `memory:`, the path of an SQLite file, or the URL of a PostgreSQL database.
 
@@ -46,7 +56,7 @@ async def open_store(
         from mailprobe.storage.postgres.store import open_postgres
 
         clock = None if now is utc_now else now
-        async with open_postgres(name, secret_key=secret_key, now=clock) as store:
+        async with open_postgres(name, secret_key=secret_key, now=clock, size=size) as store:
             yield store
     elif "://" in name:
         scheme, _, _ = name.partition("://")
@@ -54,7 +64,7 @@ async def open_store(
     else:
         from mailprobe.storage.sqlite.store import open_sqlite
 
-        async with open_sqlite(Path(name), secret_key=secret_key, now=now) as file:
+        async with open_sqlite(Path(name), secret_key=secret_key, now=now, size=size) as file:
             yield file
 
 

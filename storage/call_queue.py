@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.contract import OutcomeUnknown, StoreUnavailable
 
 log = logging.getLogger("mailprobe.store")
 
@@ -67,9 +67,10 @@ class CallQueue(ABC, Generic[Q]):
 
     begun_s = 0.0  # how much longer a call that has begun is awaited, so that its outcome is known
 
-    def __init__(self, database: str, *, threads: int = 1) -> None:
-        """Start the threads; `database` is its name in messages."""
+    def __init__(self, database: str, *, threads: int = 1, answer_s: float | None = None) -> None:
+        """Start the threads; `database` is its name in messages. A call has `answer_s`, or ANSWER_S."""
         self._database = database
+        self._answer_s = answer_s
         self._queue: deque[PendingCall[Q]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -89,7 +90,7 @@ class CallQueue(ABC, Generic[Q]):
         A call that has begun by then is awaited for `begun_s` longer. A cancelled caller gets
         its answer first: the wait is short, and the caller must know what was committed.
         """
-        patience_s = ANSWER_S if patience_s is None else patience_s
+        patience_s = patience_s or self._answer_s or ANSWER_S
         await trio.lowlevel.checkpoint_if_cancelled()
         pending = PendingCall(what, trio.lowlevel.current_task(), patience_s)
         self._enqueue(pending)
@@ -97,8 +98,9 @@ class CallQueue(ABC, Generic[Q]):
         if not pending.answered and not self._abandon(pending):
             await pending.wait(self.begun_s)
         if not pending.answered:
-            self._abandon(pending)  # it may have been requeued
-            raise StoreUnavailable(f"{self._database} did not answer within {patience_s:g} s")
+            is_abandoned = self._abandon(pending)  # it may have been requeued
+            kind = StoreUnavailable if is_abandoned else OutcomeUnknown
+            raise kind(f"{self._database} did not answer within {patience_s:g} s")
         if pending.error:
             raise pending.error
         return pending.value

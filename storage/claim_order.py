@@ -49,7 +49,7 @@ class ClaimBounds(NamedTuple):
 
 
 def claim_in_turn(
-    first_due: Mapping[A, Any],
+    first_due: Mapping[A, object],
     heads_of: Callable[[A], Iterator[Head]],
     held: Mapping[Partition, int],
     hanging: Mapping[Partition, int],

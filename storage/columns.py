@@ -74,7 +74,7 @@ def instant(count: int) -> datetime:
     return EPOCH + timedelta(microseconds=count)
 
 
-def column(value: Any) -> Any:
+def column(value: object) -> object:
     """Return a field's value as a column stores it: an instant as microseconds."""
     return micros(value) if isinstance(value, datetime) else value
 

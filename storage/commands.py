@@ -11,7 +11,7 @@ that end in `_s` are seconds.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
 
 from mailprobe.storage.lease_allocation import LeaseRequest
@@ -108,7 +108,6 @@ class CreateFirstAccount(StoreCommand[Account | None]):
     by: Actor = SERVICE
 
     def key_commands(self, account_id: str) -> "list[CreateKey]":
-        """The commands that create the keys."""
         return [
             CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None, by=self.by)
             for key in self.keys
@@ -213,7 +212,6 @@ class Spend(StoreCommand[R | None], Generic[R]):
 
     @property
     def units(self) -> int:
-        """The units of all rows."""
         return units_of(self.rows)
 
 
@@ -273,18 +271,28 @@ class ListUsage(StoreCommand[list[UsageRow]]):
 
 @dataclass(frozen=True, slots=True)
 class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes]):
-    """Look up or create an idempotency record. The stored answer is returned encrypted."""
+    """Look up or create an idempotency record. The stored answer is returned encrypted.
+
+    `mark` is the microseconds of the lease's end, so it ends up to two seconds before `lease_s`.
+    """
 
     account_id: str
     key: str
     body_sha256: str
     lease_s: float
     keep_s: float
+    mark: int
+
+    def lease_until(self, now: datetime) -> datetime:
+        return (now + timedelta(seconds=self.lease_s - 1)).replace(microsecond=self.mark)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishIdempotent(StoreCommand[None]):
-    """End an idempotent request that counted nothing, with its encrypted answer or None."""
+    """End an idempotent request that counted nothing, with its encrypted answer or None.
+
+    None deletes the record of the same mark, whenever its lease ends.
+    """
 
     idempotency: IdempotencyRecord
     answer: bytes | None
@@ -375,6 +383,7 @@ class ListJobs(StoreCommand[list[Job]]):
     host: str | None
     before: str | None  # the id of a job
     limit: int
+    prefix: str | None = None  # of the id: see contract.ID_PREFIX_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,9 +482,9 @@ class CheckStore(StoreCommand[datetime]):
 Outcome = JobVerified | JobAttempted | PostponeJob | AbandonJob  # of a claimed job
 AccountCommand = EnqueueMessage | BeginIdempotent | FinishIdempotent | CreateKey
 BatchCommand = (
-    Reserve[Any]
-    | Spend[Any]
-    | CreateJob[Any]
+    Reserve[object]
+    | Spend[object]
+    | CreateJob[object]
     | Extend
     | Settle
     | LogRefusal

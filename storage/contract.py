@@ -4,6 +4,7 @@ The methods are those of `Store` (mailprobe.storage.store). Arguments that end i
 seconds, names that end in `_S` too.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailprobe.storage.records import MessageKind
@@ -13,11 +14,11 @@ REFUSALS_SINGLE_MAX = 20  # rows per key, minute and reason; the other refusals 
 ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence need far less
 USAGE_ROWS_MAX = 10_000  # per call: key look-ups wait until the rows are read
 SETTLED_KEPT = timedelta(days=7)  # a second settlement within this time is recognised
-KEY_USE_EVERY = timedelta(
-    hours=1
-)  # a key's last use is written once in this time: a write costs a sync
+# A key's last use is written once in this time: a write costs a sync.
+KEY_USE_EVERY = timedelta(hours=1)
 RECEIVERS_MAX = 100  # per call: each costs a look-up
 LISTED_MAX = 1_000  # jobs, attempts or messages per call
+ID_PREFIX_MIN = 8  # characters: fewer would be those of many jobs of other accounts
 METER_SLOT_S = 10  # billable verifications within a slot go to the billing meter as one count
 METER_REST_S = 2  # from the end of a slot until its count is due
 MESSAGES_KEPT_MAX: dict[MessageKind, timedelta] = {
@@ -27,19 +28,36 @@ MESSAGES_KEPT_MAX: dict[MessageKind, timedelta] = {
 # A clock that was ahead for a moment has written instants far in the future. apply_retention() limits
 # them to the longest lease and the longest wait that the program itself ever sets.
 LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
-WAITS_MAX = timedelta(
-    hours=30
-)  # between two attempts: a day plus 20 %, or what a receiver asked for
+# Between two attempts: a day plus 20 %, or what a receiver asked for.
+WAITS_MAX = timedelta(hours=30)
 IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # the answer to a request with an idempotency key
 RECEIVERS_KEPT = timedelta(days=1)  # after the last attempt: the longest wait between two attempts
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """How many connections an open store has, and how long each of its calls may take."""
+
+    readers: int = 2  # PostgreSQL only: SQLite's one reader answers from memory
+    writers: int = 2  # likewise; metering, claims and leases have connections of their own
+    answer_s: float | None = None  # until StoreUnavailable; None: call_queue.ANSWER_S
+
+
+STANDARD_SIZE = StoreSize()
 
 
 class StoreUnavailable(Exception):
     """The store could not answer, and nothing was changed.
 
-    One case stays open: if the disk stalls in mid-commit, the transaction may still
-    be committed. A reservation then ends with its lease, and `settle` may be called
-    again.
+    One case stays open, and is an OutcomeUnknown: see there.
+    """
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The store did not answer in time, or the connection was lost in a commit: it may be done yet.
+
+    A reservation then ends with its lease, `settle` may be called again, and an
+    idempotent request frees its key.
     """
 
 

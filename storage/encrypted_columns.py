@@ -1,14 +1,19 @@
 """The encrypted columns, the same in every database: their format and their context."""
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from mailprobe.storage.checks import as_kept
 from mailprobe.storage.commands import EncryptedFirst
-from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.list_records import ListClaim
+from mailprobe.storage.records import Answered, Claim, FirstAnswer, IdempotencyRecord
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
+
+C = TypeVar("C", Claim, ListClaim)
 
 
 def job_context(job_id: str) -> str:
@@ -19,6 +24,17 @@ def job_context(job_id: str) -> str:
 def list_context(list_id: str) -> str:
     """The context of a list's secret."""
     return f"list {list_id}"
+
+
+def with_secret(cipher: "Cipher", claim: C, encrypted: bytes | None, context: str) -> C:
+    """The claim with its secret, or marked if another key has encrypted it."""
+    if encrypted is None:
+        return claim
+    try:
+        secret = cipher.open(encrypted, context).decode()
+    except StoreBroken:  # only this claim's secret; the others are readable
+        return replace(claim, undecryptable=True)
+    return replace(claim, secret=secret)
 
 
 def idempotency_context(account_id: str, key: str) -> str:

@@ -27,6 +27,7 @@ class ListOrder:
     rechecks: int = 0  # passes over what time may cure, after the first
     strict_clocks: bool = False  # these give slow hosts no more time
     asks_hosts: bool = True  # False: layer 4 is left out
+    trace: str | None = None  # as in JobOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class StoredList:
     ran_at: datetime | None = None  # when it was started or resumed last
     ran_from: int = 0  # how many addresses were answered then
     asks_hosts: bool = True  # False: layer 4 is left out
+    trace: str | None = None
+
+    def matches(self, text: str) -> bool:
+        """Whether the text is in its name, in whichever case, or its id begins with it."""
+        wanted = text.strip().casefold()
+        return wanted in self.name.casefold() or self.id.startswith(wanted)
 
 
 @dataclass(frozen=True, slots=True)

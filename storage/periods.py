@@ -14,6 +14,11 @@ def day_of(at: datetime) -> date:
     return at.date() if at.tzinfo is UTC else at.astimezone(UTC).date()
 
 
+def day_start(at: datetime) -> datetime:
+    """Return the first instant of the instant's UTC day."""
+    return _midnight(day_of(at))
+
+
 def month_of(at: datetime) -> date:
     """Return the first day of the instant's UTC month."""
     return day_of(at).replace(day=1)

@@ -9,7 +9,7 @@ after layer 1 passed.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 SoldTier = Literal["free", "builder", "scale"]  # those that answers name
 # `own` is an operator's own account, without limits and prices; answers call it `scale`.
@@ -22,6 +22,7 @@ MessageKind = Literal["alert", "meter"]
 ActorKind = Literal["key", "session", "command_line", "billing", "service"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MARKS = 1_000_000  # of idempotent requests: the microseconds of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Window(Sequence[tuple[datetime, int]]):
     @overload
     def __getitem__(self, place: slice) -> tuple[tuple[datetime, int], ...]: ...
 
-    def __getitem__(self, place: int | slice) -> Any:
+    def __getitem__(self, place: int | slice) -> object:
         return tuple(self)[place]
 
     def __eq__(self, other: object) -> bool:
@@ -150,9 +151,8 @@ class Ledger:
     period_billable: int  # settled
     reserved: int  # units granted to the account and not yet settled; all may become billable
     keys: int = 1  # standard keys of the account that were active within the window
-    account_window: Sequence[tuple[datetime, int]] = field(
-        default=(), compare=False
-    )  # of all these keys
+    # Of all these keys.
+    account_window: Sequence[tuple[datetime, int]] = field(default=(), compare=False)
     undelivered: int = 0  # jobs of the account whose callback is not done, including pending ones
 
     @property
@@ -198,7 +198,6 @@ class UsageRow:
 
 
 def units_of(rows: Sequence[UsageRow]) -> int:
-    """Return the sum of the rows' units."""
     return sum(row.units for row in rows)
 
 
@@ -230,11 +229,17 @@ class IdempotencyRecord:
     """The first request with an idempotency key, while it runs.
 
     `lease_until` distinguishes it from a later request, which may begin once it has passed.
+    Its microseconds are the request's mark.
     """
 
     account_id: str
     key: str
     lease_until: datetime
+
+    @classmethod
+    def marked(cls, account_id: str, key: str, mark: int) -> "IdempotencyRecord":
+        """The record of a request that does not know whether it began; only to free the key."""
+        return cls(account_id, key, EPOCH.replace(microsecond=mark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +268,7 @@ class JobOrder:
     payload: bytes | None = None
     recheck: bool = False  # verify again later what time may cure
     asks_hosts: bool = True  # False: layer 4 is left out
+    trace: str | None = None  # of the request that made it, for the callback
 
     @property
     def first_state(self) -> JobState:
@@ -299,6 +305,7 @@ class Job:
     is_test: bool = False  # made by a test key
     asks_hosts: bool = True
     is_signed: bool = False  # its callback has a secret
+    trace: str | None = None
 
 
 def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
@@ -308,7 +315,9 @@ def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     place = order.email, order.webhook, order.host
     known = order.payload, ended_at
     kind = order.recheck, caller.key.is_test, order.asks_hosts, order.secret is not None
-    return Job(order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind)
+    return Job(
+        order.id, caller.account.id, *place, state, now, due_at, 0, *known, *kind, order.trace
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +387,9 @@ class Actor:
     key_id: str | None = None
     key_prefix: str | None = None  # its first characters, for display
     address: str | None = None  # the IP address of the client
+    # The account of an operator who acts on others: theirs learn neither key nor address, and an
+    # entry in its own log says what was done to which account.
+    operator_id: str | None = None
 
 
 SERVICE = Actor("service")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.oversight import OversightStore
+from mailprobe.storage.fleet.pauses import PauseStore
 from mailprobe.storage.records import Actor
 
 
@@ -30,7 +30,7 @@ class NoteKeyUses(StoreCommand[None]):
 KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
 
 
-class KeyUseStore(OversightStore):
+class KeyUseStore(PauseStore):
     """The part of the store that keeps when keys were last used."""
 
     async def note_key_uses(self, key_ids: Sequence[str]) -> None:

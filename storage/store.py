@@ -14,12 +14,10 @@ Instants are aware datetimes in UTC. Arguments that end in `_s` are seconds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from mailprobe.storage import commands
-from mailprobe.storage.audit.store import AuditStore
 from mailprobe.storage.checks import (
     at_most,
     check_changes,
@@ -27,15 +25,16 @@ from mailprobe.storage.checks import (
     check_sent,
     check_units,
 )
-from mailprobe.storage.commands import Executor
-from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX, StoreBroken
+from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.encrypted_columns import (
     encrypted_answer,
     encrypted_first,
     idempotency_context,
     job_context,
     unpacked,
+    with_secret,
 )
+from mailprobe.storage.facts.store import FactStore
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     SERVICE,
@@ -63,17 +62,11 @@ from mailprobe.storage.records import (
     units_of,
 )
 
-if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
-    from mailprobe.storage.encryption import Cipher
-
 R = TypeVar("R")
 
 
-class Store(AuditStore):
+class Store(FactStore):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
-
-    def __init__(self, executor: Executor, cipher: "Cipher") -> None:
-        super().__init__(executor, cipher)
 
     def derived_key(self, purpose: str) -> bytes:
         """32 octets for signatures, the same in every process of this store."""
@@ -109,7 +102,7 @@ class Store(AuditStore):
         return await self._execute(commands.FindAccountOfCustomer(customer_id))
 
     async def change_account(
-        self, account_id: str, *, by: Actor = SERVICE, **changes: Any
+        self, account_id: str, *, by: Actor = SERVICE, **changes: object
     ) -> Account | None:
         """Set fields of Account by name and return the account; None if there is no such account.
 
@@ -160,13 +153,7 @@ class Store(AuditStore):
         """
         if kind == "provisioning":
             keys_max = keys_per_minute_max = None
-
-        def first_of(key: Key) -> commands.EncryptedFirst:
-            assert idempotency
-            assert answer
-            return encrypted_first(self._cipher, FirstAnswer(idempotency, answer(key)))
-
-        stored = first_of if idempotency and answer else None
+        stored = self._encrypting(idempotency, answer)
         return await self._execute(
             commands.CreateKey(
                 account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max,
@@ -302,17 +289,25 @@ class Store(AuditStore):
     # idempotency
 
     async def begin_idempotent(
-        self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
+        self,
+        account_id: str,
+        key: str,
+        body_sha256: str,
+        *,
+        keep_s: float,
+        lease_s: float,
+        mark: int = 0,
     ) -> Answered | IdempotencyRecord:
         """Begin a request with an idempotency key.
 
         Returns a record if this request is the first, else the answer to the first. Raises
         IdempotencyInProgress, IdempotencyKeyReused (which takes precedence), and KeyError
         if there is no such account. A first request that died is forgotten after `lease_s`,
-        an answer `keep_s` after its request began.
+        an answer `keep_s` after its request began. After an OutcomeUnknown the key is freed
+        by `mark`, a random number below MARKS (`IdempotencyRecord.marked`).
         """
         begun = await self._execute(
-            commands.BeginIdempotent(account_id, key, body_sha256, lease_s, keep_s)
+            commands.BeginIdempotent(account_id, key, body_sha256, lease_s, keep_s, mark)
         )
         if isinstance(begun, IdempotencyRecord):
             return begun
@@ -376,7 +371,10 @@ class Store(AuditStore):
         claimed = await self._execute(
             commands.ClaimJobs(work, max(0, limit), each_max, lease_s, account_max)
         )
-        return [self._with_secret(claim, encrypted) for claim, encrypted in claimed]
+        return [
+            with_secret(self._cipher, claim, secret, job_context(claim.job.id))
+            for claim, secret in claimed
+        ]
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
         """Let the claim end `lease_s` from now; False if it has ended or another claim has the job."""
@@ -429,15 +427,19 @@ class Store(AuditStore):
         state: JobState | None = None,
         host: str | None = None,
         before: str | None = None,
+        prefix: str | None = None,
         limit: int,
     ) -> list[Job]:
         """Return jobs newest first, at most LISTED_MAX; None stands for any.
 
         `host` is that of a JobOrder with a webhook. With `before`, only jobs that were created
-        before the one with this id.
+        before the one with this id. With `prefix`, only those whose ids, which are UUIDs, begin
+        so: none for fewer than ID_PREFIX_MIN characters.
         """
         limit = at_most(LISTED_MAX, limit)
-        return await self._execute(commands.ListJobs(account_id, state, host, before, limit))
+        return await self._execute(
+            commands.ListJobs(account_id, state, host, before, limit, prefix)
+        )
 
     async def receivers(self, account_id: str) -> list[str]:
         """Return the hosts of the account's jobs with a webhook in order, at most RECEIVERS_MAX."""
@@ -527,12 +529,3 @@ class Store(AuditStore):
 
     def _encrypted(self, first: FirstAnswer | None) -> commands.EncryptedFirst | None:
         return None if first is None else encrypted_first(self._cipher, first)
-
-    def _with_secret(self, claim: Claim, encrypted: bytes | None) -> Claim:
-        if encrypted is None:
-            return claim
-        try:
-            secret = self._cipher.open(encrypted, job_context(claim.job.id))
-        except StoreBroken:  # only this job's secret; the others are readable
-            return replace(claim, undecryptable=True)
-        return replace(claim, secret=secret.decode())

@@ -6,7 +6,7 @@ An entry never has a secret: keys are named by their id and their first characte
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from mailprobe.storage.records import Actor
 
@@ -17,7 +17,8 @@ ENTRIES_MAX = 10_000
 
 ActKind = Literal[
     "account_created", "account_deleted", "plan_changed", "caps_changed", "alerts_changed",
-    "key_created", "key_revoked", "list_deleted", "signed_in", "signed_out", "sign_in_failed",
+    "key_created", "key_revoked", "list_deleted", "lists_paused", "lists_unpaused",
+    "egress_paused", "egress_resumed", "signed_in", "signed_out", "sign_in_failed",
 ]  # fmt: skip
 
 
@@ -26,10 +27,10 @@ class Act:
     """What was done. `changes` has the fields of Account that changed: before, and after."""
 
     kind: ActKind
-    subject: str | None = None  # the id of the key or the list
+    subject: str | None = None  # the id of the key or the list, the name of the egress
     name: str | None = None  # the key's label, the list's name
     prefix: str | None = None  # the key's first characters
-    changes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    changes: Mapping[str, tuple[object, object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Entry:
     act: Act
     by: Actor
     times: int = 1  # failed sign-ins of one client within a minute share an entry
+    on_account: str | None = None  # by its id: the other one that the operator did it to
 
 
 @dataclass(frozen=True, slots=True)

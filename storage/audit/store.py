@@ -13,8 +13,8 @@ EVERY_ENTRY = EntryFilter()
 class AuditStore(BounceStore):
     """The audit log of each account.
 
-    A method with `by` writes the entry of its act in the act's own transaction. Nothing changes
-    an entry; it is deleted after AUDIT_KEPT, with its account, or when its account has ENTRIES_MAX
+    A method with `by` writes the entry of its act in the act's own transaction, and another one in
+    the log of an operator who did it to another account. Nothing changes an entry; it is deleted after AUDIT_KEPT, with its account, or when its account has ENTRIES_MAX
     newer ones of its kind.
     """
 

@@ -82,8 +82,8 @@ class ClaimChunks(StoreCommand[list[EncryptedListClaim]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendChunk(StoreCommand[bool]):
-    claim: ListClaim
+class ExtendChunks(StoreCommand[list[bool | None]]):
+    claims: Sequence[ListClaim]
     lease_s: float
 
 

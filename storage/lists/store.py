@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.commands import EncryptedFirst, Executor
 from mailprobe.storage.connection_leases import ConnectionLeases
-from mailprobe.storage.contract import LISTED_MAX, StoreBroken
-from mailprobe.storage.encrypted_columns import encrypted_first, list_context
+from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.encrypted_columns import encrypted_first, list_context, with_secret
 from mailprobe.storage.list_records import (
     ChunkPart,
     ListBounds,
@@ -36,6 +36,8 @@ from mailprobe.storage.records import (
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.encryption import Cipher
 
+T = TypeVar("T")
+
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
 PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
 MARKS_READ_MAX = 10_000  # places in one call: a million addresses, some 10 ms
@@ -47,6 +49,14 @@ class ListStore(ConnectionLeases):
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
         super().__init__(executor)
         self._cipher = cipher
+
+    def _encrypting(
+        self, idempotency: IdempotencyRecord | None, answer: Callable[[T], Answered] | None
+    ) -> Callable[[T], EncryptedFirst] | None:
+        """Return a function from a result to the answer that is stored with it; None to store none."""
+        if idempotency is None or answer is None:
+            return None
+        return lambda made: encrypted_first(self._cipher, FirstAnswer(idempotency, answer(made)))
 
     async def create_list(self, caller: Caller, order: ListOrder, bounds: ListBounds) -> StoredList:
         """Store a list that is loading. Raises ListLimitReached, ListRateExceeded.
@@ -86,13 +96,7 @@ class ListStore(ConnectionLeases):
         it is paused, with KEY_REVOKED as its cause. With `idempotency`, the answer that `answer`
         makes of the list is stored in the same transaction: like `first` in `settle`.
         """
-
-        def first_of(made: StoredList) -> EncryptedFirst:
-            assert idempotency
-            assert answer
-            return encrypted_first(self._cipher, FirstAnswer(idempotency, answer(made)))
-
-        first = first_of if idempotency and answer else None
+        first = self._encrypting(idempotency, answer)
         return await self._execute(
             commands.ChangeList(
                 list_id, state, before, cause=cause, loaded=loaded, key_id=key_id,
@@ -118,8 +122,8 @@ class ListStore(ConnectionLeases):
         lease_s: float,
         each_max: int,
         shares: Mapping[str, ListShare],
-        after: str = "",
-        holder: str | None = None,
+        after: str,
+        holder: str | None,
     ) -> list[ListClaim]:
         """Claim due chunks of running lists; return them by list and place.
 
@@ -132,27 +136,36 @@ class ListStore(ConnectionLeases):
         """
         command = commands.ClaimChunks(limit, lease_s, each_max, shares, after, holder)
         claimed = await self._execute(command)
-        return [self._list_claim(claim, secret) for claim, secret in claimed]
+        return [
+            with_secret(self._cipher, claim, secret, list_context(claim.list.id))
+            for claim, secret in claimed
+        ]
 
-    async def extend_chunk(self, claim: ListClaim, *, lease_s: float) -> bool:
-        """Let the claim end `lease_s` from now; False if it has ended, or the list does not run."""
-        return await self._execute(commands.ExtendChunk(claim, lease_s))
+    async def extend_chunks(
+        self, claims: Sequence[ListClaim], *, lease_s: float
+    ) -> list[bool | None]:
+        """Let the claims end `lease_s` from now; False for each that has ended, or whose list does not run.
+
+        None for one whose chunk another transaction has locked for long: its lease stays as it is.
+        """
+        return await self._execute(commands.ExtendChunks(claims, lease_s))
 
     async def release_chunk(self, claim: ListClaim, due_at: datetime) -> bool:
         """End the claim, so that the chunk is due at `due_at`; False if another claim followed."""
         return await self._execute(commands.ReleaseChunk(claim, due_at))
 
-    async def begin_pass(self, claim: ListClaim, due_at: datetime) -> bool:
+    async def begin_pass(self, claim: ListClaim, due_at: datetime) -> bool | None:
         """Make the chunks due again that have answers which time may cure; end the claim.
 
-        False, and nothing is changed, if no pass is left, no chunk has any, or the claim has ended.
+        False, and nothing is changed, if no pass is left or no chunk has any: the list is finished.
+        None if the claim has ended or the list does not run: another claim finishes it.
         """
         place: int | None = 0
         due = 0
         while place is not None:  # in small transactions: a list may have 200,000 chunks
             step = await self._execute(commands.BeginPass(claim, due_at, place, due))
             if step is None:
-                return False
+                return None
             due, place = step.due, step.next_place
         return due > 0
 
@@ -204,12 +217,3 @@ class ListStore(ConnectionLeases):
         """
         while not await self._execute(commands.DeleteList(list_id, by)):
             pass
-
-    def _list_claim(self, claim: ListClaim, encrypted: bytes | None) -> ListClaim:
-        if encrypted is None:
-            return claim
-        try:
-            secret = self._cipher.open(encrypted, list_context(claim.list.id))
-        except StoreBroken:  # only this list's secret; the others are readable
-            return replace(claim, undecryptable=True)
-        return replace(claim, secret=secret.decode())

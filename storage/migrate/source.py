@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encrypted_columns import idempotency_context, job_context
-from mailprobe.storage.encryption import KEY_OCTETS, Cipher
+from mailprobe.storage.encryption import KEY_OCTETS, Cipher, key_path
 from mailprobe.storage.migrate.tables import TablePlan
+from mailprobe.storage.sql.database import Row
 from mailprobe.storage.sqlite.file import connect_to_read, unserved
 
 BATCH_ROWS = 20_000  # about 0.1 s of work, so that an interruption takes effect soon
@@ -22,8 +22,6 @@ ENCRYPTED_IDEMPOTENCY = (
     "SELECT accounts.id, key, answer FROM idempotency_records JOIN accounts ON accounts.number = account"
     " WHERE answer IS NOT NULL ORDER BY idempotency_records.number"
 )
-
-Row = tuple[Any, ...]
 
 
 @contextmanager
@@ -65,7 +63,7 @@ class MigrationSource:
             for (table,) in tables
         }
 
-    def rows(self, plan: TablePlan, after: Sequence[Any]) -> tuple[list[Row], list[Any]]:
+    def rows(self, plan: TablePlan, after: Sequence[object]) -> tuple[list[Row], list[object]]:
         """Return the next rows after the key `after` and the last one's key; no rows at the end."""
         table = plan.table
         key = ", ".join(table.key)
@@ -75,7 +73,8 @@ class MigrationSource:
             f"{where} ORDER BY {key} LIMIT {BATCH_ROWS}",
             tuple(after),
         )
-        most = BATCH_OCTETS if "bytea" in plan.types else None  # rows of other tables are short
+        is_long = plan.table.has_texts or "bytea" in plan.types
+        most = BATCH_OCTETS if is_long else None  # rows of other tables are short
         rows = _some(found, most)
         found.close()
         keys = len(table.key)
@@ -92,10 +91,6 @@ class MigrationSource:
 
     # secrets
 
-    @property
-    def key_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.key")
-
     def secret_key(self, given: bytes | None) -> bytes:
         """Return the key that decrypts this database: `given`, or else the one in the key file.
 
@@ -104,14 +99,14 @@ class MigrationSource:
         key = self._key_of_file() if given is None else given
         if key is None:
             raise StoreBroken(
-                f"{self.key_path} is not there: set MAILPROBE_SECRET_KEY as the service had it"
+                f"{key_path(self.path)} is not there: set MAILPROBE_SECRET_KEY as the service had it"
             )
         cipher = Cipher(key)
         try:
             for encrypted, bound_to in self._encrypted():
                 cipher.open(encrypted, bound_to)
         except StoreBroken:
-            where = str(self.key_path) if given is None else "MAILPROBE_SECRET_KEY"
+            where = str(key_path(self.path)) if given is None else "MAILPROBE_SECRET_KEY"
             raise StoreBroken(
                 f"{where} is not the secret key that {self.path} was encrypted with{self._hint(given)}"
             ) from None
@@ -120,16 +115,16 @@ class MigrationSource:
     def _key_of_file(self) -> bytes | None:
         """Read the key file; None if it is missing. It is never created: a new key decrypts nothing."""
         try:
-            key = self.key_path.read_bytes()
+            key = key_path(self.path).read_bytes()
         except FileNotFoundError:
             return None
         if len(key) != KEY_OCTETS:
-            raise StoreBroken(f"{self.key_path} holds no secret key")
+            raise StoreBroken(f"{key_path(self.path)} holds no secret key")
         return key
 
     def _hint(self, given: bytes | None) -> str:
-        if given is not None and self.key_path.exists():
-            return f": leave it unset, and the one in {self.key_path} is tried"
+        if given is not None and key_path(self.path).exists():
+            return f": leave it unset, and the one in {key_path(self.path)} is tried"
         return ": set MAILPROBE_SECRET_KEY as the service had it"
 
     def _encrypted(self) -> Iterator[tuple[bytes, str]]:

@@ -11,9 +11,8 @@ from uuid import UUID
 
 from mailprobe.storage.contract import StoreBroken
 
-CHECKED = (
-    2**31 - 1
-)  # whole numbers are summed modulo this: sums of 4 thousand million rows fit in 64 bits
+# Whole numbers are summed modulo this: sums of 4 thousand million rows fit in 64 bits.
+CHECKED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,7 @@ class TableMap:
     key: tuple[str, ...]  # SQLite's columns that order the rows
     renamed: Mapping[str, str] = field(default_factory=dict)  # SQLite's column -> PostgreSQL's
     left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may lack
+    has_texts: bool = False  # of some KiB each
 
 
 # In this order, because later tables refer to accounts and keys.
@@ -41,6 +41,7 @@ TABLES = (
     TableMap("lists", ("number",)),
     TableMap("list_chunks", ("list", "place")),
     TableMap("list_marks", ("list", "place")),
+    TableMap("list_lines", ("day", "list", "place", "part"), has_texts=True),
     TableMap("job_attempts", ("job", "place")),
     TableMap(
         "job_backlogs",
@@ -52,18 +53,23 @@ TABLES = (
     TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
     TableMap("usage", ("number",)),
     TableMap("reputation", ("day", "operator")),
+    TableMap("egress_rests", ("egress",)),
+    TableMap("egress_days", ("day", "egress")),
+    TableMap("egress_replies", ("egress", "operator", "reason")),
     TableMap("ended_sessions", ("id",)),
     TableMap("bounces", ("account", "address")),
     TableMap("audit_entries", ("number",)),
+    TableMap("pauses", ("kind", "name")),
 )
 
-# Tables that are not moved: each store's own records, and leases, which expire by themselves.
-LEASES = frozenset({"connection_leases"})
+# Tables that are not moved: each store's own records, and what expires by itself: leases, which
+# machines run, and the facts of a fleet, which its engines find again.
+EXPIRING = frozenset({"connection_leases", "machines", "known_facts"})
 OF_SQLITE = (
     frozenset({"_sqlite_migrations", "schema_versions", "sqlite_sequence", "job_partitions"})
-    | LEASES
+    | EXPIRING
 )
-OF_POSTGRES = frozenset({"store_properties", "migrations", "schema_versions"}) | LEASES
+OF_POSTGRES = frozenset({"store_properties", "migrations", "schema_versions"}) | EXPIRING
 
 
 def reservation_id(number: int) -> UUID:
@@ -89,7 +95,7 @@ class TablePlan:
     targets: tuple[str, ...]  # PostgreSQL's, in the same order
     types: tuple[str, ...]  # the targets' PostgreSQL types
 
-    def converted(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    def converted(self, rows: Sequence[Sequence[object]]) -> Iterator[Sequence[object]]:
         """Yield the rows with SQLite's values converted to PostgreSQL's types."""
         acts = [(n, CONVERSIONS[type]) for n, type in enumerate(self.types) if type in CONVERSIONS]
         for row in rows:

@@ -20,7 +20,7 @@ from mailprobe.storage.contract import DatabaseInUse, StoreBroken
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.migrate.tables import TABLES, TablePlan
 from mailprobe.storage.periods import day_of
-from mailprobe.storage.postgres.driver.partitions import Partitions
+from mailprobe.storage.postgres.driver.partitions import LINES, USAGE, Partitions
 from mailprobe.storage.postgres.driver.schema import MOVING, prepare
 from mailprobe.storage.postgres.driver.server import (
     SCHEMA,
@@ -35,6 +35,7 @@ MOVED = "moved"  # the record's name in `store_properties` once the migration is
 MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
 STATEMENT_MS = 3_600_000  # summing a thousand million rows takes some minutes
 DAY_MICROS = 86_400_000_000
+PARTITIONED_BY = {USAGE: "at", LINES: "day"}  # the tables with a partition for each day
 WAITING_MS = 5_000  # the server may need this long to notice that a killed move is gone
 SETTINGS = (
     "SET application_name = 'mailprobe migrate'",
@@ -74,7 +75,7 @@ class MigrationProgress:
 
     path: str
     mark: list[int]
-    after: dict[str, list[Any]]
+    after: dict[str, list[object]]
     rows: dict[str, int]
     ended_at: str | None = None
 
@@ -123,7 +124,7 @@ def explain_error(server: PostgresServer) -> Iterator[None]:
 
 
 class MigrationTarget:
-    def __init__(self, server: PostgresServer, db: "psycopg.Connection[Any]") -> None:
+    def __init__(self, server: PostgresServer, db: "psycopg.Connection") -> None:
         self.name = server.name
         self._server = server
         self._db = db
@@ -192,10 +193,11 @@ class MigrationTarget:
     ) -> None:
         """Write rows and the progress record in one transaction. Raises DatabaseInUse too."""
         self.check_alone()  # a service may have started just before the first record was written
-        if plan.table.name == "usage":
-            at = plan.targets.index("at")
+        if column := PARTITIONED_BY.get(plan.table.name):
+            at = plan.targets.index(column)
             days = {
-                day_of(instant(n * DAY_MICROS)) for n in {row[at] // DAY_MICROS for row in rows}
+                (plan.table.name, day_of(instant(n * DAY_MICROS)))
+                for n in {row[at] // DAY_MICROS for row in rows}
             }
             with explain_error(self._server):
                 self._partitions.make(TransactionSession(self._db, None), days)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.columns import (
@@ -48,7 +47,7 @@ KEEP_KEYS = (
 
 def create_keys(
     db: TransactionSession, now: datetime, those: Sequence[tuple[CreateKey, int]]
-) -> list[Any]:
+) -> list[object]:
     """Insert keys; returns a key or Raised for each. Each has its locked account's number."""
     if not those:
         return []
@@ -60,7 +59,7 @@ def create_keys(
     for account, kind, at in db.all(MADE, [list(accounts), micros(now - WINDOW), micros(now)]):
         made.setdefault((account, kind), []).append(instant(at))
     kept = {sha256 for (sha256,) in db.all(HASHES, [[command.sha256 for command, _ in those]])}
-    reported: list[Any] = []
+    reported: list[object] = []
     rows = []
     for command, account in those:
         of_kind = account, command.kind

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
-from mailprobe.storage.records import IdempotencyRecord
+from mailprobe.storage.records import MARKS, IdempotencyRecord
 
 STANDING = (
     "SELECT idempotency_records.account, idempotency_records.key, body_sha256, answer FROM idempotency_records"
@@ -40,7 +39,7 @@ ANSWER = (
 
 def begin(
     db: TransactionSession, now: datetime, those: Sequence[tuple[BeginIdempotent, int]]
-) -> list[Any]:
+) -> list[object]:
     """Return a record for each first request, the encrypted answer or Raised for the others."""
     if not those:
         return []
@@ -49,13 +48,13 @@ def begin(
     longest = [micros(now + timedelta(seconds=command.lease_s)) for command, _ in those]
     rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
     standing = {(account, key): (body, answer) for account, key, body, answer in rows}
-    begun: list[tuple[Any, ...]] = []
-    reported: list[Any] = []
+    begun: list[tuple[object, ...]] = []
+    reported: list[object] = []
     for command, account in those:
         if before := standing.get((account, command.key)):
             reported.append(_again(command, *before))
             continue
-        until = now + timedelta(seconds=command.lease_s)
+        until = command.lease_until(now)
         keep = micros(now + timedelta(seconds=command.keep_s))
         begun.append((account, command.key, command.body_sha256, micros(until), keep))
         standing[account, command.key] = command.body_sha256, None
@@ -65,7 +64,7 @@ def begin(
     return reported
 
 
-def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> Any:
+def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> object:
     if body_sha256 != command.body_sha256:
         return Raised(IdempotencyKeyReused())
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
@@ -74,20 +73,19 @@ def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> 
 def finish(db: TransactionSession, those: Sequence[tuple[FinishIdempotent, int]]) -> None:
     for command, account in those:
         idempotency = command.idempotency
-        which = (
-            " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
-            " AND lease_until = %(until)s"
-        )
+        which = " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
         values = {
             "account": account,
             "key": idempotency.key,
             "until": micros(idempotency.lease_until),
         }
         if command.answer is None:
-            db.execute(f"DELETE FROM idempotency_records{which}", values)
+            marked = f" AND lease_until %% {MARKS} = %(until)s %% {MARKS}"
+            db.execute(f"DELETE FROM idempotency_records{which}{marked}", values)
         else:
             db.execute(
-                f"UPDATE idempotency_records SET answer = %(answer)s{which}",
+                f"UPDATE idempotency_records SET answer = %(answer)s{which}"
+                " AND lease_until = %(until)s",
                 {**values, "answer": command.answer},
             )
 

@@ -8,7 +8,6 @@ changing is skipped, not awaited.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from mailprobe.storage.claim_order import (
     FAILING_AFTER,
@@ -24,14 +23,12 @@ from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.postgres.accounts import callers_of_keys
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Claim, JobState, Work
+from mailprobe.storage.sql.database import Row
+from mailprobe.storage.sql.jobs import HOST_OF
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
 NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
-HOST_OF = {
-    "pending": "''",
-    "delivering": "host",
-}  # SQL for the host part of a job's partition
 GROUP_MAX = 100  # callers in one transaction
 ACCOUNTS_SCANNED = 500  # the jobs due longest; if more are due, each account's first jobs are read
 ROUNDS_MAX = 5  # searches past full partitions
@@ -55,8 +52,8 @@ class Claims:
     repeatable: bool = False
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[ClaimJobs], marker: Any
-    ) -> list[Any]:
+        self, db: TransactionSession, asked: Sequence[ClaimJobs], marker: object
+    ) -> list[object]:
         db.begin()
         for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
             db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
@@ -64,7 +61,7 @@ class Claims:
         alike: dict[ClaimJobs, list[int]] = {}  # places of equal requests
         for place, wanted in enumerate(asked):
             alike.setdefault(replace(wanted, limit=0), []).append(place)
-        claimed: list[Any] = [[] for _ in asked]
+        claimed: list[object] = [[] for _ in asked]
         for wanted, places in alike.items():
             limit = sum(max(0, asked[place].limit) for place in places)
             left = _claim(db, now, wanted, limit)
@@ -187,7 +184,7 @@ def _due_of_each(
     return found
 
 
-def _heads(rows: Iterable[tuple[Any, ...]]) -> list[Head]:
+def _heads(rows: Iterable[Row]) -> list[Head]:
     return [
         Head(due_at, number, Partition(account, host)) for due_at, number, account, host in rows
     ]
@@ -200,7 +197,7 @@ def _claim_rows(
     wanted: ClaimJobs,
     limit: int,
 ) -> list[Head]:
-    of_account: dict[Any, list[Head]] = {}
+    of_account: dict[object, list[Head]] = {}
     for head in sorted(heads):
         of_account.setdefault(head.partition.account, []).append(head)
     failing = _failing(db, {head.partition for those in of_account.values() for head in those})

@@ -7,7 +7,6 @@ outcome comes between. A claim ends with its outcome.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import (
@@ -121,7 +120,7 @@ def _record_attempts(
         db.execute(DELIVERED if state == "done" else FAILED, partition)
 
 
-def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[Any, ...]:
+def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[object, ...]:
     at = micros(now)
     match outcome:
         case JobVerified(claim=claim, payload=payload):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import FindJob, ResendJob
@@ -10,6 +9,7 @@ from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Job
 from mailprobe.storage.sql import jobs as shared
+from mailprobe.storage.sql.database import Row
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
@@ -17,13 +17,13 @@ def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
     return {id for (id,) in db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [list(ids)])}
 
 
-def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
+def keep(db: TransactionSession, rows: Sequence[Row]) -> None:
     """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck, asks_hosts) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
+        " due_at, payload, ended_at, recheck, asks_hosts, trace) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
         " %s::text[], %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[],"
-        " %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[])",
+        " %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[])",
         [list(column) for column in zip(*rows, strict=True)],
     )
     states = [(account, state) for _, account, _, _, _, _, _, state, *_ in rows]

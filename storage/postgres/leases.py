@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
 from zlib import crc32
 
 from mailprobe.storage.columns import micros
@@ -53,8 +52,8 @@ class Leasing:
         self._ended_at: dict[int, float] = {}  # sessions; when they were first found to have ended
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[LeaseConnections], marker: Any
-    ) -> list[Any]:
+        self, db: TransactionSession, asked: Sequence[LeaseConnections], marker: object
+    ) -> list[object]:
         self._session_lock.start()
         return [self._lease(db, wanted) for wanted in asked]
 

@@ -8,7 +8,7 @@ processes cannot deadlock.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import ReadLedger
@@ -16,7 +16,8 @@ from mailprobe.storage.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
 from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
-from mailprobe.storage.records import Account, Ledger, UsageRow, Window
+from mailprobe.storage.records import Account, Ledger, Tier, UsageRow, Window
+from mailprobe.storage.sql.database import Row
 
 R = TypeVar("R")
 
@@ -72,7 +73,7 @@ class LedgerCaller:
 
 
 def caller_of(
-    key: int, number: int, account_id: str, tier: Any, start: int | None, end: int | None
+    key: int, number: int, account_id: str, tier: Tier, start: int | None, end: int | None
 ) -> LedgerCaller:
     """Make a LedgerCaller; `start` and `end` of the period are in microseconds since 1970."""
     account = Account(
@@ -102,9 +103,7 @@ class _Seen:
 class Ledgers:
     """The ledgers of some keys at an instant, as they change while units are granted."""
 
-    def __init__(
-        self, db: TransactionSession, now: datetime, rows: Iterable[tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, db: TransactionSession, now: datetime, rows: Iterable[Row]) -> None:
         """`rows` are the result of READ."""
         self._db = db
         self._now = now

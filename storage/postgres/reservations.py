@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from psycopg import Cursor
@@ -101,7 +100,7 @@ def settled(db: TransactionSession, parts: Sequence[Part]) -> set[Part]:
     return set(rows)
 
 
-def settle(db: TransactionSession, parts: dict[Part, Settle]) -> Cursor[Any]:
+def settle(db: TransactionSession, parts: dict[Part, Settle]) -> Cursor:
     """Settle the parts; the cursor's rows are those not settled before. The accounts are locked."""
     commands = parts.values()
     ends = [command.ends for command in commands]

@@ -1,21 +1,31 @@
-"""Retention of what only PostgreSQL has: whole days of usage, and instants of jobs and windows."""
+"""Retention of what only PostgreSQL has: whole days of usage and of lists' lines, and instants."""
 
-from collections.abc import Mapping
-from datetime import UTC, date, datetime, time
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
-from psycopg import sql
-
+from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.postgres import rate_window
-from mailprobe.storage.postgres.driver.partitions import Partitions, listed, table_of
+from mailprobe.storage.postgres.driver.partitions import (
+    LINES,
+    USAGE,
+    Day,
+    Partitions,
+    first_instant_of,
+    listed,
+)
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sql.retention import RECLAIMED as SHARED
 from mailprobe.storage.sql.retention import Part
 
 FIRST: Part = UUID(int=0), -1  # before every settlement
+# All requests wait as long, each minute of a backup in which a day is past. Without a reader the
+# lock is free at once.
+DROP_LOCK_MS = 50
 RECLAIMED = (
     *SHARED,
     "UPDATE jobs SET lease_until = :lease WHERE lease_until > :lease",
@@ -25,36 +35,83 @@ RECLAIMED = (
 )
 
 
-def days_past_retention(db: TransactionSession) -> list[date]:
-    return sorted(listed(db))
+# The days without a list that has not ended, or that its tier keeps.
+PAST_LIST_DAYS = (
+    "SELECT day FROM unnest(%s::bigint[]) AS past (day) WHERE NOT EXISTS"
+    " (SELECT 1 FROM lists JOIN accounts ON accounts.number = lists.account"
+    " WHERE lists.day = past.day"
+    " AND NOT coalesce(ended_at < (CAST(%s AS json) ->> tier)::bigint, false))"
+)
+CLOCKS_APART = timedelta(days=1)  # a clock that was behind has made the lists of today
 
 
-def drop_days(
+def past_days(
+    db: TransactionSession, now: datetime, retention_days: Mapping[Tier, int]
+) -> list[Day]:
+    """Return the days of usage that no tier keeps, and those whose lists are all past their
+    retention: these lists follow in steps. Lists may still be made of today and yesterday.
+    """
+    days = listed(db)
+    first = day_of(now - CLOCKS_APART)
+    of_lists = sorted(day for table, day in days if table == LINES and day < first)
+    past: list[Day] = [(LINES, day) for day in _past_list_days(db, of_lists, now, retention_days)]
+    if retention_days.keys() >= set(get_args(Tier)):  # rows of a tier without one are kept for good
+        first = day_of(kept_since(now, max(retention_days.values())))
+        past += sorted((table, day) for table, day in days if table == USAGE and day < first)
+    return past
+
+
+def _past_list_days(
+    db: TransactionSession,
+    days: Sequence[date],
+    now: datetime,
+    retention_days: Mapping[Tier, int],
+) -> list[date]:
+    since = {tier: micros(kept_since(now, kept)) for tier, kept in retention_days.items()}
+    by_instant = {first_instant_of(day): day for day in days}
+    rows = db.all(PAST_LIST_DAYS, [list(by_instant), json.dumps(since)])
+    return [by_instant[instant] for (instant,) in rows]
+
+
+def drop_day(
     db: TransactionSession,
     partitions: Partitions,
+    day: Day,
     now: datetime,
     retention_days: Mapping[Tier, int],
 ) -> None:
-    """Drop the days that no tier keeps."""
-    if retention_days.keys() < set(get_args(Tier)):
-        return  # rows of the others are kept for good
+    """Drop one of the past days, unless a list of it has changed meanwhile.
+
+    All use of the table waits behind it while it waits for a reader, such as a backup: so it
+    waits briefly.
+    """
+    db.execute(f"SET LOCAL lock_timeout = {DROP_LOCK_MS}")
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
-    partitions.drop_before(db, day_of(kept_since(now, max(retention_days.values()))))
+    table, date = day
+    if table == USAGE or _past_list_days(db, [date], now, retention_days):
+        partitions.drop(db, day)
 
 
-def drop_rows(
-    db: TransactionSession, day: date, now: datetime, retention_days: Mapping[Tier, int]
-) -> None:
-    """Delete a day's rows of the tiers that no longer keep it; blocks no request."""
-    last = datetime.combine(day, time(), UTC)
-    tiers = [tier for tier, days in retention_days.items() if last < kept_since(now, days)]
-    if not tiers:
-        return
+def rows_to_drop(
+    db: TransactionSession, now: datetime, retention_days: Mapping[Tier, int]
+) -> list[tuple[date, Sequence[Tier]]]:
+    """Return the days of usage that some tiers no longer keep, with these, but no past day."""
+    found: list[tuple[date, Sequence[Tier]]] = []
+    for day in sorted(day for table, day in listed(db) if table == USAGE):
+        tiers = [
+            tier for tier, days in retention_days.items() if day < day_of(kept_since(now, days))
+        ]
+        if 0 < len(tiers) < len(get_args(Tier)):
+            found.append((day, tiers))
+    return found
+
+
+def drop_rows(db: TransactionSession, day: date, tiers: Sequence[Tier]) -> None:
+    """Delete a day's rows of these tiers; blocks no request."""
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
-    table = table_of(day)
-    db.db.execute(
-        sql.SQL(
-            "DELETE FROM {} USING accounts WHERE accounts.number = account AND tier = ANY(%s)"
-        ).format(table),
-        [tiers],
+    first, end = first_instant_of(day), first_instant_of(day + timedelta(days=1))
+    db.execute(
+        "DELETE FROM usage USING accounts WHERE accounts.number = account AND tier = ANY(%s)"
+        f" AND at >= {first:d} AND at < {end:d}",
+        [list(tiers)],
     )

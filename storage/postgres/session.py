@@ -2,25 +2,47 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TypeVar
 
 from psycopg import errors
 
+from mailprobe.storage.columns import instant
+from mailprobe.storage.periods import day_of
 from mailprobe.storage.postgres import accounts
+from mailprobe.storage.postgres.driver.partitions import (
+    LINES,
+    USAGE,
+    check_partitions,
+    first_instant_of,
+    listed,
+)
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 
 C = TypeVar("C")
 R = TypeVar("R")
+FACTS_LOCK = 0x66616374  # "fact"
+SPAN_DAYS = 30  # of usage, in a statement: it plans for each and locks each
+TEXTS_MAX = 2_000  # a statement that names a day is another text for each day
 
 
-@cache
+@lru_cache(TEXTS_MAX)
 def _with_psycopg_names(statement: str) -> str:
     return re.sub(r"(?<!:):([a-z]\w*)", r"%(\1)s", statement)
+
+
+@contextmanager
+def _unique() -> Iterator[None]:
+    """Raise NotUnique for a value that is there already."""
+    try:
+        yield
+    except errors.UniqueViolation as error:
+        raise NotUnique from error
 
 
 class PostgresDatabase:
@@ -51,15 +73,13 @@ class PostgresDatabase:
         return found
 
     def change(self, statement: str, values: Values) -> int:
-        try:
+        with _unique():
             return self._db.execute(_with_psycopg_names(statement), dict(values)).rowcount
-        except errors.UniqueViolation as error:
-            raise NotUnique from error
 
     def change_each(self, statement: str, values: Sequence[Values]) -> None:
         if not values:
             return
-        with self._db.db.cursor() as cursor:
+        with self._db.db.cursor() as cursor, _unique():
             cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
 
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
@@ -73,11 +93,31 @@ class PostgresDatabase:
         fields = f"json_each_text(CAST(:{name} AS json))"
         return f"(SELECT key, CAST(value AS bigint) AS value FROM {fields})"
 
+    def claims(self, name: str) -> str:
+        columns = "number bigint, id text, place bigint, fence bigint"
+        return f"(SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS one ({columns}))"
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         return (
             f"{lists} CROSS JOIN LATERAL (SELECT list, place, due_at FROM list_chunks"
             f" WHERE list = {lists}.number AND {which} ORDER BY {order} LIMIT {limit}) AS chunks"
         )
+
+    def need_list_day(self, day: int) -> None:
+        check_partitions(self._db, {(LINES, day_of(instant(day)))})
+
+    def usage_spans(self) -> Sequence[tuple[int, int]]:
+        days = sorted(day for table, day in listed(self._db) if table == USAGE)
+        firsts = [days[max(0, end - SPAN_DAYS)] for end in range(len(days), 0, -SPAN_DAYS)]
+        lasts = [days[end - 1] for end in range(len(days), 0, -SPAN_DAYS)]
+        return [
+            (first_instant_of(first), first_instant_of(last + timedelta(days=1)))
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+
+    def lock_facts(self) -> None:
+        # Not a lock of the table: that would cancel its autovacuum, second by second.
+        self._db.execute("SELECT pg_advisory_xact_lock(%s)", [FACTS_LOCK])
 
     def lock_accounts(self) -> None:
         self._db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")

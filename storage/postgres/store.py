@@ -7,8 +7,8 @@ clock is the database's: all machines share it.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, fields
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -18,8 +18,9 @@ import trio
 from mailprobe.storage import commands
 from mailprobe.storage.call_queue import ANSWER_S
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.postgres import (
     job_claims,
     jobs,
@@ -38,45 +39,41 @@ from mailprobe.storage.postgres.session import PostgresDatabase, run
 from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.sql import retention as shared_retention
 from mailprobe.storage.sql import transactions as shared
+from mailprobe.storage.sql.list_jobs import list_claims
 from mailprobe.storage.store import Store
 
 R = TypeVar("R")
 Transaction = Callable[[TransactionSession, Any], Any]
 
-# Connections of one process, each opened at first use, or by the check before the service starts. Two metering threads would mostly wait for
-# each other's locks, with batches half as large, because busy accounts recur in each batch.
-THREADS = {
-    "metering": 1,
-    "writes": 2,
-    "claims": 1,
-    "callers": 1,
-    "reads": 2,
-    "connection_leases": 1,
-}
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
+    """The connections of one process, each opened at first use, or by the check before the start.
+
+    Two metering threads would mostly wait for each other's locks, with batches half as large,
+    because busy accounts recur in each batch.
+    """
+
     metering: ThreadPool[commands.BatchCommand]
     writes: ThreadPool[Act]  # other writes, each in its own transaction
     claims: ThreadPool[commands.ClaimJobs]
     callers: ThreadPool[commands.FindCaller]
     reads: ThreadPool[Act]
-    leases: ThreadPool[
-        commands.LeaseConnections
-    ]  # one: a later call must never overtake an earlier one
+    # One: a later call must never overtake an earlier one.
+    leases: ThreadPool[commands.LeaseConnections]
 
 
 @asynccontextmanager
 async def open_postgres(
-    url: str, *, secret_key: bytes | None, now: Callable[[], datetime] | None
+    url: str, *, secret_key: bytes | None, now: Callable[[], datetime] | None, size: StoreSize
 ) -> AsyncIterator[Store]:
     """Create or check the tables, and open the store; leaving the block answers the pending calls.
 
     `now` None: the clock is the database's. Raises StoreBroken, StoreUnavailable.
     """
-    server = PostgresServer(url)
+    server = PostgresServer(url, answer_s=size.answer_s)
     if secret_key is None:
         message = f"{server.name} needs MAILPROBE_SECRET_KEY, the same on every machine: "
         raise StoreBroken(message + "make one with `openssl rand -base64 32`")
@@ -87,20 +84,20 @@ async def open_postgres(
     async with AsyncExitStack() as stack:
         stack.callback(session_lock.close)
 
-        def database_thread(work: Work[Any], name: str) -> ThreadPool[Any]:
-            opened: ThreadPool[Any] = ThreadPool(
-                server, work, now, partitions, threads=THREADS[name]
+        def database_thread(work: Work[Any], threads: int = 1) -> ThreadPool[Any]:
+            opened: ThreadPool[object] = ThreadPool(
+                server, work, now, partitions, threads=threads, answer_s=size.answer_s
             )
             stack.push_async_callback(opened.close)
             return opened
 
         database_threads = Threads(
-            database_thread(usage.BatchMetering(), "metering"),
-            database_thread(SingleWrites(), "writes"),
-            database_thread(job_claims.Claims(), "claims"),
-            database_thread(Callers(), "callers"),
-            database_thread(Reads(), "reads"),
-            database_thread(leases.Leasing(session_lock), "connection_leases"),
+            database_thread(usage.BatchMetering()),
+            database_thread(SingleWrites(), size.writers),
+            database_thread(job_claims.Claims()),
+            database_thread(Callers()),
+            database_thread(Reads(), size.readers),
+            database_thread(leases.Leasing(session_lock)),
         )
         yield Store(PostgresExecutor(database_threads, partitions, session_lock), cipher)
 
@@ -126,12 +123,12 @@ class PostgresExecutor:
         result: R
         if threads := self._of_kind.get(kind):
             result = await threads.call(command)
+        elif step := STEPS.get(kind):
+            result = await step(self, command)
         elif write := WRITES.get(kind):
             result = await self._do(lambda db: write(db, command))
         elif read := READS.get(kind):
             result = await self._read(lambda db: read(db, command))
-        elif step := STEPS.get(kind):
-            result = await step(self, command)
         else:
             result = await self._claim(command)
         return result
@@ -170,6 +167,18 @@ class PostgresExecutor:
             return []
         return await self._do(lambda db: run(claim)(db, command))
 
+    async def extend_chunks(self, command: ExtendChunks) -> list[bool | None]:
+        """Extend what no other transaction has locked, then the others one by one."""
+        held: list[bool | None]
+        held = await self._do(_bound(partial(list_claims.extend, command=command)))
+        with suppress(StoreUnavailable):  # one is locked for long: the next call tries again
+            for place, claim in enumerate(command.claims):
+                if held[place] is None:
+                    one = replace(command, claims=[claim])
+                    act = _bound(partial(list_claims.extend_locked, command=one))
+                    held[place] = await self._do(act)
+        return held
+
     async def apply_retention(self, command: commands.ApplyRetention) -> None:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
         retention_days = command.retention_days
@@ -181,11 +190,17 @@ class PostgresExecutor:
         await self._database_threads.reads.call(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S
         )
-        await upkeep(lambda db: retention.drop_days(db, self._partitions, now, retention_days))
-        for day in await self._read(retention.days_past_retention):
-            await upkeep(
-                partial(retention.drop_rows, day=day, now=now, retention_days=retention_days)
-            )
+        for past in await self._read(lambda db: retention.past_days(db, now, retention_days)):
+            act = partial(
+                retention.drop_day, partitions=self._partitions, day=past, now=now,
+                retention_days=retention_days,
+            )  # fmt: skip
+            with suppress(StoreUnavailable):  # a backup reads it: the next minute tries again
+                await upkeep(act)
+        for day, tiers in await self._read(
+            lambda db: retention.rows_to_drop(db, now, retention_days)
+        ):
+            await upkeep(partial(retention.drop_rows, day=day, tiers=tiers))
         for drop in shared_retention.drops(now, retention_days):
             while await self._do(_bound(drop)):
                 pass  # in small batches, so that no request waits long
@@ -210,8 +225,8 @@ def _clock(db: TransactionSession) -> datetime:
 
 
 def _run(
-    transactions: Mapping[type[StoreCommand[Any]], shared.Transaction],
-) -> dict[type[StoreCommand[Any]], Transaction]:
+    transactions: Mapping[type[StoreCommand[object]], shared.Transaction],
+) -> dict[type[StoreCommand[object]], Transaction]:
     return {kind: run(function) for kind, function in transactions.items()}
 
 
@@ -226,6 +241,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
+    ExtendChunks: PostgresExecutor.extend_chunks,
     commands.CheckStore: PostgresExecutor.check,
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
     commands.ApplyRetention: PostgresExecutor.apply_retention,

@@ -45,8 +45,9 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from mailprobe.storage.sql import audit, list_results
+from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.accounts import creation_of
+from mailprobe.storage.sql.list_jobs import list_results
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
@@ -62,6 +63,7 @@ THERE = {  # each finds a row that exists once the batch was committed
     "key": "SELECT 1 FROM keys WHERE id = %s",
     "letter": "SELECT 1 FROM outbox WHERE kind = %s AND account = %s AND name = %s",
     "outcome": "SELECT 1 FROM jobs WHERE id = %s AND fence = %s AND lease_until IS NULL",
+    "request": "SELECT 1 FROM idempotency_records WHERE account = %s AND key = %s AND lease_until = %s",
 }
 
 
@@ -73,8 +75,8 @@ class Marker:
     lease extensions: they may be written again.
     """
 
-    values: dict[str, tuple[Any, ...]]
-    outcomes: list[Any]
+    values: dict[str, tuple[object, ...]]
+    outcomes: list[object]
 
     def is_there(self, db: TransactionSession, fresh: Collection[reservations.Part]) -> bool:
         """Return whether it was committed. `fresh` are the parts that this transaction has just settled."""
@@ -94,7 +96,7 @@ class BatchMetering:
 
     def __call__(
         self, db: TransactionSession, asked: Sequence[BatchCommand], marker: Marker | None
-    ) -> list[Any]:
+    ) -> list[object]:
         return _MeteringBatch(db, asked).hold(marker)
 
 
@@ -109,23 +111,23 @@ class _MeteringBatch:
     def __init__(self, db: TransactionSession, asked: Sequence[BatchCommand]) -> None:
         self._db = db
         self._commands = asked
-        self._answers: list[Any] = [None] * len(asked)
+        self._answers: list[object] = [None] * len(asked)
         self._caller: dict[str, LedgerCaller] = {}
         self._numbers: dict[str, int] = {}
         self._ledgers: ledgers.Ledgers | None = None
         self._reserved: list[reservations.Row] = []
         self._used: list[Used] = []
         self._spent = False
-        self._created: list[tuple[Any, ...]] = []
+        self._created: list[tuple[object, ...]] = []
         self._running: set[IdempotencyRecord] = set()  # records whose first request still runs
         self._mended = False  # True: windows were corrected
         self._late: set[reservations.Part] = set()
         self._firsts: list[tuple[int, EncryptedFirst]] = []
-        self._marks: dict[str, tuple[Any, ...]] = {}
+        self._marks: dict[str, tuple[object, ...]] = {}
 
-    def hold(self, marker: Marker | None) -> list[Any]:
+    def hold(self, marker: Marker | None) -> list[object]:
         db = self._db
-        usage.check_partitions(db, self._rows())
+        usage.check_days(db, self._rows())
         parts = reservations.parts_of(
             command for command in self._commands if isinstance(command, Settle)
         )
@@ -255,9 +257,10 @@ class _MeteringBatch:
         answers = idempotency_records.begin(
             self._db, now, [(command, number) for _, command, number in begun]
         )
-        for (place, _, _), answer in zip(begun, answers, strict=True):
+        for (place, _, number), answer in zip(begun, answers, strict=True):
             self._answers[place] = answer
-
+            if isinstance(answer, IdempotencyRecord):
+                self._marks["request"] = number, answer.key, micros(answer.lease_until)
         idempotency_records.finish(
             self._db, [(command, number) for _, command, number in self._of(FinishIdempotent)]
         )
@@ -369,7 +372,7 @@ class _MeteringBatch:
                     self._ledgers.reserve(who.account_number, command.units)
                 self._answers[place] = self._kept(command, who, now)
 
-    def _refuse_kept(self, those: Sequence[tuple[int, CreateJob[Any]]]) -> None:
+    def _refuse_kept(self, those: Sequence[tuple[int, CreateJob[object]]]) -> None:
         """Refuse jobs whose id is stored already, or comes earlier in the batch."""
         kept = jobs.kept_of(self._db, [command.order.id for _, command in those])
         for place, command in those:
@@ -378,20 +381,20 @@ class _MeteringBatch:
             kept.add(command.order.id)
 
     def _kept(
-        self, command: Reserve[Any] | CreateJob[Any], who: LedgerCaller, now: datetime
+        self, command: Reserve[object] | CreateJob[object], who: LedgerCaller, now: datetime
     ) -> Reservation | Job:
         if isinstance(command, CreateJob):
             return self._create_jobs(command, who, now)
         return self._reserve(command, who, now)
 
-    def _reserve(self, command: Reserve[Any], who: LedgerCaller, now: datetime) -> Reservation:
+    def _reserve(self, command: Reserve[object], who: LedgerCaller, now: datetime) -> Reservation:
         id = reservations.new_id(now)
         until = micros(now + timedelta(seconds=command.lease_s))
         self._reserved.append((id, who.account_number, command.units, until))
         self._marks["reservation"] = (id,)
         return Reservation(str(id), command.caller, command.units, now)
 
-    def _create_jobs(self, command: CreateJob[Any], who: LedgerCaller, now: datetime) -> Job:
+    def _create_jobs(self, command: CreateJob[object], who: LedgerCaller, now: datetime) -> Job:
         order = command.order
         job = new_job(order, command.caller, now)
         self._keep_answer(who.account_number, command.first)
@@ -410,6 +413,7 @@ class _MeteringBatch:
                 ended_at,
                 int(job.recheck),
                 int(job.asks_hosts),
+                job.trace,
             )
         )
         self._marks["job"] = (order.id,)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of, month_of, period_start_of
-from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
+from mailprobe.storage.postgres.driver.partitions import USAGE, check_partitions
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.records import DAY_LIGHTS, DayLight, UsageRow
@@ -40,11 +40,9 @@ PERIODS = (
 Used = tuple[LedgerCaller, Sequence[UsageRow]]
 
 
-def check_partitions(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
+def check_days(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
     """Raise PartitionsMissing for days without a partition, before the batch does any work."""
-    days = {day_of(row.at) for row in rows}
-    if not days <= db.partitions:
-        raise PartitionsMissing(frozenset(days))
+    check_partitions(db, {(USAGE, day_of(row.at)) for row in rows})
 
 
 def log(writes: Writes, those: Sequence[Used]) -> None:

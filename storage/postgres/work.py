@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mailprobe.storage.commands import FindCaller
 from mailprobe.storage.postgres.accounts import callers
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
-Act = Callable[[TransactionSession], Any]
+Act = Callable[[TransactionSession], object]
 CALLERS_MAX = 500  # key hashes looked up with one query
 
 
@@ -19,7 +18,9 @@ class SingleWrites:
     group_max: int = 1
     repeatable: bool = False
 
-    def __call__(self, db: TransactionSession, asked: Sequence[Act], marker: Any) -> list[Any]:
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[Act], marker: object
+    ) -> list[object]:
         (act,) = asked
         db.begin()
         value = act(db)
@@ -34,7 +35,9 @@ class Reads:
     group_max: int = 1
     repeatable: bool = True
 
-    def __call__(self, db: TransactionSession, asked: Sequence[Act], marker: Any) -> list[Any]:
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[Act], marker: object
+    ) -> list[object]:
         (act,) = asked
         return [act(db)]
 
@@ -47,6 +50,6 @@ class Callers:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[FindCaller], marker: Any
-    ) -> list[Any]:
+        self, db: TransactionSession, asked: Sequence[FindCaller], marker: object
+    ) -> list[object]:
         return list(callers(db, [command.sha256 for command in asked]))

@@ -12,14 +12,16 @@ from mailprobe.storage.audit.records import Act
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import DeleteAccount
 from mailprobe.storage.records import Actor
-from mailprobe.storage.sql import audit, lists
+from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.list_jobs import lists
 from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
 
 # Where an account's callbacks go, what was answered to it, and what it told of addresses.
 OF_ACCOUNT = ("idempotency_records", "receivers", "bounces")
 DELETED_EMAIL = ""  # of an account that was deleted
-BUT_THE_DELETION = "account = :account AND kind <> :kind"  # its entry has no name and no address
+# Its own entry has no name and no address; an operator's entries of other accounts have.
+BUT_THE_DELETION = "account = :account AND (kind <> :kind OR on_account IS NOT NULL)"
 
 
 def delete_account(db: Database, command: DeleteAccount) -> bool | None:
@@ -31,7 +33,7 @@ def delete_account(db: Database, command: DeleteAccount) -> bool | None:
         return None
     ((account,),) = found
     _end(db, account)
-    _record(db, account, command.by)
+    _record(db, account, command.account_id, command.by)
     steps: list[Callable[[], bool]] = [
         partial(_delete_jobs, db, account, "state IN ('pending', 'delivering')"),
         partial(_delete_jobs, db, account, "ended_at IS NOT NULL"),
@@ -53,18 +55,22 @@ def _end(db: Database, account: int) -> None:
         "UPDATE lists SET state = 'cancelled', ended_at = :now WHERE account = :account"
         " AND ended_at IS NULL",
         "DELETE FROM outbox WHERE account = :account AND kind = 'alert'",
+        "DELETE FROM pauses WHERE kind = 'account'"
+        " AND name = (SELECT id FROM accounts WHERE number = :account)",
     ):
         db.change(statement, {**values, "no": False})
 
 
-def _record(db: Database, account: int, by: Actor) -> None:
+def _record(db: Database, account: int, account_id: str, by: Actor) -> None:
     """Write the entry of the deletion, whose other steps and repetitions write none."""
     known = db.all(
-        f"SELECT 1 FROM {audit.TABLE} WHERE account = :account AND kind = :kind LIMIT 1",
+        f"SELECT 1 FROM {audit.TABLE} WHERE account = :account AND kind = :kind"
+        " AND on_account IS NULL LIMIT 1",
         {"account": account, "kind": audit.DELETION},
     )
     if not known:
-        audit.add(db, account, Actor(by.kind), Act(audit.DELETION))
+        nameless = Actor(by.kind) if by.operator_id in (None, account_id) else by
+        audit.add(db, account, nameless, Act(audit.DELETION))
 
 
 def _delete_jobs(db: Database, account: int, which: str) -> bool:

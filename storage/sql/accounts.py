@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import uuid4
 
 from mailprobe.storage.audit.records import Act, ActKind
@@ -31,8 +30,9 @@ from mailprobe.storage.commands import (
 from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.records import Account, Key
 from mailprobe.storage.sessions import NoteKeyUses
-from mailprobe.storage.sql import audit, lists
+from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database, NotUnique
+from mailprobe.storage.sql.list_jobs import lists
 
 # What the entries of a change are called, by the fields that they are about.
 CHANGES: Mapping[ActKind, Sequence[str]] = {
@@ -68,7 +68,6 @@ def create_first_account(db: Database, command: CreateFirstAccount) -> Account |
 
 
 def find_account(db: Database, command: FindAccount) -> Account | None:
-    """Return the account, or None."""
     rows = db.all(
         f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = :id", {"id": command.account_id}
     )
@@ -76,13 +75,11 @@ def find_account(db: Database, command: FindAccount) -> Account | None:
 
 
 def list_accounts(db: Database, _: ListAccounts) -> list[Account]:
-    """Return all accounts, oldest first."""
     rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number", {})
     return [account_of(row) for row in rows]
 
 
 def account_of_customer(db: Database, command: FindAccountOfCustomer) -> Account | None:
-    """Return the account with this customer id, or None."""
     rows = db.all(
         f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = :id",
         {"id": command.customer_id},
@@ -111,7 +108,7 @@ def change_account(db: Database, command: ChangeAccount) -> Account | None:
     return find_account(db, FindAccount(command.account_id))
 
 
-def _acts_of(before: Account, changes: Mapping[str, Any]) -> list[Act]:
+def _acts_of(before: Account, changes: Mapping[str, object]) -> list[Act]:
     """The acts of a change of an account: one for each kind, with what is other than before."""
     acts = []
     for kind, names in CHANGES.items():
@@ -134,7 +131,6 @@ def new_key(command: CreateKey, now: datetime) -> Key:
 
 
 def creation_of(key: Key) -> Act:
-    """The act of making a key."""
     return Act("key_created", key.id, key.label, key.prefix)
 
 

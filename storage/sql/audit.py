@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -15,11 +16,12 @@ from mailprobe.storage.sql.database import Database, Row
 TABLE = "audit_entries"
 DELETION: ActKind = "account_deleted"  # the entry that stays of a deleted account
 COLUMNS = (
-    "id, at, kind, subject, name, prefix, changes, actor, actor_key, actor_prefix, address, times"
+    "id, at, kind, subject, name, prefix, changes, actor, actor_key, actor_prefix, address, times,"
+    " on_account"
 )
 INSERT = (
     f"INSERT INTO {TABLE} (account, {COLUMNS}) VALUES (:account, :id, :at, :kind, :subject, :name,"
-    " :prefix, :changes, :actor, :actor_key, :actor_prefix, :address, 1)"
+    " :prefix, :changes, :actor, :actor_key, :actor_prefix, :address, 1, :on_account)"
 )
 TRIM = (
     f"DELETE FROM {TABLE} WHERE account = :account AND kind = :kind AND (at, number) <="
@@ -47,15 +49,41 @@ def add_each(db: Database, entries: Sequence[tuple[int, Actor, Act]]) -> None:
     """Write entries of several accounts. Of each kind an account keeps the newest ENTRIES_MAX."""
     if not entries:
         return
-    rows = [{"account": account, **_values(db, by, act)} for account, by, act in entries]
+    rows = [row for account, by, act in entries for row in _rows(db, account, by, act)]
     db.change_each(INSERT, rows)
     kinds = sorted({(row["account"], row["kind"]) for row in rows})
     most = {"most": ENTRIES_MAX}
     db.change_each(TRIM, [{"account": account, "kind": kind, **most} for account, kind in kinds])
 
 
-def _values(db: Database, by: Actor, act: Act) -> dict[str, Any]:
+def _rows(db: Database, account: int, by: Actor, act: Act) -> list[dict[str, Any]]:
+    """The entry of the account, and that of the operator who did it to another account."""
+    if by.operator_id is None:
+        return [_row(db, account, by, act)]
+    numbers = {
+        id: number
+        for number, id in db.all(
+            "SELECT number, id FROM accounts WHERE number = :number OR id = :id",
+            {"number": account, "id": by.operator_id},
+        )
+    }
+    own = numbers.get(by.operator_id)
+    if own == account:
+        return [_row(db, account, by, act)]
+    theirs = [_row(db, account, Actor(by.kind), act)]
+    if own is None:  # the operator's account was deleted by another one
+        return theirs
+    (on_account,) = (id for id, number in numbers.items() if number == account)
+    # without the name: it is personal, and must go with the other account
+    return [*theirs, _row(db, own, by, replace(act, name=None), on_account)]
+
+
+def _row(
+    db: Database, account: int, by: Actor, act: Act, on_account: str | None = None
+) -> dict[str, Any]:
     return {
+        "account": account,
+        "on_account": on_account,
         "id": str(uuid4()),
         "at": micros(db.now()),
         "kind": act.kind,
@@ -111,7 +139,7 @@ def record_failed_sign_in(db: Database, command: RecordFailedSignIn) -> None:
 def read(db: Database, command: ReadAudit) -> list[Entry]:
     """See AuditStore.audit."""
     only = command.only
-    values: dict[str, Any] = {"id": command.account_id, "gone": micros(db.now() - AUDIT_KEPT)}
+    values: dict[str, object] = {"id": command.account_id, "gone": micros(db.now() - AUDIT_KEPT)}
     where = ["account = (SELECT number FROM accounts WHERE id = :id)", "at > :gone"]
     if only.kind is not None:
         where.append("kind = :kind")
@@ -137,7 +165,9 @@ def read(db: Database, command: ReadAudit) -> list[Entry]:
 
 
 def _entry(row: Row) -> Entry:
-    id, at, kind, subject, name, prefix, changes, actor, key_id, key_prefix, address, times = row
+    id, at, kind, subject, name, prefix, changes, actor, key_id, key_prefix, address, *rest = row
+    times, on_account = rest
     changed = {name: (before, after) for name, (before, after) in json.loads(changes).items()}
     act = Act(kind, subject, name, prefix, changed)
-    return Entry(id, instant(at), act, Actor(actor, key_id, key_prefix, address), times)
+    by = Actor(actor, key_id, key_prefix, address)
+    return Entry(id, instant(at), act, by, times, on_account)

@@ -35,7 +35,7 @@ class Database(Protocol):
         """Run a statement; return the number of rows that it changed. Raises NotUnique."""
 
     def change_each(self, statement: str, values: Sequence[Values]) -> None:
-        """Run a statement with each of these values."""
+        """Run a statement with each of these values. Raises NotUnique."""
 
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         """Delete at most so many rows, none that another transaction has locked; return how many."""
@@ -43,8 +43,27 @@ class Database(Protocol):
     def pairs(self, name: str) -> str:
         """SQL of a table (key, value): the fields of a value that is a JSON object of numbers."""
 
+    def claims(self, name: str) -> str:
+        """SQL of a table (number, id, place, fence): a value that is a JSON array of such objects."""
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         """SQL of a table of lists, by number, joined with the first `chunks` of each."""
+
+    def need_list_day(self, day: int) -> None:
+        """Let the lines of lists of this day, by its first instant, be stored."""
+
+    def usage_spans(self) -> Sequence[tuple[int, int]]:
+        """Return the spans of instants that hold all usage, newest first, each without its end.
+
+        A statement reads one, with both instants in its text, so that it locks few partitions.
+        """
+
+    def lock_facts(self) -> None:
+        """Let no other transaction write facts until this one has ended.
+
+        So numbers are committed in their order, and a reader that continues behind the last
+        one misses none.
+        """
 
     def lock_accounts(self) -> None:
         """Let no other transaction insert an account until this one has ended."""

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from mailprobe.storage.columns import instant
 from mailprobe.storage.commands import ReturnConnections, RevocableConnections
 from mailprobe.storage.lease_allocation import Lease, revocable
-from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.database import Database, Row
 
 
 def revocable_connections(db: Database, command: RevocableConnections) -> dict[str, int]:
@@ -25,15 +24,13 @@ def return_all(db: Database, command: ReturnConnections) -> None:
     db.change("DELETE FROM connection_leases WHERE holder = :holder", {"holder": command.holder})
 
 
-def lease_of(row: tuple[Any, ...]) -> Lease:
+def lease_of(row: Row) -> Lease:
     """Make a Lease from a row: holder, connections, since, until."""
     holder, connections, since, until = row
     return Lease(holder, connections, instant(since), instant(until))
 
 
-def _of_holder(
-    rows: Iterable[tuple[Any, ...]], now: datetime, holder: str, limit: int
-) -> dict[str, int]:
+def _of_holder(rows: Iterable[Row], now: datetime, holder: str, limit: int) -> dict[str, int]:
     """Return how many connections per address this holder must give up.
 
     `rows` are all leases of the addresses; each row begins with its address.

@@ -3,6 +3,7 @@
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName, QueueState, ReadQueues
 from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.list_jobs.list_claims import first_chunks
 
 FREE = "(lease_until IS NULL OR lease_until <= :now)"
 COUNT = "SELECT count(*), min(due_at) FROM"
@@ -16,9 +17,6 @@ MESSAGES = (
     f" ORDER BY due_at LIMIT :most) AS due WHERE {FREE}"
 )
 DUE: dict[QueueName, str] = {
-    "lists": f"{COUNT} (SELECT list, due_at, lease_until FROM list_chunks WHERE due_at <= :now"
-    " ORDER BY due_at LIMIT :most) AS due JOIN lists ON lists.number = due.list"
-    f" WHERE lists.state = 'running' AND {FREE}",
     "jobs": JOBS % "pending",
     "callbacks": JOBS % "delivering",
     "alert": MESSAGES % "alert",
@@ -31,11 +29,21 @@ LAST_SENT = (
 )
 
 
+def _due_chunks(db: Database) -> str:
+    """SQL of the chunks of running lists that are due; the first of each list tells the oldest."""
+    every, firsts = (first_chunks(db, "chunks.due_at", most) for most in (":most", "1"))
+    return (
+        "WITH running AS MATERIALIZED (SELECT number FROM lists WHERE state = 'running')"
+        f" SELECT (SELECT count(*) FROM (SELECT * FROM ({every}) AS waiting LIMIT :most) AS due),"
+        f" (SELECT min(due_at) FROM ({firsts}) AS firsts)"
+    )
+
+
 def read(db: Database, _: ReadQueues) -> list[QueueState]:
     """See QueueStore.queues."""
     now = micros(db.now())
     states = []
-    for name, statement in DUE.items():
+    for name, statement in {"lists": _due_chunks(db), **DUE}.items():
         [(due, oldest_at)] = db.all(statement, {"now": now, "most": COUNTED_MAX})
         sent_at = None
         if name in ("alert", "meter"):

@@ -4,7 +4,7 @@ Rows that another transaction is changing are left for the next run, so that no 
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,13 @@ from mailprobe.storage.contract import (
     WAITS_MAX,
     WINDOW,
 )
-from mailprobe.storage.periods import kept_since
+from mailprobe.storage.egresses.records import EGRESS_KEPT
+from mailprobe.storage.facts.records import KEPT_S_MAX as FACTS_KEPT_S_MAX
+from mailprobe.storage.facts.records import ROWS_MAX as FACT_ROWS_MAX
+from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sql import lists
 from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.list_jobs import lists
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
@@ -37,6 +40,7 @@ ENDED = (
     ("idempotency_records", "answer IS NULL AND lease_until <= :at"),
     ("ended_sessions", "until <= :at"),
     ("connection_leases", "until <= :at"),
+    ("known_facts", "until <= :at"),
 )
 KEYS = (  # SQLite would reuse the highest number: that key stays
     f"{OF_TIER} AND revoked_at < :at"
@@ -44,10 +48,15 @@ KEYS = (  # SQLite would reuse the highest number: that key stays
     " AND NOT EXISTS (SELECT 1 FROM lists WHERE lists.key = keys.number)"
     " AND number < (SELECT max(number) FROM keys)"
 )
+SURPLUS = (  # of a kind of facts, the oldest
+    "kind = :kind AND seq <= (SELECT seq FROM known_facts WHERE kind = :kind"
+    " ORDER BY seq DESC LIMIT 1 OFFSET :rows)"
+)
 # Instants that a clock wrote that was ahead are corrected.
 RECLAIMED = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE connection_leases SET until = :lease WHERE until > :lease",
+    "DELETE FROM known_facts WHERE until > :facts",
     "UPDATE list_chunks SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait AND lease_until IS NULL"
     " AND list IN (SELECT number FROM lists WHERE ended_at IS NULL)",
@@ -55,6 +64,7 @@ RECLAIMED = (
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE bounces SET at = :now WHERE at > :soon",
     "UPDATE audit_entries SET at = :now WHERE at > :soon",
+    "UPDATE egress_replies SET last_at = :now WHERE last_at > :soon",
     "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
     *(
         f"UPDATE outbox SET {change} WHERE kind = '{kind}' AND {which}"
@@ -75,6 +85,7 @@ def latest(now: datetime) -> dict[str, int]:
         "lease": micros(now + LEASES_MAX),
         "wait": micros(now + WAITS_MAX),
         "keep": micros(now + IDEMPOTENCY_KEPT_MAX),
+        "facts": micros(now + timedelta(seconds=FACTS_KEPT_S_MAX) + WINDOW),
     }
 
 
@@ -86,8 +97,14 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     acts.append(
         partial(drop, table="receivers", which="tried_at <= :at", at=micros(now - RECEIVERS_KEPT))
     )
-    for table, kept in (("bounces", BOUNCES_KEPT), ("audit_entries", AUDIT_KEPT)):
-        acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - kept)))
+    replied = micros(now - EGRESS_KEPT)
+    acts.append(partial(drop, table="egress_replies", which="last_at <= :at", at=replied))
+    oldest = day_of(now - EGRESS_KEPT).isoformat()
+    acts.append(partial(drop, table="egress_days", which="day <= :day", day=oldest))
+    for table, term in (("bounces", BOUNCES_KEPT), ("audit_entries", AUDIT_KEPT)):
+        acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - term)))
+    for kind, rows in FACT_ROWS_MAX.items():
+        acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
     several: list[Drop] = [*acts, lists.drop_unloaded]
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))

@@ -9,6 +9,9 @@ from mailprobe.storage import oversight as oversight_commands
 from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.egresses import commands as egress_commands
+from mailprobe.storage.facts import commands as fact_commands
+from mailprobe.storage.fleet import pauses as pause_commands
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.lists import queues as queue_commands
 from mailprobe.storage.sql import (
@@ -16,19 +19,25 @@ from mailprobe.storage.sql import (
     accounts,
     audit,
     bounces,
+    egresses,
+    facts,
     jobs,
     leases,
-    list_claims,
-    list_marks,
-    list_results,
-    lists,
     outbox,
     oversight,
+    pauses,
     queues,
     sessions,
     usage,
 )
 from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.list_jobs import (
+    list_claims,
+    list_lines,
+    list_marks,
+    list_results,
+    lists,
+)
 
 Transaction = Callable[[Database, Any], Any]
 
@@ -42,7 +51,6 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.CreateList.run_by(lists.create),
         list_commands.AddChunks.run_by(lists.add_chunks),
         list_commands.ChangeList.run_by(lists.change),
-        list_commands.ExtendChunk.run_by(lists.extend),
         list_commands.ReleaseChunk.run_by(lists.release),
         list_commands.BeginPass.run_by(lists.begin_pass),
         list_commands.RecordPart.run_by(list_results.record_part),
@@ -54,11 +62,18 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
         oversight_commands.CountReputation.run_by(oversight.count),
+        egress_commands.ReportEgresses.run_by(egresses.report),
+        egress_commands.PauseEgress.run_by(egresses.pause),
+        egress_commands.ResumeEgress.run_by(egresses.resume),
         bounce_commands.RecordBounces.run_by(bounces.record),
         session_commands.EndSession.run_by(sessions.end),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
+        fact_commands.WriteFacts.run_by(facts.write),
         session_commands.NoteKeyUses.run_by(accounts.note_uses),
+        pause_commands.BeginPause.run_by(pauses.begin),
+        pause_commands.EndPause.run_by(pauses.end),
+        pause_commands.NoteMachine.run_by(pauses.note_machine),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -70,10 +85,10 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.IsFormOrigin.run_by(accounts.is_form_origin),
         list_commands.FindList.run_by(lists.find),
         list_commands.ListLists.run_by(lists.list_lists),
-        list_commands.ReadChunks.run_by(lists.read_chunks),
-        list_commands.ReadResults.run_by(lists.read_results),
-        list_commands.ReadPlaces.run_by(list_marks.read_places),
-        list_commands.FindPlaces.run_by(list_marks.find_places),
+        list_commands.ReadChunks.run_by(list_lines.read_chunks),
+        list_commands.ReadResults.run_by(list_lines.read_results),
+        list_commands.ReadPlaces.run_by(list_lines.read_places),
+        list_commands.FindPlaces.run_by(list_lines.find_places),
         list_commands.ReadMarks.run_by(list_marks.read),
         list_commands.ReadColumns.run_by(lists.read_columns),
         commands.CountDays.run_by(usage.count_days),
@@ -87,11 +102,16 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         oversight_commands.ReadReputation.run_by(oversight.read),
         oversight_commands.FindAccounts.run_by(oversight.find_accounts),
         oversight_commands.FindFirstAccount.run_by(oversight.find_first_account),
+        egress_commands.ReadEgresses.run_by(egresses.read),
+        egress_commands.ReadReplies.run_by(egresses.read_replies),
         queue_commands.ReadQueues.run_by(queues.read),
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),
         audit_commands.ReadAudit.run_by(audit.read),
+        pause_commands.ListPauses.run_by(pauses.read),
+        pause_commands.ListMachines.run_by(pauses.read_machines),
+        fact_commands.ReadFacts.run_by(facts.read),
     ]
 )
 # A claim, and before it whether it would find something: an idle worker must write nothing.

@@ -5,7 +5,7 @@ from datetime import date
 from mailprobe.storage.columns import usage_row_of
 from mailprobe.storage.commands import CountDays, ListUsage
 from mailprobe.storage.records import DayCount, UsageRow
-from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.database import Database, Row
 
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 
@@ -26,11 +26,15 @@ def list_usage(db: Database, command: ListUsage) -> list[UsageRow]:
     if not found:
         return []
     values = {"account": found[0][0], "limit": command.limit}
-    logged = db.all(
-        f"SELECT {SHOWN}, 1 FROM usage WHERE account = :account"
-        " ORDER BY at DESC, number DESC LIMIT :limit",
-        values,
-    )
+    logged: list[Row] = []
+    for first, end in db.usage_spans():
+        if len(logged) < command.limit:
+            logged += db.all(
+                f"SELECT {SHOWN}, 1 FROM usage WHERE account = :account"
+                f" AND at >= {first:d} AND at < {end:d}"
+                " ORDER BY at DESC, number DESC LIMIT :limit",
+                {**values, "limit": command.limit - len(logged)},
+            )
     refused = db.all(
         f"SELECT {SHOWN}, times FROM refusals WHERE account = :account"
         " ORDER BY at DESC, minute DESC, place DESC LIMIT :limit",

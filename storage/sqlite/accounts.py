@@ -17,7 +17,7 @@ from mailprobe.storage.commands import (
 from mailprobe.storage.records import Caller
 
 DB = sqlite3.Connection
-CALLERS_MAX = 4096  # some KiB per entry
+CALLERS_MAX = 4096  # 1.5 KB per entry
 
 
 def number_of(db: DB, account_id: str) -> int:

@@ -22,14 +22,12 @@ from mailprobe.storage.sqlite.file import (
     code_of,
     explain_error,
     has_table,
-    prepare,
     schema_state,
     unserved,
 )
 
-VERSIONS_AT = (
-    18  # two octets of the header (https://sqlite.org/fileformat2.html#file_format_version_numbers)
-)
+# Two octets of the header (https://sqlite.org/fileformat2.html#file_format_version_numbers).
+VERSIONS_AT = 18
 ROLLBACK_JOURNAL = b"\x01\x01"
 LOGS = ("-wal", "-shm", "-journal")  # what SQLite keeps beside a file, and takes for that file's
 
@@ -125,11 +123,6 @@ def finish_log(database: Path) -> None:
     with explain_error(database):
         for log in logs:
             log.unlink(missing_ok=True)
-
-
-def begin(database: Path) -> None:
-    """Make a database of the restored backup, and bring it up to date. Raises StoreUnavailable."""
-    prepare(database)
 
 
 def is_there(database: Path) -> bool:

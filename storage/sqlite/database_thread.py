@@ -15,11 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mailprobe.storage.call_queue import WAITING_MAX, CallQueue, PendingCall, log
 from mailprobe.storage.sqlite.file import (
+    READER_CACHE_KIB,
     RETRY_S,
+    WRITER_CACHE_KIB,
     WriterQueue,
     as_unavailable,
     code_of,
@@ -30,22 +32,26 @@ from mailprobe.storage.sqlite.file import (
 
 T = TypeVar("T")
 DatabaseCall = Callable[[sqlite3.Connection, datetime], T]
-_Pending = PendingCall[DatabaseCall[Any]]
+_Pending = PendingCall[DatabaseCall[object]]
 
 GROUP_MAX = 500  # calls in one transaction: some 20 ms
 READING_MS = 250  # a reader waits only while the whole file is locked
 STALL_S = 5.0  # then the outcome of a transaction on a stalled disk stays unknown
 
 
-class DatabaseThread(CallQueue[DatabaseCall[Any]]):
+class DatabaseThread(CallQueue[DatabaseCall[object]]):
     """A thread that executes calls on its connection."""
 
-    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+    cache_kib = WRITER_CACHE_KIB
+
+    def __init__(
+        self, path: Path, now: Callable[[], datetime], answer_s: float | None = None
+    ) -> None:
         self._path = path
         self._now = now
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
-        super().__init__(str(path))
+        super().__init__(str(path), answer_s=answer_s)
 
     # below: executed in the thread
 
@@ -67,7 +73,7 @@ class DatabaseThread(CallQueue[DatabaseCall[Any]]):
             self._disconnect()
         if self._db is None:
             self._inode = inode_of(self._path)
-            self._db = connect(self._path)
+            self._db = connect(self._path, self.cache_kib)
             self._configure(self._db)
         return self._db
 
@@ -94,9 +100,11 @@ class Writer(DatabaseThread):
 
     begun_s = STALL_S
 
-    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, path: Path, now: Callable[[], datetime], answer_s: float | None = None
+    ) -> None:
         self._writer_queue = WriterQueue(path)
-        super().__init__(path, now)
+        super().__init__(path, now, answer_s)
 
     async def close(self) -> None:
         """Answer the pending calls, end the thread and release the lock file."""
@@ -159,14 +167,15 @@ class Writer(DatabaseThread):
 class Reader(DatabaseThread):
     """Answers all pending calls from one snapshot; it waits for no writer."""
 
+    cache_kib = READER_CACHE_KIB
+
     def _configure(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {READING_MS}")
         db.execute("PRAGMA query_only = ON")
 
     def _serve(self) -> None:
-        group = self._dequeue(
-            GROUP_MAX
-        )  # before BEGIN: they see all that was committed before their submission
+        # Before BEGIN: they see all that was committed before their submission.
+        group = self._dequeue(GROUP_MAX)
         try:
             db = self._connected()
             db.execute("BEGIN")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.records import IdempotencyRecord
+from mailprobe.storage.records import MARKS, IdempotencyRecord
 from mailprobe.storage.sqlite.accounts import number_of
 
 DB = sqlite3.Connection
@@ -14,7 +14,7 @@ DB = sqlite3.Connection
 
 def begin(db: DB, now: datetime, command: BeginIdempotent) -> IdempotencyRecord | bytes:
     """Begin a request: a record for the first, else the encrypted answer. Raises as begin_idempotent."""
-    lease_until = now + timedelta(seconds=command.lease_s)
+    lease_until = command.lease_until(now)
     keep_until = now + timedelta(seconds=command.keep_s)
     account = number_of(db, command.account_id)
     at = micros(now)
@@ -26,7 +26,7 @@ def begin(db: DB, now: datetime, command: BeginIdempotent) -> IdempotencyRecord 
             command.key,
             at,
             at,
-            micros(lease_until),
+            micros(now + timedelta(seconds=command.lease_s)),
         ),  # a longer lease was written by a clock that was ahead
     ).fetchone()
     if standing is None:
@@ -54,6 +54,7 @@ RUNNING = (
     " WHERE account = (SELECT number FROM accounts WHERE id = ?) AND key = ? AND answer IS NULL"
     " AND lease_until = ?"
 )
+MARKED = RUNNING.replace("lease_until = ?", f"lease_until % {MARKS} = ? % {MARKS}")
 
 
 def _running_key(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
@@ -63,7 +64,7 @@ def _running_key(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
 def finish(db: DB, _: datetime, command: FinishIdempotent) -> None:
     """Store the encrypted answer, or (None) delete the record, if the request still runs."""
     if command.answer is None:
-        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _running_key(command.idempotency))
+        db.execute(f"DELETE FROM idempotency_records{MARKED}", _running_key(command.idempotency))
     else:
         keep(db, EncryptedFirst(command.idempotency, command.answer))
 

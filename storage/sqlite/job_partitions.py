@@ -25,6 +25,7 @@ from mailprobe.storage.claim_order import (
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
 from mailprobe.storage.records import JobState, Work
+from mailprobe.storage.sql.jobs import HOST_OF
 
 DB = sqlite3.Connection
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
@@ -34,10 +35,6 @@ WAITING: dict[JobState, str] = {
     "delivering": "jobs WHERE state = 'delivering' AND account = :account AND host = :host"
     " AND lease_until IS NULL",
 }
-HOST_OF = {
-    "pending": "''",
-    "delivering": "host",
-}  # SQL for the host part of a job's partition
 
 
 def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> None:

@@ -75,8 +75,8 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     idempotency_records.keep(db, command.first)
     number = db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck, asks_hosts)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " due_at, payload, ended_at, recheck, asks_hosts, trace)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             order.id,
             owner.account_number,
@@ -92,6 +92,7 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
             job.ended_at and micros(job.ended_at),
             job.recheck,
             job.asks_hosts,
+            job.trace,
         ),
     ).lastrowid
     assert number is not None

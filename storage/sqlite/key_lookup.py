@@ -22,6 +22,7 @@ from mailprobe.storage.sqlite.file import connect, inode_of
 
 WARM_S = 60.0  # pages read within this time are assumed to be in memory; they serve many keys
 KEYS_MAX = 10_000
+CACHE_KIB = 1024  # of keys and accounts alone: those of some thousand
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +97,7 @@ class KeyLookup:
             return
         with suppress(sqlite3.Error, OSError, StoreUnavailable):
             inode = inode_of(self._path)
-            db = connect(self._path)
+            db = connect(self._path, CACHE_KIB)
             db.execute("PRAGMA busy_timeout = 0")
             db.execute("PRAGMA query_only = ON")
             self._inode, self._db = inode, db

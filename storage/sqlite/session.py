@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
@@ -11,17 +12,32 @@ from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 from mailprobe.storage.sqlite import accounts, job_partitions
 
+ALWAYS = 2**63 - 1  # after every instant
 C = TypeVar("C")
 R = TypeVar("R")
 
 KEYS = {  # of the tables without a number
     "bounces": "account, address",
+    "egress_days": "day, egress",
+    "egress_replies": "egress, operator, reason",
     "connection_leases": "address, holder",
     "ended_sessions": "id",
+    "known_facts": "seq",
     "rate_windows": "key, at",
     "receivers": "account, host",
     "refusals": "account, minute, key, failed_check, place",
 }
+
+
+@contextmanager
+def _unique() -> Iterator[None]:
+    """Raise NotUnique for a value that is there already."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+            raise NotUnique from error
+        raise
 
 
 class SqliteDatabase:
@@ -43,15 +59,12 @@ class SqliteDatabase:
         return [self.all(statement, each) for each in values]
 
     def change(self, statement: str, values: Values) -> int:
-        try:
+        with _unique():
             return self._db.execute(statement, dict(values)).rowcount
-        except sqlite3.IntegrityError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-                raise NotUnique from error
-            raise
 
     def change_each(self, statement: str, values: Sequence[Values]) -> None:
-        self._db.executemany(statement, [dict(each) for each in values])
+        with _unique():
+            self._db.executemany(statement, [dict(each) for each in values])
 
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         key = KEYS.get(table, "number")
@@ -64,12 +77,28 @@ class SqliteDatabase:
     def pairs(self, name: str) -> str:
         return f"(SELECT key, value FROM json_each(:{name}))"
 
+    def claims(self, name: str) -> str:
+        fields = ", ".join(
+            f"json_extract(value, '$.{field}') AS {field}"
+            for field in ("number", "id", "place", "fence")
+        )
+        return f"(SELECT {fields} FROM json_each(:{name}))"
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         return (
             f"{lists} CROSS JOIN list_chunks AS chunks ON chunks.list = {lists}.number"
             f" AND chunks.place IN (SELECT place FROM list_chunks WHERE list = {lists}.number"
             f" AND {which} ORDER BY {order} LIMIT {limit})"
         )
+
+    def need_list_day(self, day: int) -> None:
+        """All days have one table."""
+
+    def usage_spans(self) -> Sequence[tuple[int, int]]:
+        return [(0, ALWAYS)]
+
+    def lock_facts(self) -> None:
+        """Nothing is locked."""
 
     def lock_accounts(self) -> None:
         """Nothing is locked."""

@@ -18,7 +18,7 @@ import trio
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.contract import StoreBroken, StoreSize
 from mailprobe.storage.encryption import Cipher, key_beside, key_path
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts, retention
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @asynccontextmanager
 async def open_sqlite(
-    path: Path, *, secret_key: bytes | None, now: Callable[[], datetime]
+    path: Path, *, secret_key: bytes | None, now: Callable[[], datetime], size: StoreSize
 ) -> AsyncIterator[Store]:
     """Create or check the file, and open the store; leaving the block answers the pending calls.
 
@@ -50,9 +50,9 @@ async def open_sqlite(
 
     cipher = Cipher(await trio.to_thread.run_sync(make_ready))
     with explain_error(path):
-        writer = Writer(path, now)
+        writer = Writer(path, now, size.answer_s)
     try:
-        reader = Reader(path, now)
+        reader = Reader(path, now, size.answer_s)
         try:
             key_lookup = KeyLookup(path)
             try:

@@ -7,7 +7,9 @@ from typing import Any
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.sql import transactions as shared
+from mailprobe.storage.sql.list_jobs import list_claims
 from mailprobe.storage.sqlite import (
     accounts,
     idempotency,
@@ -24,8 +26,8 @@ Transaction = Callable[[DB, datetime, Any], Any]
 
 
 def _run(
-    transactions: Mapping[type[StoreCommand[Any]], shared.Transaction],
-) -> dict[type[StoreCommand[Any]], Transaction]:
+    transactions: Mapping[type[StoreCommand[object]], shared.Transaction],
+) -> dict[type[StoreCommand[object]], Transaction]:
     return {kind: run(function) for kind, function in transactions.items()}
 
 
@@ -39,14 +41,14 @@ def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
 WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
     [
         commands.CreateKey.run_by(keys.create_key),
-        commands.Reserve[Any].run_by(usage.reserve),
+        commands.Reserve[object].run_by(usage.reserve),
         commands.Extend.run_by(usage.extend),
         commands.Settle.run_by(usage.settle),
-        commands.Spend[Any].run_by(usage.spend),
+        commands.Spend[object].run_by(usage.spend),
         commands.LogRefusal.run_by(usage.log_refusal),
         commands.BeginIdempotent.run_by(idempotency.begin),
         commands.FinishIdempotent.run_by(idempotency.finish),
-        commands.CreateJob[Any].run_by(jobs.create),
+        commands.CreateJob[object].run_by(jobs.create),
         commands.JobVerified.run_by(jobs.verified),
         commands.JobAttempted.run_by(jobs.attempted),
         commands.PostponeJob.run_by(jobs.postpone),
@@ -54,6 +56,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
         commands.ResendJob.run_by(jobs.resend),
         commands.EnqueueMessage.run_by(outbox.enqueue),
         commands.LeaseConnections.run_by(leases.lease),
+        ExtendChunks.run_by(run(list_claims.extend)),
         commands.CheckStore.run_by(_check),
     ]
 )

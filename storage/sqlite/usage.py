@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import (
@@ -27,7 +27,8 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
-from mailprobe.storage.sql import list_results
+from mailprobe.storage.sql.database import Row
+from mailprobe.storage.sql.list_jobs import list_results
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
@@ -85,7 +86,6 @@ class Standing:
     def ledger(
         self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
     ) -> Ledger:
-        """Return the ledger with these windows."""
         start, end = period_bounds(self.caller.account, now)
         return Ledger(
             asked_at=now,
@@ -113,7 +113,7 @@ def _caller(db: sqlite3.Connection, caller: Caller) -> CallerRow:
     return _caller_of(row, caller)
 
 
-def _caller_of(row: tuple[Any, ...], caller: Caller) -> CallerRow:
+def _caller_of(row: Row, caller: Caller) -> CallerRow:
     account_number, key_number, tier, start, end = row
     start, end = start and instant(start), end and instant(end)
     account = caller.account
@@ -289,9 +289,8 @@ def _count(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -
     account = owner.account_number
     counted: dict[datetime, list[int]] = {}  # units, billable, and one for each light
     for row in rows:
-        sums = counted.setdefault(
-            row.at, [0, 0, 0, 0, 0]
-        )  # rows settled together mostly have the same instant
+        # Rows settled together mostly have the same instant.
+        sums = counted.setdefault(row.at, [0, 0, 0, 0, 0])
         sums[0] += row.units
         sums[1] += row.billable
         if row.light is not None:

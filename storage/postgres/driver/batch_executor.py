@@ -6,6 +6,7 @@ the work is repeated as soon as the server is back: under the same locks, its ma
 shows whether it was committed.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,19 +17,23 @@ from typing import Any, Generic, Protocol, TypeVar
 import psycopg
 from psycopg import errors
 
-from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import OutcomeUnknown, StoreBroken, StoreUnavailable
 from mailprobe.storage.postgres.driver.partitions import (
     Partitions,
     PartitionsMissing,
     is_missing_partition,
 )
 from mailprobe.storage.postgres.driver.server import (
+    END_STALLED,
     PostgresServer,
     TransactionSession,
+    is_blocked,
     is_gone,
     is_lost,
     is_server_failure,
 )
+
+log = logging.getLogger("mailprobe.store")
 
 Q = TypeVar("Q")
 Q_contra = TypeVar("Q_contra", contravariant=True)
@@ -59,7 +64,7 @@ class Work(Protocol[Q_contra]):
 
     def __call__(
         self, db: TransactionSession, asked: Sequence[Q_contra], marker: Any
-    ) -> list[Any]: ...
+    ) -> list[object]: ...
 
 
 class BatchExecutor(Generic[Q]):
@@ -71,9 +76,10 @@ class BatchExecutor(Generic[Q]):
         self._server = server
         self._now = now
         self._partitions = partitions
-        self._db: psycopg.Connection[Any] | None = None
+        self._db: psycopg.Connection | None = None
+        self._is_uncertain = False  # the last batch may have been committed, and failed
 
-    def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
+    def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[object]:
         """Return a value or Raised for each call; never raises an Exception.
 
         If one call fails the transaction, each is repeated in a transaction of its own.
@@ -82,8 +88,13 @@ class BatchExecutor(Generic[Q]):
         try:
             return self._do(work, asked, until)
         except Exception as error:
+            if is_blocked(error):
+                self._end_stalled()
             if is_server_failure(error):
-                return [Raised(self._server.as_unavailable(error))] * len(asked)
+                unavailable = self._server.as_unavailable(error)
+                if self._is_uncertain and not isinstance(unavailable, StoreBroken):
+                    unavailable = OutcomeUnknown(*unavailable.args)
+                return [Raised(unavailable)] * len(asked)
             if len(asked) == 1:
                 return [Raised(error)]
         return [self.do(work, [one], until)[0] for one in asked]
@@ -103,9 +114,10 @@ class BatchExecutor(Generic[Q]):
                 self._db.close()
             self._db = None
 
-    def _do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
-        marker: Any = None
+    def _do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[object]:
+        marker: object = None
         repairs = 0
+        self._is_uncertain = False
         while True:
             was_there = self._db is not None
             session = self._session(until if marker is not None else 0.0)
@@ -115,10 +127,11 @@ class BatchExecutor(Generic[Q]):
                 self._clear_up(error)
                 if _can_be_repaired(error) and repairs < REPAIRS_MAX:
                     repairs += 1
-                    self._repair(error)
+                    self._repair(error)  # clears up after itself
                 elif not is_lost(error):
                     raise
                 elif session.committing:
+                    self._is_uncertain = True
                     if not work.repeatable or time.monotonic() > until:
                         raise
                     marker = session.marker
@@ -152,9 +165,22 @@ class BatchExecutor(Generic[Q]):
         except psycopg.Error:
             self.close()
 
+    def _end_stalled(self) -> None:
+        """End the transactions of processes that stand still, so that the next try finds no lock of theirs."""
+        try:
+            [ended] = self._session(0.0).one(END_STALLED)
+            if ended:
+                log.warning("stalled transactions ended: count=%d", ended)
+        except (StoreUnavailable, psycopg.Error, OSError) as error:
+            self._clear_up(error)
+
     def _repair(self, error: Exception) -> None:
         if isinstance(error, PartitionsMissing):
-            self._partitions.make(self._session(0.0), error.days)
+            try:
+                self._partitions.make(self._session(0.0), error.days)
+            except Exception as failed:
+                self._clear_up(failed)
+                raise
         elif is_missing_partition(error):
             self._partitions.forget()
 

@@ -12,7 +12,7 @@ connection also keeps its prepared statements.
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -40,12 +40,13 @@ class ThreadPool(CallQueue[Q]):
         partitions: Partitions,
         *,
         threads: int,
+        answer_s: float | None = None,
     ) -> None:
         self._server = server
         self._work = work
         self._now = now
         self._partitions = partitions
-        super().__init__(server.name, threads=threads)
+        super().__init__(server.name, threads=threads, answer_s=answer_s)
 
     async def check(self, failed: list[StoreUnavailable]) -> None:
         """Open the connections that are missing, and use each; add what failed to the list.
@@ -71,7 +72,7 @@ class ThreadPool(CallQueue[Q]):
             until = min(pending.until for pending in group)
             try:
                 if group[0].what is CHECK:
-                    outcomes: list[Any] = [executor.check()]
+                    outcomes: list[object] = [executor.check()]
                 else:
                     outcomes = executor.do(self._work, [pending.what for pending in group], until)
                 for pending, outcome in zip(group, outcomes, strict=True):

@@ -1,10 +1,10 @@
-"""Partitions of the usage log, one per UTC day: created ahead or on demand, dropped whole.
+"""Partitions of the usage log and of lists' lines, one per UTC day: made ahead or on demand, dropped whole.
 
 Retention is in whole days, so an expired day is one table, and dropping it reads none
 of its rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from datetime import UTC, date, datetime, time, timedelta
 
 from psycopg import errors, sql
@@ -15,20 +15,30 @@ from mailprobe.storage.postgres.driver.server import TransactionSession
 
 AHEAD_DAYS = 3  # each run of apply_retention() creates them
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": one process at a time creates or drops partitions
-PREFIX = "usage_"
+USAGE = "usage"  # by the instant of a verification
+LINES = "list_lines"  # by the day on which their list was made
+Day = tuple[str, date]  # of one of these tables
 
 LISTED = (
-    "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
-    " WHERE inhparent = 'usage'::regclass"
+    "SELECT parent.relname, child.relname FROM pg_inherits"
+    " JOIN pg_class AS parent ON parent.oid = inhparent"
+    " JOIN pg_class AS child ON child.oid = inhrelid"
+    f" WHERE inhparent IN ('{USAGE}'::regclass, '{LINES}'::regclass)"
 )
 
 
 class PartitionsMissing(Exception):
-    """Rows cannot be logged until these days have partitions."""
+    """Rows cannot be stored until these days have partitions."""
 
-    def __init__(self, days: frozenset[date]) -> None:
+    def __init__(self, days: frozenset[Day]) -> None:
         super().__init__(days)
         self.days = days
+
+
+def check_partitions(db: TransactionSession, days: Set[Day]) -> None:
+    """Raise PartitionsMissing for days without a partition, before the transaction does any work."""
+    if not days <= db.partitions:
+        raise PartitionsMissing(frozenset(days))
 
 
 def is_missing_partition(error: BaseException) -> bool:
@@ -40,16 +50,17 @@ class Partitions:
     """The partitions that exist, as far as this process knows."""
 
     def __init__(self) -> None:
-        self.known: set[date] = set()  # replaced, never changed: other threads read it
+        self.known: set[Day] = set()  # replaced, never changed: other threads read it
 
     def forget(self) -> None:
         self.known = set()
 
     def make_ahead(self, db: TransactionSession, now: datetime) -> None:
         today = day_of(now)
-        self.make(db, [today + timedelta(days=n) for n in range(AHEAD_DAYS + 1)])
+        ahead = [today + timedelta(days=n) for n in range(AHEAD_DAYS + 1)]
+        self.make(db, [(table, day) for table in (USAGE, LINES) for day in ahead])
 
-    def make(self, db: TransactionSession, days: Iterable[date]) -> None:
+    def make(self, db: TransactionSession, days: Iterable[Day]) -> None:
         """Create the missing ones in a transaction of its own; attaching a table does not block inserts."""
         if not self.known.issuperset(days):
             self.known = self.known | listed(db)
@@ -65,30 +76,35 @@ class Partitions:
         db.execute("COMMIT")
         self.known = self.known | there | set(missing)
 
-    def drop_before(self, db: TransactionSession, first: date) -> None:
-        """Drop the partitions of the days before `first`, in the caller's transaction."""
+    def drop(self, db: TransactionSession, day: Day) -> None:
+        """Drop this partition, if it is there, in the caller's transaction."""
         db.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        for day in sorted(listed(db)):
-            if day < first:
-                db.db.execute(sql.SQL("DROP TABLE {}").format(table_of(day)))
-        self.known = {day for day in self.known if day >= first}
+        db.db.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table_of(day)))
+        self.known = self.known - {day}
 
 
-def listed(db: TransactionSession) -> set[date]:
-    return {date.fromisoformat(name.removeprefix(PREFIX)) for (name,) in db.all(LISTED)}
+def listed(db: TransactionSession) -> set[Day]:
+    return {
+        (parent, date.fromisoformat(name.removeprefix(f"{parent}_")))
+        for parent, name in db.all(LISTED)
+    }
 
 
-def table_of(day: date) -> sql.Identifier:
-    return sql.Identifier(PREFIX + day.isoformat().replace("-", ""))
+def table_of(day: Day) -> sql.Identifier:
+    return sql.Identifier(f"{day[0]}_{day[1]:%Y%m%d}")
 
 
-def _make(db: TransactionSession, day: date) -> None:
-    table = table_of(day)
-    begins = micros(datetime.combine(day, time(), UTC))
+def first_instant_of(day: date) -> int:
+    return micros(datetime.combine(day, time(), UTC))
+
+
+def _make(db: TransactionSession, day: Day) -> None:
+    parent, table = sql.Identifier(day[0]), table_of(day)
+    begins = first_instant_of(day[1])
     bounds = sql.Literal(begins), sql.Literal(begins + 86_400_000_000)
-    db.db.execute(sql.SQL("CREATE TABLE {} (LIKE usage INCLUDING DEFAULTS)").format(table))
+    db.db.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(table, parent))
     db.db.execute(
-        sql.SQL("ALTER TABLE usage ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
-            table, *bounds
+        sql.SQL("ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+            parent, table, *bounds
         )
     )

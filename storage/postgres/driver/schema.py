@@ -7,7 +7,6 @@ with which the first machine encrypted a known value.
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -16,7 +15,6 @@ from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver.server import (
     SCHEMA,
-    UPKEEP_MS,
     PostgresServer,
     TransactionSession,
 )
@@ -56,7 +54,7 @@ def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> 
         db.close()
 
 
-def _check_sessions(server: PostgresServer, db: psycopg.Connection[Any]) -> None:
+def _check_sessions(server: PostgresServer, db: psycopg.Connection) -> None:
     """Raise StoreBroken behind a pooler that gives each transaction any session.
 
     Our settings and locks belong to a session. A pooler invents the process number that its client
@@ -77,7 +75,7 @@ def _check_sessions(server: PostgresServer, db: psycopg.Connection[Any]) -> None
                 )
 
 
-def _session_of(db: psycopg.Connection[Any]) -> int:
+def _session_of(db: psycopg.Connection) -> int:
     row = db.execute("SELECT pg_backend_pid()").fetchone()
     assert row is not None
     return int(row[0])
@@ -87,7 +85,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
     """Migrate in one transaction, so that a killed start can simply be repeated."""
     db.begin()
     db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
-    db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
+    db.execute("SET LOCAL statement_timeout = 0")  # a table of a year takes what it takes
     db.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATING_LOCK])
     version = _version(server, db)
     for number, script in enumerate(_scripts()[version:], version + 1):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg import conninfo, errors, pq
-from psycopg.abc import AdaptContext
+from psycopg.abc import AdaptContext, Params
 from psycopg.adapt import Buffer, Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
@@ -31,11 +31,20 @@ CONNECTING = {
     "tcp_user_timeout": "2000",  # ms: a connection without acknowledgements is closed after them
     "application_name": "mailprobe",
 }
-STATEMENT_MS = (
-    700  # less than a caller's ANSWER_S: a statement that the server cancels has changed nothing
-)
-LOCK_MS = 500
+# Less than a caller's ANSWER_S: a statement that the server cancels has changed nothing.
+STATEMENT_MS = 700
+ENDS_BEFORE_S = 0.1  # as much less than another patience
+LOCK_MS = 500  # less, so that a wait for a lock ends as one
 IDLE_MS = 5_000  # a process that stalls within a transaction blocks others no longer than this
+# PostgreSQL 15 does not always end a session by its idle_in_transaction_session_timeout once it has sent a
+# pipeline, and never within one. After a lock timeout those sessions of ours are therefore ended.
+END_STALLED = (
+    "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND usename = session_user"
+    " AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
+    " AND wait_event = 'ClientRead' AND state IN ('active', 'idle in transaction')"
+    f" AND state_change < clock_timestamp() - interval '{IDLE_MS} ms'"
+)
 UPKEEP_MS = 60_000  # for work that blocks no request
 SETTINGS = (
     f"SET search_path = {SCHEMA}, pg_temp;"
@@ -110,7 +119,7 @@ class _ArrayDumper(Dumper):
         super().__init__(cls, context)
         self._encoding = context.connection.info.encoding if context and context.connection else ""
 
-    def dump(self, obj: list[Any]) -> Buffer:
+    def dump(self, obj: list[object]) -> Buffer:
         kinds = set(map(type, obj))
         if kinds <= {int}:
             text = f"{obj}"[1:-1]
@@ -120,7 +129,7 @@ class _ArrayDumper(Dumper):
         return f"{{{text}}}".encode(self._encoding or "utf-8")
 
 
-def _writer(kind: type) -> Callable[[Any], str]:
+def _writer(kind: type) -> Callable[[object], str]:
     for known in kind.__mro__:
         if known in ELEMENTS:
             return ELEMENTS[known]
@@ -147,9 +156,14 @@ ELEMENTS: dict[type, Callable[[Any], str]] = {
 class PostgresServer:
     """A PostgreSQL database, given by its URL."""
 
-    def __init__(self, url: str) -> None:
-        """Raises StoreBroken for a URL that cannot be read."""
+    def __init__(self, url: str, *, answer_s: float | None = None) -> None:
+        """Statements may take almost `answer_s`. Raises StoreBroken for a URL that cannot be read."""
         self.name = shown(url)
+        self._settings = SETTINGS
+        if answer_s is not None:
+            limit_ms = int((answer_s - ENDS_BEFORE_S) * 1000)
+            lock_ms = max(1, limit_ms - STATEMENT_MS + LOCK_MS)
+            self._settings += f"; SET statement_timeout = {limit_ms}; SET lock_timeout = {lock_ms}"
         try:
             given = conninfo.conninfo_to_dict(url)
         except (psycopg.Error, ValueError):  # its message may contain the password
@@ -161,7 +175,7 @@ class PostgresServer:
         self._parameters = {**CONNECTING, **given}
         self._password = given.get("password")
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> psycopg.Connection:
         """Open a connection in autocommit mode with our limits; raises StoreUnavailable, StoreBroken."""
         try:
             db = psycopg.connect(**cast(dict[str, Any], self._parameters), autocommit=True)
@@ -169,7 +183,7 @@ class PostgresServer:
                 db.adapters.register_dumper(str, _Dumper)
                 db.adapters.register_dumper(list, _ArrayDumper)
                 db.adapters.register_loader("text", _Loader)
-                db.execute(SETTINGS)
+                db.execute(self._settings)
                 db.prepare_threshold = 0  # prepare at first use: every statement is used again
             except BaseException:
                 db.close()
@@ -217,6 +231,11 @@ def is_server_failure(error: BaseException) -> bool:
     return code.startswith(UNAVAILABLE) or code in UNAVAILABLE_CODES or code in BROKEN_CODES
 
 
+def is_blocked(error: BaseException) -> bool:
+    """Return whether a statement waited for a lock in vain."""
+    return isinstance(error, errors.LockNotAvailable)
+
+
 def is_lost(error: BaseException) -> bool:
     """Return whether the connection was lost, so that the result of a commit in progress is unknown.
 
@@ -227,7 +246,7 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError) and code_of(error)[:3] in ("", "57P", "08")
 
 
-def is_gone(db: psycopg.Connection[Any]) -> bool:
+def is_gone(db: psycopg.Connection) -> bool:
     """Return whether the server has closed an idle connection, or announced that it will."""
     if db.closed:
         return True
@@ -246,23 +265,23 @@ class TransactionSession:
 
     def __init__(
         self,
-        db: psycopg.Connection[Any],
+        db: psycopg.Connection,
         now: Callable[[], datetime] | None,
-        partitions: Set[date] = frozenset(),
+        partitions: Set[tuple[str, date]] = frozenset(),
     ) -> None:
         self.db = db
         self._now = now
-        self.partitions = partitions  # days that have a partition of the usage log
+        self.partitions = partitions  # by table and day, as far as this process knows
         self.committing = False  # once True, a lost connection leaves the result unknown
-        self.marker: Any = None  # identifies rows that show the commit
+        self.marker: object = None  # identifies rows that show the commit
 
-    def execute(self, statement: str, values: Any = None) -> "psycopg.Cursor[Any]":
+    def execute(self, statement: str, values: Params | None = None) -> "psycopg.Cursor":
         return self.db.execute(statement, values)
 
-    def one(self, statement: str, values: Any = None) -> Any:
+    def one(self, statement: str, values: Params | None = None) -> Any:
         return self.execute(statement, values).fetchone()
 
-    def all(self, statement: str, values: Any = None) -> list[Any]:
+    def all(self, statement: str, values: Params | None = None) -> list[Any]:
         return self.execute(statement, values).fetchall()
 
     def instant(self, micros: int) -> datetime:
@@ -275,7 +294,7 @@ class TransactionSession:
             return self._now()
         return instant(self.one(f"SELECT {NOW}")[0])
 
-    def given_moment(self, locked: "psycopg.Cursor[Any]") -> datetime | None:
+    def given_moment(self, locked: "psycopg.Cursor") -> datetime | None:
         """Return the injected clock's instant once `locked` has its locks; None without such a clock."""
         if not self._now:
             return None

@@ -15,7 +15,6 @@ import select
 import socket
 import threading
 from secrets import randbits
-from typing import Any
 
 import psycopg
 
@@ -110,5 +109,4 @@ class SessionLock:
 
 def ended_sessions(db: TransactionSession, numbers: list[int]) -> list[int]:
     """Return those of these sessions that have ended, as far as this server can tell."""
-    rows: list[Any] = db.all(ENDED, [numbers])
-    return [number for (number,) in rows]
+    return [number for (number,) in db.all(ENDED, [numbers])]

@@ -14,9 +14,11 @@ from typing import Any
 from mailprobe.storage.columns import micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import ListChunk, ListClaim
-from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim
+from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.lists import COLUMNS, OF_ACCOUNTS, list_of
+from mailprobe.storage.sql.list_jobs import list_lines
+from mailprobe.storage.sql.list_jobs.list_lines import ListKey
+from mailprobe.storage.sql.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
 
 # Chunks that are read for each that is wanted, of all running lists together: other workers may
 # hold the first, and an account with one list may get all.
@@ -47,7 +49,7 @@ def _open_lists(db: Database) -> str:
     )
 
 
-def _first_chunks(db: Database, columns: str, most: str) -> str:
+def first_chunks(db: Database, columns: str, most: str) -> str:
     """SQL of these columns of the first due chunks of each of the table `running`."""
     return " UNION ALL ".join(
         f"SELECT {columns} FROM {db.first_chunks_of('running', which, order, most)}"
@@ -68,7 +70,7 @@ def _bounds(command: ClaimChunks, now: datetime) -> dict[str, Any]:
 def is_due(db: Database, command: ClaimChunks) -> bool:
     """Whether a chunk is due of an account that may have more."""
     rows = db.all(
-        f"WITH {_open_lists(db)} {_first_chunks(db, '1', '1')} LIMIT 1",
+        f"WITH {_open_lists(db)} {first_chunks(db, '1', '1')} LIMIT 1",
         _bounds(command, db.now()),
     )
     return bool(rows) or bool(_holders_gone(db))
@@ -99,7 +101,7 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
     limit = max(0, command.limit)
     columns = "owner, held, most, chunks.list, chunks.place, chunks.due_at"
     rows = db.all(
-        f"WITH {_open_lists(db)}, found AS ({_first_chunks(db, columns, OF_A_LIST)}),"
+        f"WITH {_open_lists(db)}, found AS ({first_chunks(db, columns, OF_A_LIST)}),"
         " turns AS MATERIALIZED (SELECT owner, most, list, place, held + row_number() OVER"
         " (PARTITION BY owner ORDER BY due_at, list, place) AS turn FROM found),"
         " tried AS MATERIALIZED (SELECT * FROM turns WHERE turn <= most"
@@ -109,7 +111,7 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
         f" WHERE {STILL_DUE} ORDER BY {TURN} LIMIT :limit{db.SKIP_LOCKED})"
         " UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
         " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
-        " RETURNING list_chunks.list, list_chunks.place, fence, units, rows, results",
+        " RETURNING list_chunks.list, list_chunks.place, fence, units",
         {
             **_bounds(command, now), "limit": limit, "after": command.after,
             "of_a_list": READ_OF_A_LIST * limit, "in_all": READ_FOR_EACH * limit,
@@ -122,14 +124,64 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
 def _claims(db: Database, rows: list[Any]) -> list[EncryptedListClaim]:
     numbers = sorted({number for number, *_ in rows})
     read = db.all_each(
-        f"SELECT lists.key, lists.secret, {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.number = :number",
+        f"SELECT lists.key, lists.secret, lists.day, {COLUMNS} FROM {OF_ACCOUNTS}"
+        " WHERE lists.number = :number",
         [{"number": number} for number in numbers],
     )
     lists = {number: found for number, (found,) in zip(numbers, read, strict=True)}
     callers = db.callers_of_keys(sorted({key for key, *_ in lists.values()}))
+    lines = list_lines.read(
+        db, [(ListKey(number, lists[number][2]), place) for number, place, *_ in rows]
+    )
     claims = []
-    for number, place, fence, *chunk in rows:
-        key, secret, *columns = lists[number]
-        made = ListClaim(list_of(columns), callers[key], ListChunk(place, *chunk), fence)
+    for (number, place, fence, units), each in zip(rows, lines, strict=True):
+        key, secret, _, *columns = lists[number]
+        made = ListClaim(list_of(columns), callers[key], ListChunk(place, units, *each), fence)
         claims.append((made, secret))
     return claims
+
+
+def extend(db: Database, command: ExtendChunks) -> list[bool | None]:
+    """Let the claims end later; False for each that has ended, or whose list is not running.
+
+    It waits for no lock: None for a chunk that another transaction is changing.
+    """
+    return _extend(db, command, db.SKIP_LOCKED)
+
+
+def extend_locked(db: Database, command: ExtendChunks) -> bool | None:
+    """The same for one claim; waits until no other transaction has its chunk locked."""
+    assert len(command.claims) == 1  # who waits for several locks may deadlock
+    return _extend(db, command, db.FOR_UPDATE)[0]
+
+
+def _extend(db: Database, command: ExtendChunks, lock: str) -> list[bool | None]:
+    now = db.now()
+    held = [
+        {"number": number, "id": each.list.id, "place": each.chunk.place, "fence": each.fence}
+        for number, each in enumerate(command.claims)
+    ]
+    values = {
+        "held": json.dumps(held), "now": micros(now),
+        "until": micros(now + timedelta(seconds=command.lease_s)),
+    }  # fmt: skip
+    outcomes: dict[int, bool | None]
+    held_chunks = (
+        "held AS MATERIALIZED (SELECT each.number, lists.number AS list, each.place, each.fence"
+        f" FROM {db.claims('held')} AS each JOIN lists ON lists.id = each.id"
+        " WHERE state = 'running')"
+    )
+    which = (
+        "JOIN list_chunks ON list_chunks.list = held.list AND list_chunks.place = held.place"
+        " WHERE list_chunks.fence = held.fence AND lease_until > :now"
+    )
+    db.change(
+        f"WITH {held_chunks}, free AS MATERIALIZED (SELECT list_chunks.list, list_chunks.place"
+        f" FROM held {which}{lock})"
+        " UPDATE list_chunks SET lease_until = :until FROM free"
+        " WHERE list_chunks.list = free.list AND list_chunks.place = free.place",
+        values,
+    )
+    rows = db.all(f"WITH {held_chunks} SELECT held.number, lease_until FROM held {which}", values)
+    outcomes = {number: True if until >= values["until"] else None for number, until in rows}
+    return [outcomes.get(number, False) for number in range(len(held))]

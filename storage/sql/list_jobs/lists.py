@@ -21,7 +21,6 @@ from mailprobe.storage.list_records import (
     KEY_REVOKED,
     LAST_PLACE,
     ListBounds,
-    ListChunk,
     ListClaim,
     StoredList,
 )
@@ -31,17 +30,17 @@ from mailprobe.storage.lists.commands import (
     ChangeList,
     CreateList,
     DeleteList,
-    ExtendChunk,
     FindList,
     ListLists,
     PassStep,
-    ReadChunks,
     ReadColumns,
-    ReadResults,
     ReleaseChunk,
 )
+from mailprobe.storage.periods import day_start
 from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database, Values
+from mailprobe.storage.sql.list_jobs import list_lines
+from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
@@ -49,12 +48,12 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
 PASS_PLACES = 1_000  # in one transaction: some 10 ms, so that no answer of the list waits long
-DELETED_MAX = 10  # chunks in one transaction: some milliseconds, at a MiB each
+DELETED_MAX = 1_000  # chunks without lines in one transaction: some 10 ms
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -68,26 +67,29 @@ def create(db: Database, command: CreateList) -> StoredList:
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, webhook, host, secret, rechecks, strict_clocks, asks_hosts) VALUES (:id, :account,"
-        " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts)",
+        " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace)"
+        " VALUES (:id, :account,"
+        " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now, :day,"
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace)",
         {
             "id": order.id,
             "account": account,
             "key": caller.key.id,
             "name": order.name,
             "now": micros(now),
+            "day": micros(day_start(now)),
             "webhook": order.webhook,
             "host": order.host,
             "secret": command.secret,
             "rechecks": order.rechecks,
             "strict_clocks": int(order.strict_clocks),
             "asks_hosts": int(order.asks_hosts),
+            "trace": order.trace,
         },
     )
     db.change(
-        "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
-        " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, '', '', NULL, 0)",
+        "INSERT INTO list_chunks (list, place, units, due_at, fence)"
+        " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, NULL, 0)",
         {"id": order.id, "place": LAST_PLACE},
     )
     made = find(db, FindList(order.id))
@@ -127,27 +129,33 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
     for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
         db.all(f"SELECT number FROM accounts WHERE number = {int(account)}{db.FOR_UPDATE}", {})
     found = db.all(
-        f"SELECT number, account FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
+        f"SELECT number, day, account FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
         which,
     )
     if not found:
         return False
-    ((number, account),) = found
+    ((number, day, account),) = found
     octets = sum(len(chunk.rows.encode()) for chunk in command.chunks)
     ((kept,),) = db.all(
         "SELECT sum(octets) FROM lists WHERE account = :account", {"account": account}
     )
     if kept + octets > command.octets_max:
         raise ListRoomExceeded
-    for chunk in command.chunks:
-        db.change(
-            "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
-            " VALUES (:list, :place, :units, :rows, '', :due_at, 0)",
+    db.change_each(
+        "INSERT INTO list_chunks (list, place, units, due_at, fence)"
+        " VALUES (:list, :place, :units, :due_at, 0)",
+        [
             {
-                "list": number, "place": chunk.place, "units": chunk.units, "rows": chunk.rows,
+                "list": number, "place": chunk.place, "units": chunk.units,
                 "due_at": micros(now) if chunk.units else None,
-            },
-        )  # fmt: skip
+            }
+            for chunk in command.chunks
+        ],
+    )  # fmt: skip
+    key = ListKey(number, day)
+    list_lines.add(
+        db, [LinesPart(key, each.place, ROWS_PART, rows=each.rows) for each in command.chunks]
+    )
     db.change(
         "UPDATE lists SET octets = octets + :octets WHERE number = :list",
         {"list": number, "octets": octets},
@@ -243,7 +251,6 @@ def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:
 
 
 def find(db: Database, command: FindList) -> StoredList | None:
-    """Return the list, or None."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
     )
@@ -270,33 +277,17 @@ def list_of(row: Sequence[Any]) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace = waits
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks),
+        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace,
     )  # fmt: skip
 
 
 # claims, which list_claims makes
-
-
-def extend(db: Database, command: ExtendChunk) -> bool:
-    """Let the claim end later; False if it has ended, or the list is not running any more."""
-    now = db.now()
-    values = {
-        **_claimed(command.claim), "now": micros(now),
-        "until": micros(now + timedelta(seconds=command.lease_s)),
-    }  # fmt: skip
-    return bool(
-        db.change(
-            f"UPDATE list_chunks SET lease_until = :until WHERE {HELD} AND lease_until > :now"
-            " AND EXISTS (SELECT 1 FROM lists WHERE id = :id AND state = 'running')",
-            values,
-        )
-    )
 
 
 HELD = (
@@ -324,12 +315,15 @@ def release(db: Database, command: ReleaseChunk) -> bool:
 def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
     """Make some chunks due again, and with the last of them end the claim.
 
-    None, and nothing is changed, if the list has no pass left, or the claim has ended. A killed
+    None, and nothing is changed, if the claim has ended; none is due if no pass is left. A killed
     process has made some due: a repetition from the first place on changes nothing at these.
     """
-    number = _locked_for_pass(db, command.claim)
-    if number is None:
+    locked = _locked_for_pass(db, command.claim)
+    if locked is None:
         return None
+    number, rechecks = locked
+    if not rechecks:
+        return PassStep(0, None)
     values = {
         **_claimed(command.claim), "list": number, "first": command.first,
         "end": command.first + PASS_PLACES, "due_at": micros(command.due_at),
@@ -356,44 +350,20 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
     return PassStep(due, None)
 
 
-def _locked_for_pass(db: Database, claim: ListClaim) -> int | None:
-    """Lock a list that may begin a pass by the claim of its last chunk; return its number."""
+def _locked_for_pass(db: Database, claim: ListClaim) -> tuple[int, int] | None:
+    """Lock a running list by the claim of its last chunk; return its number, and its passes left."""
     values = _claimed(claim)
     found = db.all(
-        "SELECT number FROM lists WHERE id = :id AND state = 'running' AND rechecks > 0"
-        f"{db.FOR_UPDATE}",
+        f"SELECT number, rechecks FROM lists WHERE id = :id AND state = 'running'{db.FOR_UPDATE}",
         values,
     )
     if not found or not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}", values):
         return None
-    return int(found[0][0])
+    ((number, rechecks),) = found
+    return number, rechecks
 
 
-# reading and deleting
-
-
-def read_chunks(db: Database, command: ReadChunks) -> list[ListChunk]:
-    """Return chunks with rows, in order."""
-    rows = db.all(
-        "SELECT place, units, list_chunks.rows, results FROM list_chunks"
-        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND place >= :first"
-        " ORDER BY place LIMIT :limit",
-        {"id": command.list_id, "first": max(0, command.first), "limit": command.limit},
-    )
-    return [ListChunk(*row) for row in rows]
-
-
-def read_results(db: Database, command: ReadResults) -> list[tuple[int, str]]:
-    """Return the results of some chunks."""
-    which = {f"place{number}": place for number, place in enumerate(command.places)}
-    if not which:
-        return []
-    rows = db.all(
-        "SELECT place, results FROM list_chunks WHERE list = (SELECT number FROM lists"
-        f" WHERE id = :id) AND place IN ({', '.join(f':{name}' for name in which)})",
-        {"id": command.list_id, **which},
-    )
-    return [(place, results) for place, results in rows]
+# reading and deleting; the lines are read by list_lines
 
 
 def read_columns(db: Database, command: ReadColumns) -> tuple[str, ...]:
@@ -427,7 +397,10 @@ def locked(db: Database, which: str, values: Values) -> list[int]:
 
 
 def delete_some(db: Database, number: int) -> bool:
-    """Delete some chunks of a locked list, and with the last of them the list: then True."""
+    """Delete some lines or chunks of a locked list, and with the last chunk the list: then True."""
+    ((day,),) = db.all("SELECT day FROM lists WHERE number = :list", {"list": number})
+    if list_lines.delete_some(db, ListKey(number, day)):
+        return False
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"
     for table in ("list_marks", "list_chunks"):  # the chunks last: they say which
@@ -442,21 +415,18 @@ def delete_some(db: Database, number: int) -> bool:
 
 def drop_ended(db: Database, tier: str, since: int) -> bool:
     """Delete some chunks of a list of this tier that ended before; whether there may be more."""
-    found = locked(
-        db,
-        "account IN (SELECT number FROM accounts WHERE tier = :tier) AND ended_at < :since",
-        {"tier": tier, "since": since},
-    )
-    for number in found:
-        delete_some(db, number)
-    return bool(found)
+    which = "account IN (SELECT number FROM accounts WHERE tier = :tier) AND ended_at < :since"
+    return _drop(db, which, {"tier": tier, "since": since})
 
 
 def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
-    found = locked(
-        db, "state = 'loading' AND created_at < :since", {"since": micros(db.now() - LOADING_MAX)}
-    )
+    since = micros(db.now() - LOADING_MAX)
+    return _drop(db, "state = 'loading' AND created_at < :since", {"since": since})
+
+
+def _drop(db: Database, which: str, values: Values) -> bool:
+    found = locked(db, which, values)
     for number in found:
         delete_some(db, number)
     return bool(found)

@@ -8,15 +8,19 @@ from datetime import datetime
 
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import RecordPart
-from mailprobe.storage.sql import list_marks
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.lists import HELD, make_last_due
+from mailprobe.storage.sql.list_jobs import list_lines, list_marks
+from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
+from mailprobe.storage.sql.list_jobs.lists import HELD, make_last_due
+
+FIRST_PART = ROWS_PART + 1  # of a chunk's results
 
 
 @dataclass(slots=True)
 class _Progress:
     """Of one list, while results of its chunks are stored."""
 
+    key: ListKey
     counts: Counter[str]
     answered: int
     addresses: int
@@ -38,30 +42,37 @@ def record_all(db: Database, now: datetime, parts: Sequence[ChunkPart]) -> list[
     """
     ids = sorted({part.list_id for part in parts})
     found = db.all_each(
-        f"SELECT counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}",
+        f"SELECT number, day, counts, answered, addresses FROM lists WHERE id = :id{db.FOR_UPDATE}",
         [{"id": id} for id in ids],
     )
     lists = {
-        id: _Progress(Counter(json.loads(counts)), answered, addresses)
+        id: _Progress(ListKey(number, day), Counter(json.loads(counts)), answered, addresses)
         for id, rows in zip(ids, found, strict=True)
-        for counts, answered, addresses in rows
+        for number, day, counts, answered, addresses in rows
     }
     stored = db.all_each(
-        "UPDATE list_chunks SET results = results || :results, passing = passing + :passing,"
+        "UPDATE list_chunks SET parts = parts + 1, passing = passing + :passing,"
         " due_at = CASE WHEN :ends = 1 THEN NULL ELSE due_at END,"
         " holder = CASE WHEN :ends = 1 THEN NULL ELSE holder END,"
         f" lease_until = CASE WHEN :ends = 1 THEN NULL ELSE lease_until END WHERE {HELD}"
-        " RETURNING results = :results",
+        " RETURNING parts",
         [
             {
                 "id": part.list_id, "place": part.place, "fence": part.fence,
-                "results": part.results, "passing": part.passing, "ends": int(part.ends),
+                "passing": part.passing, "ends": int(part.ends),
             }
             for part in parts
         ],
     )  # fmt: skip
     kept = [(part, rows[0][0]) for part, rows in zip(parts, stored, strict=True) if rows]
-    list_marks.mark(db, [(part, bool(is_first)) for part, is_first in kept])
+    list_lines.add(
+        db,
+        [
+            LinesPart(lists[part.list_id].key, part.place, number, results=part.results)
+            for part, number in kept
+        ],
+    )
+    list_marks.mark(db, [(part, number == FIRST_PART) for part, number in kept])
     for part, _ in kept:
         lists[part.list_id].add(part)
     changed = {id: each for id, each in lists.items() if each.parts}

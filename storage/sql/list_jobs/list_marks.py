@@ -1,15 +1,13 @@
-"""Transactions of what a page shows of a list: marks of addresses, rows by place, waits."""
+"""Transactions of what a page shows of a list: marks of addresses, waits."""
 
 from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.list_records import ChunkPart, ListChunk
+from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import (
-    FindPlaces,
     KeepMarks,
     NoteWait,
     ReadMarks,
-    ReadPlaces,
 )
 from mailprobe.storage.sql.database import Database
 
@@ -69,33 +67,6 @@ def read(db: Database, command: ReadMarks) -> list[tuple[int, str]]:
         {"id": command.list_id, "first": command.first, "limit": command.limit},
     )
     return [(place, marks) for place, marks in rows]
-
-
-def read_places(db: Database, command: ReadPlaces) -> list[ListChunk]:
-    """Return the chunks at these places, in order."""
-    which = {f"place{number}": place for number, place in enumerate(command.places)}
-    if not which:
-        return []
-    rows = db.all(
-        "SELECT place, units, list_chunks.rows, results FROM list_chunks"
-        f" WHERE list = {NUMBER} AND place IN ({', '.join(f':{name}' for name in which)})"
-        " ORDER BY place",
-        {"id": command.list_id, **which},
-    )
-    return [ListChunk(*row) for row in rows]
-
-
-def find_places(db: Database, command: FindPlaces) -> list[int]:
-    """Return the places whose rows are like the pattern, of some from the first on."""
-    rows = db.all(
-        f"SELECT place FROM list_chunks WHERE list = {NUMBER} AND place >= :first"
-        " AND place < :end AND lower(list_chunks.rows) LIKE :pattern ESCAPE '!' ORDER BY place",
-        {
-            "id": command.list_id, "first": command.first, "end": command.first + command.limit,
-            "pattern": command.pattern,
-        },
-    )  # fmt: skip
-    return [place for (place,) in rows]
 
 
 def note_wait(db: Database, command: NoteWait) -> None:

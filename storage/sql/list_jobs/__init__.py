@@ -1,0 +1,1 @@
+"""Lists: their rows, claims of their chunks, lines, marks and results, for both stores."""
