@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         open_engine,
     )
     from mailprobe.engine.stream.known_answers import KnownAnswers, known_answers
+    from mailprobe.engine.stream.paused_texts import paused_among
     from mailprobe.engine.stream.scheduler import open_answers
     from mailprobe.engine.verdict import Verdict
 else:
@@ -52,6 +53,7 @@ else:
             *("Engine", "deciding_rules", "load_rules_and_lists", "open_engine"),
         ),
         "mailprobe.engine.stream.known_answers": ("KnownAnswers", "known_answers"),
+        "mailprobe.engine.stream.paused_texts": ("paused_among",),
         "mailprobe.engine.stream.scheduler": ("open_answers",),
         "mailprobe.engine.verdict": ("Verdict",),
     }
@@ -88,6 +90,7 @@ __all__ = [
     "load_rules_and_lists",
     "open_answers",
     "open_engine",
+    "paused_among",
     "read_own_lists",
     "verify",
 ]

@@ -16,9 +16,8 @@ from unicodedata import bidirectional, category, name, normalize
 import idna
 import msgspec
 
-TEXT_CHARACTERS_MAX = (
-    320  # 64 + 1 + 255, the widest reading of RFC 5321 4.5.3.1; longer texts are not parsed
-)
+# 64 + 1 + 255, the widest reading of RFC 5321 4.5.3.1; longer texts are not parsed.
+TEXT_CHARACTERS_MAX = 320
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
 MAILBOX_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3 less the angle brackets (RFC 3696, erratum 1690)
 LABEL_OCTETS_MAX = 63  # RFC 1035 2.3.4

@@ -12,7 +12,8 @@ Cancelled, KeyboardInterrupt and SystemExit are not bugs; they propagate.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVarTuple, Unpack
 
 import trio
@@ -68,6 +69,16 @@ async def supervised(
             pause_s = PAUSE_S
         await trio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+@asynccontextmanager
+async def running_loops(*loops: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Run these loops, supervised, for the duration of the block."""
+    async with trio.open_nursery() as nursery:
+        for run in loops:
+            nursery.start_soon(supervised, run)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def separate(error: BaseException) -> tuple[BaseException | None, BaseException | None]:

@@ -34,6 +34,12 @@ class Observer(Protocol):
         `operator`: of the mail host that was asked last; OTHERS if it is none that we know.
         """
 
+    def probe_decided(self, egress: str, operator: str, outcome: Outcome, rule: str) -> None:
+        """Layer 4 has decided an address by this egress, for a mail host of this operator.
+
+        Also where another egress asks again because this one was refused, or cannot be used.
+        """
+
     def recalled(self, what: Recalled) -> None:
         """A domain's exchanges, or an exchange's addresses, were in the cache."""
 
@@ -68,6 +74,7 @@ class NoObserver:
     def answer_emitted(
         self, outcome: Outcome, rule: str, addresses: int, operator: str
     ) -> None: ...
+    def probe_decided(self, egress: str, operator: str, outcome: Outcome, rule: str) -> None: ...
     def recalled(self, what: Recalled) -> None: ...
     def lookup_done(self, began: float, *, certain: bool) -> None: ...
     def connected(self, *, greeted: bool) -> None: ...

@@ -31,8 +31,10 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.NEEDS_SMTPUTF8: VerdictCause("needs_smtputf8", "host"),
     Outcome.HOST_BUDGET: VerdictCause("host_budget", "host"),
     Outcome.HOST_CHANGED: VerdictCause("host_changed", "host"),
+    Outcome.NO_EGRESS: VerdictCause("no_egress", "us"),
     Outcome.BOUNCED: VerdictCause("bounced", "address"),
     Outcome.NOT_ASKED: VerdictCause("not_asked", None),
+    Outcome.PAUSED: VerdictCause("paused", "us"),
 }
 
 # Of the engine's own rules, where no reply was read.

@@ -6,6 +6,7 @@ the environment; mailprobe.api.settings does.
 
 from dataclasses import dataclass, field
 
+from mailprobe.engine.egress import ONE_EGRESS, Egresses
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 
 DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
@@ -21,12 +22,12 @@ class EngineSettings:
     helo_name: str = "localhost.localdomain"
     mail_from: str = ""  # envelope sender of a probe, without angle brackets
     proxies: tuple[str, ...] = ()  # socks5://[user:pass@]host:port, used in turn
-    host_connections: int = 4  # to one exchange at a time
+    egresses: Egresses = field(default=ONE_EGRESS, repr=False)
+    host_connections: int = 4  # to one exchange at a time, by each egress
     probes_max: int = 2000  # addresses in layer 4 at a time
     asks_hosts: bool = True  # False: no layer 4; what needs it is `not_asked`
-    own_lists: OwnLists = field(
-        default=NO_OWN_LISTS, repr=False
-    )  # the owner's, by read_own_lists()
+    # The owner's, by read_own_lists().
+    own_lists: OwnLists = field(default=NO_OWN_LISTS, repr=False)
     allow_private: bool = False  # whether probes may reach loopback and private addresses
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply

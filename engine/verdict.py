@@ -36,8 +36,10 @@ Reason = Literal[
     "host_budget",
     "timeout",
     "no_connection_free",
+    "no_egress",
     "resolver",
     "not_asked",
+    "paused",
     "unclear",
 ]
 
@@ -46,7 +48,8 @@ Reason = Literal[
 PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
-        *("no_connection_free", "resolver", "untested", "host_changed", "host_budget"),
+        *("no_connection_free", "no_egress", "resolver", "untested", "host_changed"),
+        *("host_budget", "paused"),
     )
 )
 # `us` is this machine: its address, its names, its reputation. `network` lies between.
@@ -74,8 +77,10 @@ class Outcome(Enum):
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
     HOST_BUDGET = "host_budget"  # not asked: it tolerates no more refusals from us at the moment
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
+    NO_EGRESS = "no_egress"  # no egress may ask this host now, or none could connect
     BOUNCED = "bounced"  # not asked: its owner says that mail to it came back
     NOT_ASKED = "not_asked"  # layer 4 was left out, by a setting or by the request
+    PAUSED = "paused"  # not asked: the operator has paused its domain, or its hosts
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
@@ -112,8 +117,10 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
     Outcome.HOST_BUDGET: Rung("unknown", False, 0.50, None),
     Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
+    Outcome.NO_EGRESS: Rung("unknown", False, 0.50, None),
     Outcome.BOUNCED: Rung("undeliverable", False, 0.02, "smtp"),
     Outcome.NOT_ASKED: Rung("unknown", False, 0.50, None),
+    Outcome.PAUSED: Rung("unknown", False, 0.50, None),
 }
 
 

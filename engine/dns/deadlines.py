@@ -1,4 +1,4 @@
-"""One task that keeps all deadlines of layer 3, instead of one task for each."""
+"""Deadlines of look-ups, and of greetings: one task keeps all, instead of one task for each."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

@@ -30,9 +30,8 @@ TTL_MAX = 0x7FFFFFFF  # RFC 2181 8; greater values are left to dnspython
 # The data of a record: text for an address or a target, a pair for an MX record.
 # None for a name that is not a host name.
 Datum = str | tuple[str | None, int] | None
-Records = tuple[
-    list[Datum], int
-]  # with the time in s for which they, or their absence, may be kept
+# With the time in s for which they, or their absence, may be kept.
+Records = tuple[list[Datum], int]
 
 # A host name as octets, lower case. The same rule as in messages.py, for whole names.
 _HOST = re.compile(
@@ -141,9 +140,8 @@ class _Message:
         if kind == A and end - at == 4:
             return f"{octets[at]}.{octets[at + 1]}.{octets[at + 2]}.{octets[at + 3]}"
         if kind == AAAA and end - at == 16 and any(octets[at : at + 8]):
-            return str(
-                IPv6Address(octets[at:end])
-            )  # others may embed IPv4, which has two spellings
+            # Others may embed IPv4, which has two spellings.
+            return str(IPv6Address(octets[at:end]))
         if kind == PTR:
             return _host(self._name_to(at, end))
         raise _Unknown

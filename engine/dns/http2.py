@@ -85,9 +85,8 @@ def request_fields(authority: str, target: str, kind: str, length: int) -> bytes
         )
     ]
     encoder = hpack.Encoder()
-    encoder.header_table_size = (
-        0  # announced in each block, so it fits any table size of the server
-    )
+    # Announced in each block, so it fits any table size of the server.
+    encoder.header_table_size = 0
     return encoder.encode(fields)
 
 
@@ -131,9 +130,8 @@ class Http2Connection(Generic[Http2Request]):
         self._unacknowledged = 0
         self._window = WINDOW_AT_FIRST  # octets that we may send
         self._stream_window = WINDOW_AT_FIRST
-        self._blocked: dict[
-            int, tuple[bytes, int]
-        ] = {}  # bodies without a window, and their credit
+        # Bodies without a window, and their credit.
+        self._blocked: dict[int, tuple[bytes, int]] = {}
         self._decoder = hpack.Decoder(max_header_list_size=FIELDS_OCTETS_MAX)
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
 

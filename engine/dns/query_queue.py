@@ -97,9 +97,8 @@ class QueryQueue:
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
         self._slots: dict[str, int] = {}  # queries under way, by account
-        self._by_account: OrderedDict[str, _AccountQueue] = (
-            OrderedDict()
-        )  # in the order of their turns
+        # In the order of their turns.
+        self._by_account: OrderedDict[str, _AccountQueue] = OrderedDict()
         self._advancing = False
 
     @property

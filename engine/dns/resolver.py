@@ -61,9 +61,8 @@ class _LookupQuery(Query):
         self.lookup = lookup
         self.endpoint = endpoint
         self.over = False
-        self._worked_s = (
-            0.0  # the working time of the endpoint while it was under way, before it was preempted
-        )
+        # The working time of the endpoint while it was under way, before it was preempted.
+        self._worked_s = 0.0
         self._worked_before_s = 0.0  # the same total when it was sent
         self._cancel: Callable[[], None] | None = None
 

@@ -21,6 +21,7 @@ from mailprobe.engine.dns.messages import (
     LookupFailed,
     MailExchange,
     NoAddress,
+    NoMail,
     Route,
     RouteAnswer,
     encode_query,
@@ -32,6 +33,7 @@ from mailprobe.engine.dns.messages import (
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.resolver import Lookup, Read, Resolvers
 from mailprobe.engine.dns.resolver_endpoint import ResolverState
+from mailprobe.engine.dns.shared_routes import SharedRoutes
 from mailprobe.engine.dns.single_flight import (
     FAILURE_KEPT_S,
     InFlightLookup,
@@ -42,6 +44,7 @@ from mailprobe.engine.dns.single_flight import (
 from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.shared_knowledge import FactExchange
 
 ADDRESSES_KEPT_MIN_S = 300.0
 ADDRESSES_KEPT_MAX_S = 6 * 3600.0
@@ -161,19 +164,23 @@ class Routes:
         resolvers: Resolvers,
         rng: random.Random,
         observer: Observer = NO_OBSERVER,
+        exchange: FactExchange | None = None,
     ) -> None:
         self._observer = observer
         self._resolvers = resolvers
         self._rng = rng
         self._allow_private = settings.allow_private
         self._mx_kept_s = settings.cache_s
-        clock = resolvers.clock
+        self.clock = resolvers.clock  # layer 4 uses it too
         self._routes: SingleFlightCache[RouteAnswer] = SingleFlightCache(
-            clock, self._new_route_lookup, observer=observer
+            self.clock, self._new_route_lookup, observer=observer
         )
         self._addresses: SingleFlightCache[AddressAnswer] = SingleFlightCache(
-            clock, self._new_address_lookup, failure_kept_s=0.0, observer=observer
+            self.clock, self._new_address_lookup, failure_kept_s=0.0, observer=observer
         )
+        self._shared: SharedRoutes | None = None
+        if exchange is not None:
+            self._shared = SharedRoutes(exchange, settings.doh_urls, self._keep)
 
     def resolvers(self) -> list[ResolverState]:
         """Every resolver, in the order in which they are asked."""
@@ -273,6 +280,8 @@ class Routes:
         def done(answer: RouteAnswer) -> None:
             failed = isinstance(answer, LookupFailed)
             in_flight.finish(answer, FAILURE_KEPT_S if failed else self._mx_kept_s)
+            if self._shared is not None:
+                self._shared.found(domain, answer, self._mx_kept_s)
 
         def read(octets: bytes) -> RouteAnswer:
             return read_route(octets, domain)
@@ -282,6 +291,14 @@ class Routes:
             question, domain, read, in_flight.wanted_by, done, self._resolvers
         )
         return lookup
+
+    def _keep(self, domain: str, answer: Route | NoMail, kept_s: float) -> bool:
+        """Cache another engine's answer, unless there is a certain one."""
+        known = self._routes.cached(domain)
+        if known is not None and not isinstance(known, LookupFailed):
+            return False
+        self._routes.keep(domain, answer, min(kept_s, self._mx_kept_s))
+        return True
 
     def _new_address_lookup(
         self, name: str, in_flight: InFlightLookup[AddressAnswer]
@@ -326,9 +343,11 @@ async def open_routes(
     transport: DohTransport | None = None,
     rng: random.Random,
     observer: Observer = NO_OBSERVER,
+    exchange: FactExchange | None = None,
 ) -> AsyncIterator[Routes]:
     """Open the routes for the length of the block; without a transport, over the network.
 
+    With an `exchange`, MX answers are shared with other engines.
     Raises ValueError for an endpoint that check_doh_url refuses.
     """
     if transport is None:
@@ -336,11 +355,13 @@ async def open_routes(
             check_doh_url(url)
         async with (
             open_transport(settings.doh_ca_file) as opened,
-            open_routes(settings, transport=opened, rng=rng, observer=observer) as routes,
+            open_routes(
+                settings, transport=opened, rng=rng, observer=observer, exchange=exchange
+            ) as routes,
         ):
             yield routes
         return
     async with trio.open_nursery() as nursery:
         resolvers = Resolvers(settings.doh_urls, transport, nursery)
-        yield Routes(settings, resolvers, rng, observer)
+        yield Routes(settings, resolvers, rng, observer, exchange)
         nursery.cancel_scope.cancel()

@@ -74,9 +74,11 @@ class DisposableHosts:
         self.shipped = shipped
         self._names = shipped | own
 
-    def has(self, names: Iterable[str]) -> bool:
-        """Whether one of the names is listed."""
-        return not self._names.isdisjoint(names)
+    def has(self, host: str) -> bool:
+        """Whether the host or a parent of its name is listed. Called for each address."""
+        while host and host not in self._names:
+            host = host.partition(".")[2]
+        return host != ""
 
     def replace_own(self, own: frozenset[str]) -> None:
         """From now on, these are the owner's."""
@@ -129,10 +131,11 @@ class Lists:
 
     def is_disposable_by_host(self, address: Address, mx_host: str) -> bool:
         """Whether the mail host is a throwaway service's. Providers and allowed domains are spared."""
+        if not self.disposable_hosts.has(mx_host):
+            return False
         names = (*with_parents(mx_host),)
         return (
-            self.disposable_hosts.has(names)
-            and self._own.is_disposable(address) is not False
+            self._own.is_disposable(address) is not False
             and self._own.allow.domains.isdisjoint(names)
             and self._known.isdisjoint(with_parents(address.domain))
         )

@@ -19,7 +19,7 @@ from mailprobe.engine.net.socks5 import (
     check_proxy_url,
     connect_through,
 )
-from mailprobe.engine.net.tcp import CannotConnect, connect
+from mailprobe.engine.net.tcp import CannotConnect, EgressFailed, connect
 
 
 class NotPublic(CannotConnect):
@@ -48,9 +48,8 @@ NO_BACKOFF = ProxyBackoff()
 SILENCE_S = 0.6  # a dial that is cancelled sooner does not count against the proxy
 PROXIES_TRIED_MAX = 2  # a target that two proxies fail to reach is not tried by a third
 REFUTED_MAX = 3  # targets in a row that another proxy then reached; then back-off
-SILENT_MAX = (
-    8  # targets in a row without an answer while another proxy works; some hosts are silent
-)
+# Targets in a row without an answer while another proxy works; some hosts are silent.
+SILENT_MAX = 8
 
 
 @dataclass(slots=True)
@@ -103,16 +102,32 @@ class Dialer:
     others succeed meanwhile.
     """
 
-    def __init__(self, proxies: Sequence[str] = (), *, allow_private: bool = False) -> None:
+    def __init__(
+        self,
+        proxies: Sequence[str] = (),
+        *,
+        source: str | None = None,
+        is_egress: bool = False,
+        allow_private: bool = False,
+    ) -> None:
+        """`source`: the address of this machine to connect from, where there is no proxy.
+
+        `is_egress`: another egress may be used, so a failure of the proxies is not the target's.
+        """
+        self._source = source
+        self._is_egress = is_egress
         self._proxies = [check_proxy_url(url) for url in proxies]
         self._records = {proxy: _ProxyRecord() for proxy in self._proxies}
         self._allow_private = allow_private
 
     async def __call__(self, address: str, port: int) -> trio.abc.Stream:
-        """Connect. Raises NotPublic before anything is sent, or CannotConnect."""
+        """Connect. Raises NotPublic before anything is sent, or CannotConnect.
+
+        EgressFailed if it is no fault of the address.
+        """
         self._check_address(address)
         if not self._proxies:
-            return await connect(address, port)
+            return await connect(address, port, self._source)
         failed: ProxyFailed | None = None
         doubted: list[Proxy] = []
         for proxy in self._by_preference():
@@ -132,7 +147,9 @@ class Dialer:
                     if self._records[other].refute(address):
                         self._back_off(other)
                 return stream
-        raise CannotConnect(f"no proxy could be used: {failed}") from failed
+        is_ours = self._is_egress and failed is not None and failed.backoff and not doubted
+        failure = EgressFailed if is_ours else CannotConnect
+        raise failure(f"no proxy could be used: {failed}") from failed
 
     async def _through(self, proxy: Proxy, address: str, port: int) -> trio.abc.Stream:
         """Connect through this proxy and record how it did."""

@@ -5,6 +5,7 @@ ipaddress.is_global: it accepts NAT64, multicast, 3fff::/20 and more, and its
 result changes with Python's version.
 """
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 NOT_PUBLIC_4 = tuple(
@@ -27,9 +28,9 @@ NOT_PUBLIC_4 = tuple(
         "240.0.0.0/4",  # reserved, and the broadcast
     )
 )
-PUBLIC_6 = IPv6Network(
-    "2000::/3"
-)  # all that IANA allocates; the rest embeds IPv4 addresses or is local
+PUBLIC_KEPT = 4096  # addresses: a list comes back to a host's several times within seconds
+# All that IANA allocates; the rest embeds IPv4 addresses or is local.
+PUBLIC_6 = IPv6Network("2000::/3")
 NOT_PUBLIC_6 = tuple(
     IPv6Network(network)
     for network in (
@@ -41,6 +42,7 @@ NOT_PUBLIC_6 = tuple(
 )
 
 
+@lru_cache(maxsize=PUBLIC_KEPT)
 def is_public(ip: str) -> bool:
     """Whether this is the address of a host on the public Internet. False for other text."""
     try:

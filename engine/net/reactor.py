@@ -23,7 +23,7 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.engine.background import log_fault, supervised
+from mailprobe.engine.background import log_fault, running_loops
 
 RECEIVE_OCTETS = 8192  # replies are short; a larger buffer costs more to allocate
 SERVED_MAX = 64  # channels served before other tasks run: 3 ms of work
@@ -307,9 +307,8 @@ class Reactor:
         self._epoll = select.epoll()
         self._unserved: deque[SocketChannel] = deque()
         self._channels: dict[int, SocketChannel] = {}  # by descriptor
-        self._timers: list[
-            tuple[float, int, SocketChannel]
-        ] = []  # a heap; one or a few for each channel
+        # A heap; one or a few for each channel.
+        self._timers: list[tuple[float, int, SocketChannel]] = []
         self._count = 0
         self._sleeping = trio.CancelScope()
 
@@ -404,10 +403,7 @@ async def open_reactor() -> AsyncIterator[Reactor | None]:
         return
     lines = Reactor()
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, lines.watch)
-            nursery.start_soon(supervised, lines.keep_time)
+        async with running_loops(lines.watch, lines.keep_time):
             yield lines
-            nursery.cancel_scope.cancel()
     finally:
         lines.close()

@@ -9,9 +9,8 @@ import trio
 from mailprobe.engine.net.public_addresses import numeric
 from mailprobe.engine.net.tcp import CannotConnect, connect
 
-HANDSHAKE_S = (
-    0.6  # for the proxy's own part, so that another can be tried within a connect's second
-)
+# For the proxy's own part, so that another can be tried within a connect's second.
+HANDSHAKE_S = 0.6
 
 
 @dataclass(frozen=True, slots=True)

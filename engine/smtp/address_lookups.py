@@ -13,7 +13,7 @@ from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.dns.single_flight import Interest
-from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.probe import EGRESS_FAMILY_RULE, Cause, Probe
 from mailprobe.engine.verdict import Outcome
 
 EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
@@ -21,7 +21,16 @@ EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
 LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
-NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had a usable address
+OTHER_FAMILY = Cause(
+    Outcome.NO_EGRESS, EGRESS_FAMILY_RULE, "no address that this egress can connect to"
+)
+NEVER_TRIED = (
+    None,
+    NO_ADDRESS,
+    NOT_PUBLIC,
+    OTHER_FAMILY,
+    LOOKUP_FAILED,
+)  # no exchange had a usable address
 
 
 class AddressLookups:

@@ -11,9 +11,10 @@ again: a host that greylists knows it by then.
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
@@ -68,6 +69,9 @@ class DomainAcceptance:
     """What is known of one domain at one host."""
 
     name: str
+    host: Hashable = None
+    listener: "AcceptanceListener | None" = None
+    others: "Iterable[Domains]" = ()  # of other egresses
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
@@ -107,39 +111,116 @@ class DomainAcceptance:
         """A random address is to be sent."""
         self.testing = True
 
+    def withdraw_test(self) -> None:
+        """No random address is to be sent now."""
+        self.testing = self.test_sent = False
+
     def send_test(self) -> None:
         """A random address is sent; where it is a control, nothing is awaited."""
         self.test_sent = self.testing
+
+    def learn_from(self, other: "DomainAcceptance") -> None:
+        """Another egress has tested the domain at this host.
+
+        How the host treats that egress itself is not taken over, nor a result that may be
+        the consequence of it.
+        """
+        if other.acceptance in (Acceptance.ALL, Acceptance.SOME):
+            self.acceptance, self.known_until = other.acceptance, other.known_until
+            self.accepts_most, self.refused_local = other.accepts_most, other.refused_local
+
+    def believe(self, acceptance: Acceptance, until: float) -> None:
+        """Another engine has tested the domain."""
+        self.acceptance, self.known_until = acceptance, until
 
     def pop_awaiting(self) -> list[Probe]:
         awaiting, self.awaiting = self.awaiting, []
         return awaiting
 
+    def pop_carrier(self) -> Probe | None:
+        """Of the probes that await the test, remove and return one that may be sent again with it."""
+        self.awaiting = [probe for probe in self.awaiting if not probe.settled]
+        carrier = next((each for each in self.awaiting if each.pool and not each.exhausted), None)
+        if carrier is not None:
+            self.awaiting.remove(carrier)
+        return carrier
+
     def forget(self) -> None:
         """Drop the result of the test. The next accepted address needs a new one."""
+        acceptance = self.acceptance
+        self.drop_test()
+        if acceptance is None:
+            return
+        for other in self.others:  # this one's among them
+            other.drop_test(self, acceptance)
+        if self.listener is not None:
+            self.listener.forgotten(self, acceptance)
+
+    def drop_test(self) -> None:
+        """The same, because another engine has found that it does not hold."""
         self.acceptance = None
         self.known_until = 0.0
+
+
+class AcceptanceListener(Protocol):
+    """Notified of what is learned, and reminded of what others have learned."""
+
+    def learned(self, domain: DomainAcceptance, kept_s: float) -> None: ...
+    def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None: ...
+    def recall(self, domain: DomainAcceptance) -> None:
+        """The domain is new here: set what is known of it."""
 
 
 class Domains:
     """The acceptance of each host's domains. Bounded; the longest unused is removed first."""
 
-    def __init__(self, keep_s: float, mint: Callable[[int], str]) -> None:
-        """`mint` makes the local part of a random address, of shape 0 or 1."""
+    def __init__(
+        self, keep_s: float, mint: Callable[[int], str], others: Iterable["Domains"] = ()
+    ) -> None:
+        """`mint` makes the local part of a random address, of shape 0 or 1.
+
+        `others`: those of other egresses, whose certain results hold here as well.
+        """
         self._keep_s = keep_s
         self._mint = mint
+        self._others = others
         self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
+        self._listener: AcceptanceListener | None = None
+
+    def listen(self, listener: AcceptanceListener) -> None:
+        """Notify this listener of domains that are new from now on."""
+        self._listener = listener
 
     def find(self, host: Hashable, name: str) -> DomainAcceptance:
         key = (host, name)
         domain = self._domains.get(key)
         if domain is None:
-            domain = self._domains[key] = DomainAcceptance(name)
+            domain = self._domains[key] = DomainAcceptance(name, host, self._listener, self._others)
+            for other in self._others:
+                if (tested := other.known(host, name)) is not None:
+                    domain.learn_from(tested)
+            if self._listener is not None:
+                self._listener.recall(domain)
         else:
             self._domains.move_to_end(key)
         if len(self._domains) > DOMAINS_MAX:
             self._forget_oldest()
         return domain
+
+    def refusal(self, host: Hashable, name: str, now: float) -> Cause | None:
+        """Why we leave this domain alone now; None if it has no back-off."""
+        domain = self.known(host, name)
+        return domain.backoff_cause if domain and now < domain.backoff_until else None
+
+    def known(self, host: Hashable, name: str) -> DomainAcceptance | None:
+        """The record of a domain, if there is one; it is not used by this."""
+        return self._domains.get((host, name))
+
+    def drop_test(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
+        """Another egress has found that this no longer holds for the domain."""
+        known = self.known(domain.host, domain.name)
+        if known is not None and known.acceptance is acceptance:
+            known.drop_test()
 
     def _forget_oldest(self) -> None:
         for key, domain in self._domains.items():
@@ -157,6 +238,8 @@ class Domains:
         if acceptance is not _UNANSWERED and acceptance is not _UNASKED:
             domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
             domain.random_local = domain.other_local = ""
+        if self._listener is not None:
+            self._listener.learned(domain, domain.known_until - now)
         return domain.pop_awaiting()
 
     def learn_from_listed(self, domain: DomainAcceptance, now: float) -> list[Probe]:
@@ -164,6 +247,8 @@ class Domains:
         domain.testing = False
         domain.acceptance = Acceptance.SOME
         domain.known_until = now + self._keep_s
+        if self._listener is not None:
+            self._listener.learned(domain, self._keep_s)
         return domain.pop_awaiting()
 
     def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:

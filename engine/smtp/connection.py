@@ -1,67 +1,48 @@
-"""Runs one SMTP conversation over a byte channel, with a read deadline for each reply.
+"""Runs one SMTP conversation over a byte channel.
 
-A reply must be complete within `read_s` seconds of its command's write or of the reply
-before it, whichever is later. Octets that arrive slowly do not extend this. After any
-failure the connection can only be closed: `usable` stays false, so that a late reply
-is never paired with another command.
+The conversation (see mailprobe.engine.smtp.wire) decides; here its octets are written and what
+comes is read, each step with the time of trio's clock.
 """
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
 from mailprobe.engine.net.reactor import GONE, LATE_GRACE_S, ByteChannel, OnOctets, StreamChannel
 from mailprobe.engine.net.tls import TlsChannel
-from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.wire import (
-    CONNECT,
     QUIT,
     Command,
     CommandReply,
+    ConnectionLost,
     Conversation,
     LocalProtocolError,
+    Overdue,
+    ReadTimedOut,
     RemoteProtocolError,
-    Stage,
-    rcpt,
 )
 
 HANG_UP_S = 0.05  # a reading server sees the end of the stream within a round trip
 QUIT_S = 0.3  # the permit is held meanwhile; a server that has read QUIT closes by itself
 
 
-class ReadTimedOut(Exception):
-    """The read deadline passed before the reply was complete."""
-
-
-class Overdue(ReadTimedOut):
-    """The caller's own deadline passed; the host is not at fault."""
-
-
-class ConnectionLost(Exception):
-    """The server closed or reset the connection; the message says which."""
-
-
 class SmtpConnection:
     """One SMTP connection. Never used by two tasks at once."""
 
     def __init__(self, line: ByteChannel | trio.abc.Stream, read_s: float) -> None:
-        self.conversation = Conversation()
         self.now = trio.lowlevel.current_clock().current_time
+        self.conversation = Conversation(read_s, self.now())
         self._channel = StreamChannel(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
-        # Seconds, at least, for which nothing has come since the last octets received.
-        self.silent_s = self._channel.silent_s
-        self.sent_at = self.received_at = self.now()  # of the last write and of the last reply
-        self._arrived_at = self.received_at  # of the last octets read
-        self._failed = False
         self.unsent = b""  # octets that the system did not take at once, for flush()
-        self._mute = False  # no more may be written: a write was cut short, or a reply was no SMTP
+        self._mute = False  # no more may be written: a write was cut short
 
     @property
     def usable(self) -> bool:
         """True if another command may be sent: nothing failed, nothing is unanswered or unread."""
-        conversation = self.conversation
-        return not self._failed and conversation.quiet and conversation.stage is not Stage.CLOSED
+        return self.conversation.usable
 
     async def send(self, *commands: Command) -> None:
         """Write a group of commands in one go.
@@ -69,26 +50,16 @@ class SmtpConnection:
         Raises ReadTimedOut if the server does not read them in time, ConnectionLost,
         and RemoteProtocolError if it sent a reply without a command.
         """
-        if not self.send_now(*commands):
+        self.conversation.pass_time(self.now())
+        self.conversation.send(*commands)
+        if not self.write():
             await self.flush()
 
-    def send_now(self, *commands: Command) -> bool:
-        """Write what the system takes of these commands at once; False if flush() must follow.
-
-        Raises RemoteProtocolError if the server sent a reply without a command.
-        """
-        if self.conversation.unread and not self.conversation.unanswered:
-            self._failed = True
-            raise RemoteProtocolError("it spoke without being asked")
-        return self._write(self.conversation.send(*commands))
-
-    def send_rcpt_now(self, mailbox: str) -> bool:
-        """Do what send_now() does for one RCPT."""
-        octets = self.conversation.send_rcpt(mailbox)
-        return self.send_now(rcpt(mailbox)) if octets is None else self._write(octets)
-
-    def _write(self, octets: bytes) -> bool:
-        self.sent_at = self.now()
+    def write(self) -> bool:
+        """Write what the system takes of the outgoing octets at once; False if flush() must follow."""
+        outgoing = self.conversation.outgoing
+        octets = outgoing[0] if len(outgoing) == 1 else b"".join(outgoing)
+        outgoing.clear()
         try:
             sent = self._channel.send_now(octets)
         except GONE:
@@ -107,34 +78,37 @@ class SmtpConnection:
             await self._channel.send(octets, self._read_s)
             self._mute = False
         except trio.TooSlowError:
-            self._failed = True
+            self.conversation.fail()
             raise ReadTimedOut from None
         except GONE as error:
             # The server may have replied before it closed: receive_reply() returns that reply.
             if not await self._reads_last_reply():
-                self._failed = True
+                self.conversation.fail()
                 raise ConnectionLost("closed by the server") from error
 
     async def _reads_last_reply(self) -> bool:
         """After a failed write: has a reply come, such as 421, that explains it?"""
         try:
             await self._channel.wait(self.now() + LATE_GRACE_S)
-            octets = self._channel.receive()
         except GONE:
             return False
-        self.conversation.receive(octets or b"")
-        return bool(octets)
+        self.read()
+        return self.conversation.unread
 
-    def already_received(self) -> CommandReply | None:
-        """Return the next reply if it was read already, else None. Raises RemoteProtocolError."""
+    def read(self) -> None:
+        """Read what has come, or that the server has closed, into the conversation."""
+        channel, conversation = self._channel, self.conversation
         try:
-            turn = self.conversation.next_exchange()
-        except RemoteProtocolError:
-            self._failed = self._mute = True
-            raise
-        if turn is not None:
-            self.received_at = self._arrived_at
-        return turn
+            octets = channel.receive()
+        except GONE:
+            conversation.end(self.now(), "reset by the server")
+            return
+        if octets:
+            conversation.receive(octets, self.now(), channel.arrived_at, channel.silent_s())
+        elif octets is None:
+            conversation.pass_time(self.now())
+        else:
+            conversation.end(self.now(), "closed by the server")
 
     async def receive_reply(self, *, until: float = float("inf")) -> CommandReply:
         """Return the oldest unanswered command with its reply.
@@ -142,103 +116,29 @@ class SmtpConnection:
         `until` (trio's clock) ends the wait earlier than the read deadline does. Raises
         ReadTimedOut, or Overdue if `until` passed first; ConnectionLost, RemoteProtocolError.
         """
+        conversation = self.conversation
+        with self._failing():
+            while (turn := conversation.next_exchange()) is None:
+                await self._channel.wait(conversation.deadline(until))
+                self.read()
+                conversation.check_clock(until)
+        return turn
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A cancelled wait, or an error, leaves the connection unusable."""
         try:
-            while (turn := self.already_received()) is None:
-                await self._channel.wait(self.deadline(until))
-                if not self.receive():
-                    self.check_clock(until)
+            yield
         except BaseException:
-            self._failed = True
+            self.conversation.fail()
             raise
-        return turn
-
-    @property
-    def since(self) -> float:
-        """When the oldest unanswered command began to wait: at its write, or the reply before."""
-        return self.sent_at if self.sent_at > self.received_at else self.received_at
-
-    def deadline(self, until: float) -> float:
-        """Return when the reply to the oldest unanswered command must be complete."""
-        latest = self.sent_at if self.sent_at > self.received_at else self.received_at
-        deadline = latest + self._read_s
-        return deadline if deadline < until else until
-
-    def check_clock(self, until: float) -> None:
-        """Raise ReadTimedOut if the deadline has passed, or Overdue if the deadline was `until`."""
-        deadline = self.deadline(until)
-        if self.now() >= deadline:
-            self._failed = True
-            raise Overdue if deadline == until else ReadTimedOut
-
-    def receive(self) -> bool:
-        """Read what has come; return whether anything has. Raises ConnectionLost."""
-        octets = self._octets()
-        if octets is None:
-            return False
-        self.conversation.receive(octets)
-        return True
-
-    def receive_exchange(self) -> CommandReply | None:
-        """Read what has come; return the command and its reply if that is exactly one reply.
-
-        None if nothing, or more or less than one reply has come: then already_received()
-        continues. Raises ConnectionLost, RemoteProtocolError.
-        """
-        try:
-            octets = self._channel.receive()
-            if not octets:
-                self._check_open(octets)
-                return None
-            turn = self.conversation.next_exchange(octets)
-        except GONE as error:
-            raise self._lost("reset by the server") from error
-        except RemoteProtocolError:
-            self._failed = self._mute = True
-            raise
-        self._arrived_at = self._channel.arrived_at
-        if turn is not None:
-            self.received_at = self._arrived_at
-        return turn
-
-    def _octets(self) -> bytes | None:
-        """Return what has come, None if nothing has. Raises ConnectionLost."""
-        try:
-            octets = self._channel.receive()
-        except GONE as error:
-            raise self._lost("reset by the server") from error
-        if not octets:
-            self._check_open(octets)
-            return None
-        self._arrived_at = self._channel.arrived_at
-        return octets
-
-    def _check_open(self, octets: bytes | None) -> None:
-        """Raise ConnectionLost for empty octets, which mean the end; None means nothing yet."""
-        if octets is not None:
-            raise self._lost("closed by the server")
-
-    def _lost(self, words: str) -> ConnectionLost:
-        self._failed = True
-        return ConnectionLost(words)
-
-    def unread(self) -> bool:
-        """Has anything come that belongs to no reply yet?"""
-        return self.conversation.unread
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
-        """Call `go_on` when octets come or `until` passes, until it ends the wait.
+        """Call `go_on` when octets come, when `until` passes, or once interrupted, until it ends the wait.
 
-        It returns the next deadline, or None to end the wait. It may be called from another
-        task and must not raise. A cancelled wait leaves the connection unusable.
+        It reads what has come, and returns the next deadline, or None to end the wait. It may be
+        called from another task and must not raise.
         """
-        try:
-            await self.receive_until(go_on, until)
-        except BaseException:
-            self._failed = True
-            raise
-
-    async def receive_until(self, go_on: OnOctets, until: float) -> None:
-        """As follow(), while nothing is unanswered; cancelling leaves the connection usable."""
         self._channel.on_octets = go_on
         try:
             further = go_on() if self.conversation.unread else until
@@ -246,18 +146,6 @@ class SmtpConnection:
                 further = go_on()
         finally:
             self._channel.on_octets = None
-
-    def replied(self) -> bool:
-        """Did the server send or close while nothing was unanswered? Then it is unusable."""
-        try:
-            octets = self._channel.receive()
-        except GONE:
-            octets = b""
-        if octets is None:
-            return False
-        self.conversation.receive(octets)
-        self._failed = True
-        return True
 
     def interrupt(self) -> None:
         """End the wait. The waiter's `go_on` is called and returns whether to continue."""
@@ -269,16 +157,16 @@ class SmtpConnection:
         The certificate is not checked. The handshake has the time of one reply. Raises
         what receive_reply() raises.
         """
-        try:
-            self.conversation.secured()
+        conversation = self.conversation
+        with self._failing():
+            conversation.secured()
             line = TlsChannel(self._channel)
-            await self._shake_hands(line, self.deadline(until), until)
-            self._channel, self.silent_s = line, line.silent_s
-            self.received_at = self.now()
-            self.receive()  # octets that came with the handshake's end answer no command
-        except BaseException:
-            self._failed = True
-            raise
+            await self._shake_hands(line, conversation.deadline(until), until)
+            self._channel = line
+            conversation.shaken_hands(self.now())
+            self.read()  # octets that came with the handshake's end answer no command
+            if conversation.lost:
+                raise ConnectionLost(conversation.lost)
         return line.version
 
     @staticmethod
@@ -294,23 +182,6 @@ class SmtpConnection:
         except GONE as error:
             raise ConnectionLost("closed by the server") from error
 
-    def lines_of(self, turn: CommandReply) -> list[tuple[float, bool, str]]:
-        """Return the exchange as lines for an explanation: (time, sent by us, text)."""
-        lines = [(self.received_at, False, line) for line in str(turn.reply).split("\n")]
-        if turn.command is not CONNECT:
-            lines.insert(0, (self.sent_at, True, turn.command.line))
-        return lines
-
-    def unanswered_lines(self, recipient: str = "") -> list[tuple[float, bool, str]]:
-        """Return the commands without a reply, as lines_of() does; no RCPT but the recipient's."""
-        own = wire.rcpt(recipient)
-        lines = [
-            command.line
-            for command in self.conversation.unanswered
-            if command is not CONNECT and (command.verb != "RCPT" or command == own)
-        ]
-        return [(self.sent_at, True, line) for line in dict.fromkeys(lines)]
-
     async def quit(self) -> bool:
         """Send QUIT and close; False if the server still owes a reply, and nothing is closed.
 
@@ -323,7 +194,7 @@ class SmtpConnection:
         try:
             is_done = await self._quit()
         finally:
-            self._failed = True
+            self.conversation.fail()
             if is_done:
                 await self.close()
         return is_done
@@ -349,7 +220,8 @@ class SmtpConnection:
         if self._mute:
             return
         try:
-            await self._channel.send(self.conversation.send(QUIT), HANG_UP_S)
+            self.conversation.send(QUIT)
+            await self._channel.send(self.conversation.outgoing.pop(), HANG_UP_S)
         except (LocalProtocolError, trio.TooSlowError, *GONE):
             return
 
@@ -362,5 +234,5 @@ class SmtpConnection:
 
     async def close(self) -> None:
         """Close at once, whatever is unanswered. Never blocks."""
-        self._failed = True
+        self.conversation.fail()
         await self._channel.close()

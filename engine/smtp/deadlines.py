@@ -1,6 +1,8 @@
-"""The overall deadlines of probes: one task settles what has expired.
+"""The overall deadlines of probes, and their places: one task settles what has expired.
 
-A deadline that is stopped begins anew, whole, when it goes on.
+A deadline that is stopped begins anew, whole, when it goes on. Dispatchers share one admission:
+`probes_max` is a limit of the process, and an address that goes from one egress to another keeps
+its place and its deadline.
 """
 
 from collections import OrderedDict
@@ -10,18 +12,26 @@ from math import inf
 import trio
 
 from mailprobe.engine.background import log_fault
-from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.fair_queue import FairQueue
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.list_places import ListPlaces
+from mailprobe.engine.smtp.patience import overall_s
+from mailprobe.engine.smtp.probe import Cause, Probe
 
 
 class Deadlines:
-    """The probes whose clocks run, in the order of their deadlines."""
+    """The probes whose clocks run, in the order of their deadlines.
 
-    __slots__ = ("_now", "_overall_s", "_running", "_wake")
+    A probe that goes on as another one (`Probe.latest`) keeps its place.
+    """
+
+    __slots__ = ("_first_of", "_now", "_overall_s", "_running", "_wake")
 
     def __init__(self, overall_s: float) -> None:
         self._overall_s = overall_s
         self._now = trio.lowlevel.current_clock().current_time
         self._running: OrderedDict[Probe, None] = OrderedDict()
+        self._first_of: dict[Probe, Probe] = {}  # of successors: the probe that has their place
         self._wake = trio.Event()
 
     def __len__(self) -> int:
@@ -41,17 +51,30 @@ class Deadlines:
 
     def stop(self, probe: Probe) -> None:
         """Stop the clock until begin()."""
-        self._running.pop(probe, None)
+        self._leave(probe)
         now = self._now()
         probe.left_s, probe.deadline, probe.stopped_at = probe.deadline - now, inf, now
 
+    def pass_on(self, probe: Probe, successor: Probe) -> None:
+        """The successor has the clock of this probe from now on."""
+        first = self._first_of.pop(probe, probe)
+        if first in self._running:
+            self._first_of[successor] = first
+
     def end(self, probe: Probe) -> None:
         """The probe is settled."""
-        self._running.pop(probe, None)
+        # _leave() written out: this runs once for each answer.
+        first = self._first_of.pop(probe, probe) if self._first_of else probe
+        self._running.pop(first, None)
         if probe.stopped_at is not None:
             now = self._now()
             probe.stopped_s += now - probe.stopped_at
             probe.deadline, probe.stopped_at = now + probe.left_s, None
+
+    def _leave(self, probe: Probe) -> None:
+        if self._first_of:
+            probe = self._first_of.pop(probe, probe)
+        self._running.pop(probe, None)
 
     async def keep(
         self, expire: Callable[[Probe], None], time_out: Callable[[Probe], None]
@@ -68,9 +91,66 @@ class Deadlines:
             elif first.deadline > self._now():
                 await trio.sleep_until(first.deadline)
             else:
+                probe = first.latest
                 try:
-                    expire(first)
+                    expire(probe)
                 except Exception:
                     log_fault(expire)
-                    self._running.pop(first, None)
-                    time_out(first)
+                    self._leave(probe)
+                    time_out(probe)
+
+
+class ProbeAdmission:
+    """The probes under way in all dispatchers, and those that wait for room.
+
+    The dispatchers admit: a call to another module for each reply would cost more.
+    """
+
+    __slots__ = (
+        *("admitted", "admitting", "awaiting_proof", "clocks", "limit"),
+        *("list_places", "list_waits", "waiting"),
+    )
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.limit = settings.probes_max
+        # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
+        self.clocks = tuple(Deadlines(overall_s(settings, patient)) for patient in (False, True))
+        self.admitted: set[Probe] = set()
+        self.awaiting_proof = 0  # admitted probes whose reply is not proven yet
+        self.waiting: FairQueue[Probe] = FairQueue()
+        self.list_places = ListPlaces(settings.probes_max)
+        self.list_waits = False  # a list found less room than its hosts have
+        self.admitting = False  # probes settled at once admit others only afterwards
+
+    def begin(self, probe: Probe) -> None:
+        """The probe is submitted: its clock begins."""
+        self.clocks[probe.patient].begin((probe,))
+        if probe.deferred_start:
+            self.list_places.enter(probe.asker, 1)
+
+    def hold(self, probe: Probe, cause: Cause) -> None:
+        """It waits before all queues, and has no place meanwhile; a list's clock is stopped.
+
+        If its clock ends first, it is settled with this cause.
+        """
+        probe.fail(cause)
+        self.admitted.discard(probe)
+        if probe.deferred_start and probe.stopped_at is None:
+            self.clocks[probe.patient].stop(probe)
+
+    def go_on(self, probe: Probe) -> None:
+        """It waits no more."""
+        probe.forget_cause()
+        if probe.stopped_at is not None:
+            self.clocks[probe.patient].begin((probe,))
+
+    def room_for(self, account: str, wanted: int, *, patient: bool) -> int:
+        """How many of the `wanted` probes the account's list may begin; see `list_waits`."""
+        room = self.list_places.room(account, len(self.admitted) - self.awaiting_proof)
+        if patient:
+            ordinary, own = map(len, self.clocks)
+            room = min(room, self.list_places.patient_room(own, ordinary))
+        if room >= wanted:
+            return wanted
+        self.list_waits = True
+        return room

@@ -5,22 +5,21 @@ fails over to the next exchange, and counts the probes under way. A probe is set
 its deadline at the latest, even if its connection still waits; a later reply is dropped.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import trio
 
-from mailprobe.engine.background import contained, log_fault, supervised
+from mailprobe.engine.background import contained, log_fault
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
 from mailprobe.engine.dns.routes import Routes
+from mailprobe.engine.egress import DEFAULT_NAME, Egress
 from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.net.public_addresses import is_public
-from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel, open_reactor
+from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel
 from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.address_lookups import (
@@ -28,34 +27,37 @@ from mailprobe.engine.smtp.address_lookups import (
     NEVER_TRIED,
     NO_ADDRESS,
     NOT_PUBLIC,
+    OTHER_FAMILY,
     AddressLookups,
 )
 from mailprobe.engine.smtp.catchall import (
     RANDOM_UNANSWERED,
     DomainAcceptance,
     Domains,
-    random_local,
 )
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE
-from mailprobe.engine.smtp.deadlines import Deadlines
+from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
-from mailprobe.engine.smtp.left_connections import LeftConnections
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
+from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
 from mailprobe.engine.smtp.pool.hedges import Hedges
+from mailprobe.engine.smtp.pool.host import HostFindings
+from mailprobe.engine.smtp.pool.host_facts import HostFacts, egress_of
+from mailprobe.engine.smtp.pool.left_connections import LeftConnections
+from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
-from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
 from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets, SpentBudget
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
-OVERALL_CLOCK = "clock.overall"  # the rule of what was not answered by its deadline
+OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
 _TIMED_OUT = Outcome.TIMED_OUT  # to look each up takes 0.12 µs in Python 3.11
 _UNDELIVERABLE = Outcome.UNDELIVERABLE
@@ -64,35 +66,39 @@ CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
 class ProbeDispatcher:
-    """Every probe under way."""
+    """Every probe under way by one egress."""
 
     # With more than 30 attributes Python keeps a slower dict for each object: 6 µs per address.
     __slots__ = (
+        "_admission",
         "_admitted",
-        "_admitting",
         "_all_done",
-        "_answering",
-        "_awaiting_proof",
         "_clocks",
         "_looking_up",
+        "_marker",
         "_now",
         "_nursery",
-        "_probes_max",
         "_reactor",
-        "_room_at",
+        "_relief",
         "_room_listeners",
         "_routes",
         "_tasks",
         "_waiting",
         "_watched",
+        "applying",
         "budgets",
         "closing",
         "dial",
         "domains",
+        "egress",
+        "freed",
         "hedges",
+        "host_facts",
         "host_memory",
+        "is_out",
         "left_connections",
         "observer",
+        "opening_clock",
         "operators",
         "patient_pools",
         "permits",
@@ -113,41 +119,60 @@ class ProbeDispatcher:
         observer: Observer = NO_OBSERVER,
         reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
+        egress: Egress | None = None,
+        domains: Domains | None = None,
+        admission: ProbeAdmission | None = None,
+        relief: Relief | None = None,
+        fleet: FleetFacts | None = None,
     ) -> None:
+        """`domains`, `admission` and `relief` are of several dispatchers, one for each egress."""
         self.settings = settings
+        egress = egress or Egress()
+        self.egress = egress.name
+        # What the addresses have in them that it can connect to; empty: it can to all.
+        self._marker = "" if egress.source is None else ":" if ":" in egress.source else "."
         self.observer = observer
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
         self.budgets = RefusalBudgets(partial(RefusalBudget, *operators.refusals_of("")[::-1]))
         self.dial = dial
-        self.domains = Domains(settings.cache_s, mint)
+        self.domains = Domains(settings.cache_s, mint) if domains is None else domains
         self.closing = False
+        self.is_out = False  # its egress is paused or in quarantine
         self._routes = routes
+        self.opening_clock = routes.clock
         self._nursery = nursery
         self._reactor = reactor
-        self._probes_max = settings.probes_max
+        self._relief = relief
         self._now = trio.lowlevel.current_clock().current_time
-        # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
-        self._clocks = tuple(Deadlines(overall_s(settings, patient)) for patient in (False, True))
-        self._admitted: set[Probe] = set()
-        self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
-        self._waiting: FairQueue[Probe] = FairQueue()
-        self._admitting = False
+        self._admission = ProbeAdmission(settings) if admission is None else admission
+        self._clocks = self._admission.clocks
+        self._admitted = self._admission.admitted
+        self._waiting = self._admission.waiting
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
-        self._answering = 0  # batches whose replies are being processed
-        self._room_at: dict[Pool | None, None] = {}  # capacity freed meanwhile
+        self.applying: list[Pool] = []  # to which a session's effects are being applied
+        self.freed: dict[Pool | None, None] = {}  # capacity freed meanwhile
         self.host_memory = HostMemory(self._now)
         self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
         self.patient_pools = Pools(
             operators, self.host_memory, self._new_patient_pool, self._now, self.pools.at_address
         )
+        self.host_facts: HostFindings | None = None
+        if fleet is not None:
+            both = self.pools, self.patient_pools
+            client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+            kept_s, memory = settings.cache_s, self.host_memory
+            facts = HostFacts(fleet, client, kept_s, routes, self.domains, memory, both)
+            self.domains.listen(facts)
+            self.host_facts = facts
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
             self.pools.at_address,
             self.capacity_freed,
             self._stop_clocks,
+            self._leave_places,
             self._begin_clocks,
             settings.probe_s,
         )
@@ -162,52 +187,34 @@ class ProbeDispatcher:
     @property
     def under_way(self) -> int:
         """Probes that are admitted and have no reply yet."""
-        return len(self._admitted) - self._awaiting_proof
+        return len(self._admitted) - self._admission.awaiting_proof
 
     @property
     def full(self) -> bool:
         # Here and below `under_way` is written out: that saves a call or more for each reply.
-        return len(self._admitted) - self._awaiting_proof >= self._probes_max
+        admission = self._admission
+        return len(self._admitted) - admission.awaiting_proof >= admission.limit
 
     @property
     def at_capacity(self) -> bool:
         """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
-        return 2 * (len(self._admitted) - self._awaiting_proof) > self._probes_max
+        admission = self._admission
+        return 2 * (len(self._admitted) - admission.awaiting_proof) > admission.limit
 
-    @property
-    def room(self) -> int:
-        """How many more probes may be admitted."""
-        return self._probes_max - len(self._admitted) + self._awaiting_proof
+    def room_for(self, account: str, wanted: int, *, patient: bool) -> int:
+        """How many of the `wanted` probes the account's list may begin.
 
-    def room_for(self, *, patient: bool) -> int:
-        """How many more probes a list may begin: patient ones leave half of the places to others."""
-        if not patient:
-            return self.room
-        return min(self.room, max(1, self._probes_max // 2) - len(self._clocks[patient]))
+        If not all, the listeners are notified once another probe has ended.
+        """
+        return self._admission.room_for(account, wanted, patient=patient)
 
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now, and why."""
-        now = self._now()
-        return [
-            RestingHost(
-                pool.name,
-                pool.backoff_cause.words,
-                pool.backoff_cause.about_us,
-                pool.backoff.until - now,
-            )
-            for pool in self._all_pools()
-            if pool.backoff.active(now) and pool.backoff_cause is not None
-        ]
+        return resting_hosts(self._all_pools(), self.host_memory, self._now())
 
     def spent_budgets(self) -> list[SpentBudget]:
         """The hosts that have refused recipients within the hour, and tolerate so many more."""
-        now = self._now()
-        found = {pool.host: pool for pool in self.pools.values() if pool.budget.is_bounded}
-        return [
-            SpentBudget(pool.name, pool.budget.label, refused, pool.budget.left(now))
-            for pool in found.values()
-            if (refused := pool.budget.refused(now))
-        ]
+        return spent_budgets(self.pools.values(), self._now())
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
@@ -224,42 +231,61 @@ class ProbeDispatcher:
 
     def submit(self, probe: Probe) -> None:
         """Start the probe's deadline and queue it; `on_settled` is called once."""
-        self._clocks[probe.patient].begin((probe,))
+        self._admission.begin(probe)
+        self.queue(probe)
+
+    def queue(self, probe: Probe) -> None:
+        """Try its exchanges once there is a place for it. Its clock has begun."""
         self._waiting.join(probe.asker, probe)
         self._admit()
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Submit probes whose first exchange has this pool; at most `room` of them."""
-        if self._admitting or self._waiting.count or len(probes) > self.room:
+        admission = self._admission
+        room = admission.limit - len(self._admitted) + admission.awaiting_proof
+        if admission.admitting or self._waiting.count or len(probes) > room:
             for probe in probes:
                 self.submit(probe)
             return
         now = self._now()
-        if probes:
-            self._clocks[probes[0].patient].begin(probes)  # they are of one stream
+        if probes:  # they are of one stream
+            self._clocks[probes[0].patient].begin(probes)
+            if probes[0].deferred_start:
+                self._admission.list_places.enter(probes[0].asker, len(probes))
         for probe in probes:
             self._admitted.add(probe)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
             probe.exchange_index = 0
-        self._admitting = True  # probes settled at once admit others only afterwards
+        admission.admitting = True
         try:
             pool.join(probes, now)
             self.permits.waits.joined(pool, probes)
         finally:
-            self._admitting = False
+            admission.admitting = False
         if self._waiting.count:
             self._admit()
 
+    def refuse(self, probe: Probe, outcome: Outcome, rule: str) -> None:
+        """Settle a probe that is not submitted."""
+        self._admission.begin(probe)
+        self.settle(probe, outcome, rule)
+
     def _stop_clocks(self, probes: Sequence[Probe]) -> None:
-        """These wait for a permit, however long: they do not count as under way meanwhile."""
-        full = self.full
+        """These wait for a permit."""
         for probe in probes:
             self._clocks[probe.patient].stop(probe)
-            self._admitted.discard(probe)
+
+    def _leave_places(self, probes: Sequence[Probe]) -> None:
+        """Others have the permits, however long: these do not count as under way meanwhile."""
+        self._admitted.difference_update(probes)
+        self.fill_places()
+
+    def fill_places(self) -> None:
+        """Places were left by probes that are not settled."""
         if self._waiting.count:
             self._admit()
-        if full and not self.full:
+        if self._admission.list_waits:
             self.capacity_freed(None)
 
     def _begin_clocks(self, probes: Sequence[Probe]) -> None:
@@ -274,6 +300,37 @@ class ProbeDispatcher:
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
         return self._pool_at(usable, exchange.name, patient=patient)
+
+    def pools_of(
+        self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
+    ) -> list[Pool | None]:
+        """The pools of the first exchanges of a domain; see pool_of()."""
+        return [self.pool_of(exchange, patient=patient) for exchange in exchanges[:count]]
+
+    def reaches(self, exchange: MailExchange) -> bool:
+        """Can this egress connect to addresses of the exchange's family, as far as we know?"""
+        known = self._routes.cached_addresses(exchange.name)
+        return not isinstance(known, Addresses) or bool(self._of_family(known.ips))
+
+    def is_refused_at(self, exchange: MailExchange, domain: str) -> bool:
+        """Do we leave this host, or the domain there, alone because it refused this egress?"""
+        known = self._routes.cached_addresses(exchange.name)
+        if isinstance(known, Addresses):
+            pool = self.pools.peek(self._usable(known.ips))
+            if pool is not None:
+                return self.is_refused(pool, domain)
+        cause = self.host_memory.name_backoff(exchange.name, self._now())
+        return cause is not None and cause.about_us
+
+    def is_refused(self, pool: Pool, domain: str) -> bool:
+        """Likewise, by the pool of the host."""
+        now = self._now()
+        cause = (
+            pool.backoff_cause
+            if pool.backoff.active(now)
+            else self.domains.refusal(pool.host, domain, now)
+        )
+        return cause is not None and cause.about_us
 
     def _pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
         """The host's pool; a patient probe has another one unless the host is known to be quick."""
@@ -297,7 +354,7 @@ class ProbeDispatcher:
         if probe.outcome is not None:
             return
         if outcome is _TIMED_OUT and probe.pool is not None:
-            probe.pool.slow = True
+            probe.pool.note_late()
         if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
             # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
@@ -307,8 +364,12 @@ class ProbeDispatcher:
             and probe.refused[0] is not Outcome.UNDELIVERABLE  # which is to be proved
         ):
             outcome, rule = probe.refused  # it was sent again only because of a limit
-        elif rule == OVERALL_CLOCK and self.permits.were_lacking(probe, self.settings):
+        elif rule == OVERDUE.rule and self.permits.were_lacking(probe, self.settings):
             outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
+        if self._watched:
+            self._report(probe, outcome, rule)
+        if self._relief is not None and self._relieved(probe, outcome, rule):
+            return
         probe.outcome = outcome
         probe.rule = rule
         pool: Pool | None = probe.pool
@@ -327,30 +388,47 @@ class ProbeDispatcher:
         except Exception:  # in the caller's callback: it must not affect other callers
             log_fault(probe.on_settled)
 
+    def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
+        place = max(0, probe.exchange_index)
+        name = probe.exchanges[place].name if place < len(probe.exchanges) else ""
+        self.observer.probe_decided(self.egress, self.operators.id_of(name), outcome, rule)
+
+    def _relieved(self, probe: Probe, outcome: Outcome, rule: str) -> bool:
+        """Does another egress go on? A bug there must not keep the answer from the caller."""
+        assert self._relief is not None
+        try:
+            return self._relief.relieve(self.egress, probe, outcome, rule)
+        except Exception:
+            log_fault(self._relief.relieve)
+            return False
+
     def suspend_clock(self, probe: Probe) -> None:
         """A list's probe is answered, and waits for what confirms the answer: however long."""
-        if probe.stopped_at is None:
+        if probe.outcome is None and probe.stopped_at is None:
             self._clocks[probe.patient].stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
         """It is sent again, so its deadline begins anew."""
-        if probe.stopped_at is not None:
+        if probe.outcome is None and probe.stopped_at is not None:
             self._clocks[probe.patient].begin([probe])
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
-        abandoned = [probe for probe in probes if not probe.settled]
+        latest = [probe.latest for probe in probes]
+        abandoned = [probe for probe in latest if not probe.settled]
         for probe in abandoned:  # mark all first, so that none is admitted in place of another
             probe.outcome = Outcome.TIMED_OUT
             probe.rule = "abandoned"
         for probe in abandoned:
-            self._remove(probe)
+            its: ProbeDispatcher = probe.dispatcher or self
+            its._remove(probe)
 
     def _remove(self, probe: Probe) -> None:
-        admitted = self._admitted
-        full = len(admitted) - self._awaiting_proof >= self._probes_max
+        list_waits = self._admission.list_waits
         self._clocks[probe.patient].end(probe)
-        admitted.discard(probe)
+        self._admitted.discard(probe)
+        if probe.deferred_start:
+            self._admission.list_places.leave(probe)
         if self._looking_up.pending:
             self._looking_up.drop(probe)
         pool: Pool | None = probe.pool
@@ -360,59 +438,53 @@ class ProbeDispatcher:
         if self._waiting.count:
             self._admit()
         if pool is not None and pool.present - pool.backlog <= pool.room_at:
-            if self._answering:  # capacity_freed() inlined: this runs once for each answer
-                self._room_at[pool] = None
+            if self.applying:  # capacity_freed() inlined: this runs once for each answer
+                self.freed[pool] = None
             else:
                 for notify in self._room_listeners:
                     notify(pool)
-        if full:
-            if self._answering:
-                self._room_at[None] = None
-            elif not self.full:
-                self.capacity_freed(None)
+        if list_waits:
+            self.capacity_freed(None)
 
-    def defer(self, pool: Pool, count: int) -> None:
-        """`count` probes have a reply and wait for its proof: admit others in their place."""
-        full = len(self._admitted) - self._awaiting_proof >= self._probes_max
-        self._awaiting_proof += count
+    def hold_back(self, pool: Pool, count: int) -> None:
+        """`count` probes have a reply and wait for its proof: admit others in their place.
+
+        If it is negative, so many of them are settled or queued again.
+        """
+        admission = self._admission
+        admission.awaiting_proof += count
         pool.backlog += count
+        if count < 0:
+            return
         if self._waiting.count:
             self._admit()
         if pool.present - pool.backlog <= pool.room_at:
-            self.capacity_freed(pool)
-        if full and not self.full:
-            self.capacity_freed(None)
-
-    def end_hold(self, pool: Pool, count: int) -> None:
-        """`count` of them are settled or queued again."""
-        self._awaiting_proof -= count
-        pool.backlog -= count
+            self.freed[pool] = None  # as capacity_freed(): effects are being applied
+        if admission.list_waits:
+            self.freed[None] = None
 
     def capacity_freed(self, pool: Pool | None) -> None:
-        """Notify the listeners of capacity freed at `pool`; `None` means global capacity.
+        """Notify the listeners of capacity freed at `pool`; `None`: of a place that a list may take.
 
-        While replies of a batch are processed, notifications are collected and sent once, so
+        While a session's effects are applied, notifications are collected and sent once, so
         that the probes they admit go into one write.
         """
-        if self._answering:
-            self._room_at[pool] = None
-        else:
-            for notify in self._room_listeners:
-                notify(pool)
+        if self.applying:
+            self.freed[pool] = None
+            return
+        if pool is None:
+            self._admission.list_waits = False  # those that find too little again set it
+        for notify in self._room_listeners:
+            notify(pool)
 
-    def begin_answers(self) -> None:
-        """Collect notifications of freed capacity until end_answers()."""
-        self._answering += 1
-
-    def end_answers(self) -> None:
-        self._answering -= 1
-        if not self._answering and self._room_at:
-            made, self._room_at = self._room_at, {}
-            for pool in made:
-                if pool is not None:
-                    self.capacity_freed(pool)
-            if None in made and not self.full:
-                self.capacity_freed(None)
+    def notify_freed(self) -> None:
+        """The effects of a session's step are applied: notify of the capacity that they freed."""
+        freed, self.freed = self.freed, {}
+        for pool in freed:
+            if pool is not None:
+                self.capacity_freed(pool)
+        if None in freed:
+            self.capacity_freed(None)
 
     def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
         self._room_listeners = (*self._room_listeners, listener)
@@ -422,17 +494,39 @@ class ProbeDispatcher:
 
     def _admit(self) -> None:
         """Admit waiting probes while there is room. Those settled at once make room for others."""
-        if self._admitting:
+        admission = self._admission
+        if admission.admitting:
             return
-        self._admitting = True
+        admission.admitting = True
         try:
             now = self._now()
             while not self.full and (probe := self._waiting.pop()) is not None:
                 if not probe.settled and probe.deadline > now:
                     self._admitted.add(probe)
-                    self._next_exchange(probe)
+                    its: ProbeDispatcher = probe.dispatcher or self
+                    its._next_exchange(probe)
         finally:
-            self._admitting = False
+            admission.admitting = False
+
+    def admit_probes(self, *, is_out: bool) -> None:
+        """From now on, or no longer: then what waits here for a connection is settled.
+
+        Another egress asks instead. Conversations that are under way are ended as usual.
+        """
+        self.is_out = is_out
+        for pool in list(self._all_pools()) if is_out else ():
+            for probe in pool.waiting.pop_all():
+                if not pool.session_ended(probe):
+                    pool.requeue_last(probe)
+            pool.close_idle_session()
+
+    def withdrawn(self, probe: Probe) -> bool:
+        """Is another egress to ask? Then the probe is settled here."""
+        relief = self._relief if self.is_out else None
+        if relief is None or not relief.is_withdrawn_from(self.egress, probe):
+            return False
+        self.settle(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE)
+        return True
 
     def fail_over(self, probe: Probe, cause: Cause) -> None:
         """The exchange tried last failed: try the next one, or settle."""
@@ -440,21 +534,48 @@ class ProbeDispatcher:
             return
         if probe.stopped_at is not None:  # it does not wait for a permit any more
             self._begin_clocks([probe])
-        probe.cause = cause
+        probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
-            probe.pool.slow = True
+            probe.pool.note_late()
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         if final or probe.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
         else:
             self._next_exchange(probe)
 
+    # -- from one egress to another ----------------------------------------------------------
+
+    def pass_on(self, probe: Probe, outcome: Outcome, rule: str) -> Probe:
+        """Another egress asks again: return its probe, which has the place and the deadline of this.
+
+        For the sessions that still have it, this probe is settled: with this outcome.
+        """
+        if probe.stopped_at is not None:
+            self._begin_clocks([probe])
+        successor = probe.successor_by(self.egress)
+        probe.end(outcome, rule, successor)
+        self._clocks[probe.patient].pass_on(probe, successor)
+        self._admitted.discard(probe)
+        self._admitted.add(successor)
+        self._looking_up.drop(probe)
+        pool: Pool | None = probe.pool
+        if pool is not None:
+            pool.leave(probe)
+            self.capacity_freed(pool)
+        return successor
+
+    def start_probe(self, probe: Probe) -> None:
+        """The probe has the place of another one: try its first exchange."""
+        self._next_exchange(probe)
+
     # -- trying the exchanges in order --------------------------------------------------------
 
     def _next_exchange(self, probe: Probe) -> None:
         if probe.pool is not None:
-            probe.pool.present -= 1
-            probe.pool = None
+            pool: Pool = probe.pool
+            pool.leave(probe)
+        if self.withdrawn(probe):
+            return
         while probe.exchange_index + 1 < len(probe.exchanges):
             probe.exchange_index += 1
             exchange = probe.exchanges[probe.exchange_index]
@@ -471,6 +592,8 @@ class ProbeDispatcher:
 
     def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
         """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
+        if self.withdrawn(probe):
+            return
         last, probe.exchange_index = probe.exchange_index, place
         if not self._enter(probe, probe.exchanges[place].name, answer):
             probe.exchange_index = last
@@ -486,28 +609,33 @@ class ProbeDispatcher:
                 pool.join((probe,), self._now())
                 self.permits.waits.joined(pool, (probe,))
                 return True
-            cause = NOT_PUBLIC
+            cause = NOT_PUBLIC if self._of_family(answer.ips) else OTHER_FAMILY
         else:
             cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.
         if probe.cause in NEVER_TRIED:
-            probe.cause = cause
+            probe.fail(cause)
         return False
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        ips = self._of_family(ips) if self._marker else ips
         if self.settings.allow_private:
             return ips
         return tuple(ip for ip in ips if is_public(ip))
+
+    def _of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        """From an IPv4 address only IPv4 can be reached."""
+        if not self._marker:
+            return ips
+        return tuple(ip for ip in ips if (":" in ip) == (self._marker == ":"))
 
     # -- tasks and clocks --------------------------------------------------------------------
 
     def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
         """A byte channel over the stream, on the reactor if there is one."""
-        return (
-            StreamChannel(stream) if self._reactor is None else self._reactor.open_channel(stream)
-        )
+        return self._reactor.open_channel(stream) if self._reactor else StreamChannel(stream)
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
         self._tasks += 1
@@ -526,7 +654,10 @@ class ProbeDispatcher:
         await self._clocks[patient].keep(self._expire, self._time_out)
 
     def _expire(self, probe: Probe) -> None:
-        if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
+        its: ProbeDispatcher = probe.dispatcher or self
+        if its is not self:  # they share their clocks
+            its._expire(probe)
+        elif self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
             self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         elif probe.unconfirmed is not None:
             has_changed = probe.pool.controls.has_changed(self._now())
@@ -535,10 +666,15 @@ class ProbeDispatcher:
             self._time_out(probe)
 
     def _time_out(self, probe: Probe) -> None:
-        self.settle(probe, Outcome.TIMED_OUT, OVERALL_CLOCK)
+        its: ProbeDispatcher = probe.dispatcher or self
+        cause = probe.cause if probe.cause is AWAITS_EGRESS else OVERDUE
+        its.settle(probe, cause.outcome, cause.rule)
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
-        return Pool(addresses, name, host, self)
+        pool = Pool(addresses, name, host, self)
+        if self.host_facts is not None:
+            self.host_facts.pool_opened(pool, name)
+        return pool
 
     def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         twin = self.pools[addresses]  # see _pool_at()
@@ -561,35 +697,3 @@ class ProbeDispatcher:
             while self._tasks:
                 self._all_done = trio.Event()
                 await self._all_done.wait()
-
-
-@asynccontextmanager
-async def open_dispatcher(
-    settings: EngineSettings,
-    *,
-    routes: Routes,
-    dial: Dial,
-    rules: Rules,
-    operators: MailOperators,
-    mint: Callable[[int], str] | None = None,
-    observer: Observer = NO_OBSERVER,
-    permits: ConnectionBudget | None = None,
-) -> AsyncIterator[ProbeDispatcher]:
-    """Layer 4. Leaving the block sends QUIT and closes every connection.
-
-    `mint` makes the local part of a random address, of shape 0 or 1; the default is unguessable.
-    `permits` is the connection budget; by default it is all that the settings allow.
-    """
-    async with open_reactor() as reactor, trio.open_nursery() as nursery:
-        mint = mint or random_local
-        dispatcher = ProbeDispatcher(
-            settings, routes, dial, rules, operators, nursery, mint, observer, reactor, permits
-        )
-        for patient in (False, True):
-            nursery.start_soon(supervised, partial(dispatcher.keep_time, patient=patient))
-        try:
-            yield dispatcher
-            await dispatcher.close()
-        finally:
-            dispatcher.stop()
-            nursery.cancel_scope.cancel()

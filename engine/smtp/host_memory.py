@@ -7,7 +7,7 @@ Both tables are bounded; the oldest entry is removed first.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff
@@ -26,12 +26,13 @@ class BackoffSource(Protocol):
 class HostMemory:
     """Addresses and exchange names that must not be connected to until their back-off ends."""
 
-    __slots__ = ("_addresses", "_names", "_now")
+    __slots__ = ("_addresses", "_names", "_now", "_struck")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._addresses: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
         self._names: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
+        self._struck: OrderedDict[str, float] = OrderedDict()  # names that refused another engine
 
     def name_backoff_until(self, name: str) -> float:
         """When the back-off of this exchange name ends; `NEVER` if none is remembered."""
@@ -48,6 +49,14 @@ class HostMemory:
         backoff, cause = self._names.get(name, (HostBackoff(), None))
         return cause if now < backoff.until else None
 
+    def resting_names(self, now: float) -> list[tuple[str, float, Cause]]:
+        """The exchange names in back-off, each with its end and its cause."""
+        return [
+            (name, backoff.until, cause)
+            for name, (backoff, cause) in self._names.items()
+            if now < backoff.until
+        ]
+
     def record(self, pool: BackoffSource, addresses: Sequence[str], cause: Cause) -> None:
         """Back off from the addresses that failed and from the names of the pool."""
         now = self._now()
@@ -60,9 +69,43 @@ class HostMemory:
                 cause,
             )
             self._names.move_to_end(name)
-        for table in (self._addresses, self._names):
+        self._trim()
+
+    def _trim(self) -> None:
+        tables: tuple[OrderedDict[str, Any], ...] = (self._addresses, self._names, self._struck)
+        for table in tables:
             while len(table) > BACKOFFS_MAX:
                 table.popitem(last=False)
+
+    def backoff_of(self, name: str) -> HostBackoff:
+        return self._names.get(name, (HostBackoff(), None))[0]
+
+    def strike_elsewhere(self, name: str, until: float) -> None:
+        """The exchange refused another engine: until then a first failure here is the second."""
+        self._struck[name] = until
+        self._struck.move_to_end(name)
+        self._trim()
+
+    def is_struck(self, name: str) -> bool:
+        return self._now() < self._struck.get(name, NEVER)
+
+    def back_off_address(self, address: str, backoff: HostBackoff, cause: Cause) -> bool:
+        """Another engine backs off from this address; False if this one does for as long."""
+        if backoff.until <= self._addresses.get(address, (NEVER, cause))[0]:
+            return False
+        self._addresses[address] = (backoff.until, cause)
+        self._addresses.move_to_end(address)
+        self._trim()
+        return True
+
+    def back_off_name(self, name: str, backoff: HostBackoff, cause: Cause) -> bool:
+        """The same of an exchange name."""
+        if backoff.until <= self.name_backoff_until(name):
+            return False
+        self._names[name] = (backoff, cause)
+        self._names.move_to_end(name)
+        self._trim()
+        return True
 
     def _longer_backoff(
         self, name: str, backoff: HostBackoff, now: float, cause: Cause

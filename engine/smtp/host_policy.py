@@ -17,9 +17,15 @@ from dataclasses import dataclass, field
 import trio
 
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
+from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.limits import RecipientLimits
-from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, Stage
+from mailprobe.engine.smtp.wire import (
+    CommandReply,
+    ConnectionLost,
+    ReadTimedOut,
+    RemoteProtocolError,
+    Stage,
+)
 
 
 @dataclass(slots=True)
@@ -76,7 +82,7 @@ async def start_tls(
     for command in (*opening, wire.STARTTLS):
         await connection.send(command)
         turn = await connection.receive_reply(until=until)
-        written += connection.lines_of(turn)
+        written += conversation.lines_of(turn)
         if not turn.reply.positive:
             return turn
     try:
@@ -85,8 +91,8 @@ async def start_tls(
         words = f"(handshake failed: {str(error) or 'no answer in time'})"
         written.append((trio.current_time(), True, words))
         raise
-    written.append((connection.received_at, True, f"({version}, certificate not judged)"))
+    written.append((conversation.received_at, True, f"({version}, certificate not judged)"))
     await connection.send(wire.ehlo(helo_name))
     turn = await connection.receive_reply(until=until)
-    written += connection.lines_of(turn)
+    written += conversation.lines_of(turn)
     return None if turn.reply.positive else turn

@@ -19,7 +19,7 @@ from enum import Enum
 
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, Names
 
-UNLIMITED = 1 << 30
+UNLIMITED = 100  # RFC 5321 4.5.3.1.8: every server must accept so many, and no more are sent
 FIRST_S = 60.0  # after a first observation; a restart or a burst of failures is over by then
 KEPT_S = 6 * 3600.0  # after a second one; as long as what is known of a domain
 OWN_S = 3600.0  # for which words that proved to be a recipient's own are remembered

@@ -1,4 +1,4 @@
-"""Proves that replies are paired with the right recipients, and holds verdicts until then.
+"""Proves that replies are paired with the right recipients.
 
 SMTP replies have no numbers: a reply belongs to the oldest unanswered command (RFC 5321
 4.5.2, RFC 2920 3.1). If a host or a middlebox answers one command twice or drops a
@@ -19,9 +19,7 @@ order only if the other address is a recipient of the session, too: see `Pairing
 import re
 from collections.abc import Iterable
 
-from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply
-from mailprobe.engine.verdict import Outcome
 
 HELD_S = 0.5  # a verdict is held no longer than this while more can be sent
 QUIET_S = 0.01  # a doubled reply follows at once; networks delay it by up to 10 ms
@@ -158,35 +156,3 @@ class Pairing:
 def _words(text: str) -> list[str]:
     """Return the words that may be addresses; whole words, never a part of a longer address."""
     return [word.rstrip(".") for word in _APART.split(text) if "@" in word]
-
-
-class UnprovenPairings:
-    """Verdicts of one session, held until its replies are proven to match their commands."""
-
-    __slots__ = ("quiet_s", "until", "verdicts")
-
-    def __init__(self) -> None:
-        self.verdicts: list[tuple[Probe, Outcome, str]] = []
-        self.until = float("inf")  # when the session must wait in silence
-        self.quiet_s = QUIET_S  # how long a silence must last to prove the held verdicts
-
-    def hold(self, verdicts: list[tuple[Probe, Outcome, str]], now: float) -> None:
-        """Hold back these verdicts, at least one, of replies that came at `now`."""
-        until = self.until if self.verdicts else now + HELD_S
-        for probe, _, _ in verdicts:
-            latest = probe.deadline - DEADLINE_MARGIN_S
-            if latest < until:
-                until = latest
-        self.until = until
-        self.verdicts += verdicts
-
-    def expect_surplus(self, within_s: float) -> None:
-        """Lengthen the silence: a surplus reply may come `within_s` after the one before it."""
-        self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
-
-    def release_all(self) -> list[tuple[Probe, Outcome, str]]:
-        self.quiet_s = QUIET_S
-        verdicts = self.verdicts
-        if verdicts:
-            self.verdicts, self.until = [], float("inf")
-        return verdicts

@@ -48,6 +48,7 @@ class Permits:
         pools_at: Mapping[str, set[Pool]],
         capacity_freed: Callable[[Pool], None],
         stop_clocks: Callable[[Sequence[Probe]], None],
+        leave_places: Callable[[Sequence[Probe]], None],
         begin_clocks: Callable[[Sequence[Probe]], None],
         overall_s: float,
     ) -> None:
@@ -56,7 +57,9 @@ class Permits:
         self._budget = budget
         self._pools_at = pools_at
         self._capacity_freed = capacity_freed
-        self.waits = PermitWaits(self.batches_beside, stop_clocks, begin_clocks, overall_s)
+        self.waits = PermitWaits(
+            self.batches_beside, stop_clocks, leave_places, begin_clocks, overall_s
+        )
         self._closing = False
         self._in_use: Counter[str] = Counter()  # connections, by IP address
         self._over: set[str] = set()  # addresses with more connections than permits
@@ -112,9 +115,10 @@ class Permits:
         """Queue the pool for a permit here; other pools' idle connections are closed for it."""
         self._demand[address][pool] = None
         self._budget.request(address)
+        short = self._in_use[address] >= self._limit or self._budget.short(address)
         if not pool.connections:
-            self.waits.begin(pool)
-        if self._in_use[address] < self._limit and not self._budget.short(address):
+            self.waits.begin(pool, short=short)
+        if not short:
             return  # the budget will grant it
         for other in self._pools_at[address] - {pool}:
             other.close_idle_session()
@@ -205,6 +209,9 @@ class Permits:
         else:
             self._over.discard(address)
             self._hand_out(address)
+        if self._budget.short(address):
+            for pool in list(self._demand.get(address, ())):
+                self.waits.prolong(pool)
 
     def permits_revoked(self, address: str) -> None:
         """Close every connection to the address at once; their probes wait for another."""
@@ -262,6 +269,7 @@ class _PermitWait:
     """A pool that has no connection waits for a permit."""
 
     since: float
+    short: bool  # others have the permits: the wait may be long
     batches_beside: int | None  # see `Permits.batches_beside`; at its beginning
     stopped: list[Probe] = field(default_factory=list)  # probes whose clocks were stopped
 
@@ -269,14 +277,16 @@ class _PermitWait:
 class PermitWaits:
     """The waits of pools that have no connection until a permit is free.
 
-    The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. Other
-    clocks run on; for them it matters how long the host could not be asked, and why. If our
+    The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. They keep
+    their places as long as the budget is about to grant it: a list may meet a thousand new hosts
+    at once, whose connections would all be opened together. Other clocks run on; for them it matters how long the host could not be asked, and why. If our
     other connections to it had no answer all the while, the host kept the permits, not we.
     """
 
     __slots__ = (
         "_batches_beside",
         "_begin_clocks",
+        "_leave_places",
         "_now",
         "_past",
         "_present",
@@ -288,12 +298,14 @@ class PermitWaits:
         self,
         batches_beside: Callable[[Pool], int | None],
         stop_clocks: Callable[[Sequence[Probe]], None],
+        leave_places: Callable[[Sequence[Probe]], None],
         begin_clocks: Callable[[Sequence[Probe]], None],
         remembered_s: float,
     ) -> None:
         """`remembered_s`: a wait that ended so long ago is forgotten."""
         self._batches_beside = batches_beside
         self._stop_clocks = stop_clocks
+        self._leave_places = leave_places
         self._begin_clocks = begin_clocks
         self._remembered_s = remembered_s
         self._now = trio.lowlevel.current_clock().current_time
@@ -301,11 +313,25 @@ class PermitWaits:
         # From and until; the pools in the order in which their latest waits ended.
         self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
 
-    def begin(self, pool: Pool) -> None:
-        """The pool waits from now on, if it does not yet."""
+    def begin(self, pool: Pool, *, short: bool) -> None:
+        """The pool waits from now on, if it does not yet; `short`: because others have the permits."""
         if pool not in self._present:
-            self._present[pool] = _PermitWait(self._now(), self._batches_beside(pool))
+            self._present[pool] = _PermitWait(self._now(), short, self._batches_beside(pool))
             self.joined(pool, list(pool.waiting))
+        elif short:
+            self.prolong(pool)
+
+    def prolong(self, pool: Pool) -> None:
+        """Others have the permits that the pool waits for: its probes leave their places."""
+        wait = self._present.get(pool)
+        if wait is not None and not wait.short:
+            wait.short = True
+            self._leave_places([probe for probe in wait.stopped if self._stands(probe, pool)])
+
+    @staticmethod
+    def _stands(probe: Probe, pool: Pool) -> bool:
+        """Does the probe, whose clock was stopped, still wait here?"""
+        return probe.outcome is None and probe.pool is pool and probe.stopped_at is not None
 
     def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
         """These probes are queued at the pool: stop those clocks that stand still while it waits."""
@@ -323,6 +349,8 @@ class PermitWaits:
         if waiting:
             wait.stopped += waiting
             self._stop_clocks(waiting)
+            if wait.short:
+                self._leave_places(waiting)
 
     def end(self, pool: Pool) -> None:
         """The pool has a permit, or does not need one any more."""
@@ -335,13 +363,7 @@ class PermitWaits:
             self._past.move_to_end(pool)
         while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
             self._past.popitem(last=False)
-        self._begin_clocks(
-            [
-                probe
-                for probe in wait.stopped
-                if probe.outcome is None and probe.pool is pool and probe.stopped_at is not None
-            ]
-        )
+        self._begin_clocks([probe for probe in wait.stopped if self._stands(probe, pool)])
 
     def lacked_s(self, pool: Pool, since: float) -> float:
         """How long since then the pool has waited through no fault of the host."""

@@ -61,6 +61,14 @@ class Pools:
     def __getitem__(self, addresses: tuple[str, ...]) -> Pool:
         return self._by_addresses[addresses]
 
+    def peek(self, addresses: tuple[str, ...]) -> Pool | None:
+        """The pool of these addresses, if there is one."""
+        return self._by_addresses.get(pool_key(addresses))
+
+    def named(self, name: str) -> Pool | None:
+        """The pool that the exchange of this name had last."""
+        return self._by_name.get(name)
+
     def values(self) -> ValuesView[Pool]:
         return self._by_addresses.values()
 

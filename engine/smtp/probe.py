@@ -22,6 +22,10 @@ from mailprobe.engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
 CONVERSATIONS_MAX = 2  # a greeting of 4xx or 5xx counts as one
+NO_EGRESS_RULE = "egress.none"  # of an address that no egress may ask about now
+EGRESS_FAMILY_RULE = "egress.family"  # or the host has no address of its egress' family
+EGRESS_FAILED_RULE = "egress.failed"  # or its egress cannot connect, and no other may
+EGRESS_OUT_RULE = "egress.out"  # or its egress was paused or quarantined before it was asked
 OBJECTIONS_MAX = 4  # times a recipient is sent again because a limit may have refused it
 
 
@@ -36,6 +40,12 @@ class Cause:
     hung_up: bool = False  # the connection was closed or reset
     replied: bool = False  # counts as a conversation, not only as an address tried
     temporary: bool = False  # a greeting of 4yz: perhaps one connection too many
+
+
+# Of a probe that waits until an egress has addresses of its day again.
+AWAITS_EGRESS = Cause(
+    Outcome.NO_EGRESS, NO_EGRESS_RULE, "no egress had addresses of the day left for it in time"
+)
 
 
 class RecordedSession(Protocol):
@@ -109,6 +119,10 @@ class Probe(msgspec.Struct, eq=False):
         0.0  # not counted: for so long it was stopped, or it ran before it began anew
     )
     exchange_index: int = -1  # of the exchange being tried
+    # Of the egress that asks (dispatcher.ProbeDispatcher); None where there is only one.
+    dispatcher: Any = None
+    egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
+    successor: "Probe | None" = None  # by which another egress asks for the address
     pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
     addresses_tried: int = 0
@@ -148,6 +162,14 @@ class Probe(msgspec.Struct, eq=False):
     def begin_conversation(self) -> None:
         """A connection is used for its sake, and it is not sent itself."""
         self.conversations += 1
+
+    def fail(self, cause: Cause) -> None:
+        """An exchange has failed."""
+        self.cause = cause
+
+    def forget_cause(self) -> None:
+        """What it waited for is there."""
+        self.cause = None
 
     def undo_try(self) -> None:
         """It is sent again, and did not cause that."""
@@ -190,7 +212,51 @@ class Probe(msgspec.Struct, eq=False):
         """It was accepted by a host that is watched."""
         self.unconfirmed = outcome, rule
 
+    def belong_to(self, dispatcher: object) -> None:
+        """This egress asks."""
+        self.dispatcher = dispatcher
+
+    def successor_by(self, tried: str) -> "Probe":
+        """A probe of the same address for another egress, which has conversations of its own."""
+        return Probe(
+            self.mailbox,
+            self.domain,
+            self.asker,
+            self.exchanges,
+            self.on_settled,
+            self.owner,
+            self.smtputf8,
+            self.notes,
+            deferred_start=self.deferred_start,
+            patient=self.patient,
+            deadline=self.deadline,
+            stopped_s=self.stopped_s,
+            egresses_tried=(*self.egresses_tried, tried),
+        )
+
+    def end(self, outcome: Outcome, rule: str, successor: "Probe") -> None:
+        """Its successor is settled in its place."""
+        self.outcome, self.rule, self.successor = outcome, rule, successor
+
+    @property
+    def latest(self) -> "Probe":
+        """The probe that is, or was, settled in the place of this one."""
+        probe = self
+        while probe.successor is not None:
+            probe = probe.successor
+        return probe
+
     @property
     def exhausted(self) -> bool:
         """True if it may try no further address or conversation."""
         return self.addresses_tried >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX
+
+
+class Relief(Protocol):
+    """Lets another egress ask where one is refused or withdrawn; see egress.router.EgressRouter."""
+
+    def relieve(self, egress: str, probe: Probe, outcome: Outcome, rule: str) -> bool:
+        """The probe is about to be settled so. True if another egress asks in its place."""
+
+    def is_withdrawn_from(self, egress: str, probe: Probe) -> bool:
+        """Is this egress not to ask about the probe any more?"""

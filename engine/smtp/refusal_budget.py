@@ -12,7 +12,7 @@ the rest is kept for listed addresses. Pure: time is an argument.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothi
 HOUR_S = 3600.0
 STEP_S = 300.0  # recipients are counted in steps, and a step is dropped as a whole
 SHARE_FROM = 5  # recipients sent before a share of them is judged: none bans at fewer
+ENGINES_MAX = 256  # others whose recipients are counted at a host: a fleet has some dozens
 BUDGETS_MAX = 20_000  # hosts remembered; of the longest unused, nothing is left to count
 
 
@@ -53,7 +54,7 @@ class SpentBudget:
     left: int  # that may be sent now, even if all of them are refused
 
 
-class _Step(NamedTuple):
+class CountedStep(NamedTuple):
     """The recipients of some minutes."""
 
     ended_at: float
@@ -65,7 +66,8 @@ class RefusalBudget:
     """The recipients of the last hour at one mail host. Times are seconds of trio's clock."""
 
     __slots__ = (
-        *("_old", "_refused", "_sent", "_step_ends"),
+        *("_elsewhere", "_old", "_refused", "_refused_elsewhere"),
+        *("_sent", "_sent_elsewhere", "_step_ends"),
         *("allowance", "in_flight", "is_bounded", "label"),
     )
 
@@ -75,8 +77,10 @@ class RefusalBudget:
         self.in_flight = 0  # sent, and not answered yet
         self._sent = 0  # answered in the present step and in the old ones
         self._refused = 0
-        self._old: deque[_Step] = deque()
+        self._old: deque[CountedStep] = deque()
         self._step_ends = 0.0
+        self._elsewhere: dict[str, tuple[CountedStep, ...]] = {}  # by other engines of this egress
+        self._sent_elsewhere = self._refused_elsewhere = 0
 
     def set_allowance(self, allowance: RefusalAllowance, label: str) -> None:
         """More is known of the host: this row holds from now on."""
@@ -104,7 +108,33 @@ class RefusalBudget:
         """How many recipients were refused within the last hour."""
         if now >= self._step_ends:
             self._begin_step(now)
-        return self._refused
+        return self._refused + self._refused_elsewhere
+
+    def own_steps(self, now: float) -> list[CountedStep]:
+        """The recipients of the last hour by the end of their step, without those of others."""
+        if now >= self._step_ends:
+            self._begin_step(now)
+        sent = self._sent - sum(step.sent for step in self._old)
+        refused = self._refused - sum(step.refused for step in self._old)
+        return [*self._old, CountedStep(self._step_ends, sent, refused)]
+
+    def count_elsewhere(self, engine: str, steps: Iterable[CountedStep], now: float) -> None:
+        """Another engine has sent so many in the last hour: this replaces what it said before."""
+        self._elsewhere.pop(engine, None)
+        self._elsewhere[engine] = tuple(steps)
+        if len(self._elsewhere) > ENGINES_MAX:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        self._add_up_elsewhere(now)
+
+    def _add_up_elsewhere(self, now: float) -> None:
+        counted = [
+            step
+            for steps in self._elsewhere.values()
+            for step in steps
+            if now - HOUR_S < step.ended_at
+        ]
+        self._sent_elsewhere = sum(step.sent for step in counted)
+        self._refused_elsewhere = sum(step.refused for step in counted)
 
     def left(self, now: float) -> int:
         """How many more recipients may be sent now, even if all of them are refused."""
@@ -123,7 +153,8 @@ class RefusalBudget:
         if not self.is_bounded:
             return UNBOUNDED
         left = self._left(now, in_flight)
-        refused, sent = self._refused + in_flight, self._sent + in_flight
+        refused = self._refused + self._refused_elsewhere + in_flight
+        sent = self._sent + self._sent_elsewhere + in_flight
         if allowance.hour is not None and 2 * refused >= allowance.hour:
             return 0
         # Behind it, one listed address more must find room.
@@ -139,10 +170,11 @@ class RefusalBudget:
     def _left(self, now: float, in_flight: int) -> int:
         if now >= self._step_ends:
             self._begin_step(now)
-        allowance, refused = self.allowance, self._refused + in_flight
+        allowance = self.allowance
+        refused = self._refused + self._refused_elsewhere + in_flight
         left = UNBOUNDED if allowance.hour is None else allowance.hour - refused
         if allowance.share is not None:
-            sent, share = self._sent + in_flight, allowance.share
+            sent, share = self._sent + self._sent_elsewhere + in_flight, allowance.share
             # The most for which refused + k < share * (sent + k).
             below = -int(-(share * sent - refused) // (1 - share)) - 1
             left = min(left, max(below, SHARE_FROM - sent))
@@ -152,12 +184,16 @@ class RefusalBudget:
         old = self._old
         counted = sum(step.sent for step in old), sum(step.refused for step in old)
         if self._sent > counted[0]:
-            old.append(_Step(self._step_ends, self._sent - counted[0], self._refused - counted[1]))
+            old.append(
+                CountedStep(self._step_ends, self._sent - counted[0], self._refused - counted[1])
+            )
         while old and old[0].ended_at <= now - HOUR_S:
             step = old.popleft()
             self._sent -= step.sent
             self._refused -= step.refused
         self._step_ends = now + STEP_S
+        if self._elsewhere:
+            self._add_up_elsewhere(now)
 
 
 class RefusalBudgets:

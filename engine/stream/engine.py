@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,12 +12,19 @@ import trio
 from mailprobe.engine.background import contained, sole_exception
 from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.dns.routes import Routes, open_routes
+from mailprobe.engine.egress import ONE_EGRESS, Egress, EgressControl
 from mailprobe.engine.lists.lists import Lists, load_lists
 from mailprobe.engine.net.dialer import Dial, Dialer
 from mailprobe.engine.observer import NO_OBSERVER, Observer
+from mailprobe.engine.pauses import CurrentPauses
+from mailprobe.engine.reasons import verdict_cause
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
-from mailprobe.engine.smtp.dispatcher import ProbeDispatcher, open_dispatcher
+from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
+from mailprobe.engine.smtp.egress.control import LocalEgressControl
+from mailprobe.engine.smtp.egress.opening import open_dispatcher, open_egresses
+from mailprobe.engine.smtp.egress.router import EgressRouter
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
 from mailprobe.engine.stream.own_rules import OWN_RULES
@@ -33,10 +40,17 @@ class Engine:
     settings: EngineSettings
     lists: Lists
     routes: Routes
-    dispatcher: ProbeDispatcher
+    probing: ProbeDispatcher | EgressRouter
     rng: random.Random
     submission_turns: SubmissionTurns
+    pauses: CurrentPauses
     observer: Observer = NO_OBSERVER
+
+    @property
+    def dispatcher(self) -> ProbeDispatcher:
+        """The dispatcher, where no file names egresses."""
+        assert isinstance(self.probing, ProbeDispatcher)
+        return self.probing
 
 
 _lists = cache(load_lists)
@@ -75,6 +89,9 @@ async def open_engine(
     mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
+    egress_control: EgressControl | None = None,
+    dial_by: Callable[[Egress], Dial] | None = None,
+    exchange: FactExchange | None = None,
     computed_s: Callable[[], float] = time.thread_time,
 ) -> AsyncIterator[Engine]:
     """Open an engine with its caches and connections. Leaving the block sends QUIT on each.
@@ -82,31 +99,80 @@ async def open_engine(
     `transport`, `dial`, `rng` and `mint` (which makes the local part of a random address)
     replace the network and chance in tests; None means the real ones. `observer` is
     notified of what the engine does. `permits` limits the connections to one IP address
-    where several processes share the limit of the settings. `computed_s` is the processor
+    where several processes share the limit of the settings. `egress_control` says what may
+    leave by the egresses of the settings, and `dial_by` replaces the network of each, as
+    `dial` does that of all. `exchange` carries what this engine learns to others, and theirs
+    to this one. `computed_s` is the processor
     time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
     lists = _lists().with_own(settings.own_lists) if settings.own_lists.folder else _lists()
-    rules, operators = standard_rules(), _operators()
+    rules = standard_rules()
     try:
         async with (
-            open_routes(settings, transport=transport, rng=rng, observer=observer) as routes,
-            open_dispatcher(
-                settings,
-                routes=routes,
-                dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
-                rules=rules,
-                operators=operators,
-                mint=mint,
-                observer=observer,
-                permits=permits,
-            ) as dispatcher,
+            open_routes(
+                settings, transport=transport, rng=rng, observer=observer, exchange=exchange
+            ) as routes,
+            _open_probing(
+                settings, routes, dial, dial_by, mint, observer, permits, egress_control, exchange
+            ) as probing,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(contained, _compile, rules)
             yield Engine(
-                settings, lists, routes, dispatcher, rng, SubmissionTurns(computed_s), observer
-            )
+                settings, lists, routes, probing, rng, SubmissionTurns(computed_s),
+                CurrentPauses(probing.operators.id_of), observer,
+            )  # fmt: skip
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise sole_exception(group) from None
+
+
+def _open_probing(
+    settings: EngineSettings,
+    routes: Routes,
+    dial: Dial | None,
+    dial_by: Callable[[Egress], Dial] | None,
+    mint: Callable[[int], str] | None,
+    observer: Observer,
+    permits: ConnectionBudget | None,
+    control: EgressControl | None,
+    exchange: FactExchange | None,
+) -> AbstractAsyncContextManager[ProbeDispatcher | EgressRouter]:
+    """Layer 4: one dispatcher, unless a file names the egresses."""
+    rules, operators = standard_rules(), _operators()
+    if settings.egresses.rows == ONE_EGRESS.rows:
+        return open_dispatcher(
+            settings,
+            routes=routes,
+            dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
+            rules=rules,
+            operators=operators,
+            mint=mint,
+            observer=observer,
+            permits=permits,
+            exchange=exchange,
+        )
+
+    def own_dial(row: Egress) -> Dial:
+        proxies = settings.proxies if row.source is None else ()
+        return dial or Dialer(
+            proxies if row.proxy is None else (row.proxy,),
+            source=row.source,
+            is_egress=True,
+            allow_private=settings.allow_private,
+        )
+
+    return open_egresses(
+        settings,
+        routes=routes,
+        dial_by=dial_by or own_dial,
+        rules=rules,
+        operators=operators,
+        control=control or LocalEgressControl(settings.egresses, time.time),
+        cause_of=verdict_cause,
+        mint=mint,
+        observer=observer,
+        permits=permits,
+        exchange=exchange,
+    )

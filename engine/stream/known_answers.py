@@ -13,7 +13,13 @@ from mailprobe.engine.smtp.operators import OTHERS
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import NO_BOUNCES, Verification, read_route, read_text
+from mailprobe.engine.stream.pipeline import (
+    NO_BOUNCES,
+    Verification,
+    read_pauses,
+    read_route,
+    read_text,
+)
 
 
 class KnownAnswers(msgspec.Struct, frozen=True):
@@ -76,3 +82,4 @@ def _read_cached_route(verification: Verification, engine: Engine, asks_hosts: b
         if verification.notes is not None:
             verification.notes.cached.append("mx")
         read_route(verification, route, engine.lists, asks_hosts=asks_hosts)
+        read_pauses(verification, engine.pauses)

@@ -1,18 +1,26 @@
 """The rules of the engine itself, beside those of the table of replies."""
 
+from mailprobe.engine.pauses import PAUSED_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.probe import (
+    EGRESS_FAILED_RULE,
+    EGRESS_FAMILY_RULE,
+    EGRESS_OUT_RULE,
+    NO_EGRESS_RULE,
+)
 from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "disposable.host", "no_mx", "resolver", "smtp_blocked"),
-    *("bounced", "not_asked", "never_ask"),
+    *("bounced", "not_asked", "never_ask", PAUSED_RULE),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
-    *(CHANGED_RULE, BUDGET_RULE),
+    *(CHANGED_RULE, BUDGET_RULE, NO_EGRESS_RULE, EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE),
+    EGRESS_OUT_RULE,
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
 )

@@ -14,6 +14,7 @@ from mailprobe.engine.address import Address, NotAnAddress, parse
 from mailprobe.engine.dns.messages import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
 from mailprobe.engine.evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
 from mailprobe.engine.lists.lists import Lists
+from mailprobe.engine.pauses import PAUSED_RULE, CurrentPauses
 from mailprobe.engine.reasons import VerdictCause, verdict_cause
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
@@ -48,9 +49,15 @@ class Verification(msgspec.Struct, eq=False):
         self.why = why
 
     @property
+    def domain(self) -> str:
+        """Of the address; only once it is parsed."""
+        assert self.address is not None
+        return self.address.domain
+
+    @property
     def latest_host(self) -> str:
         """The name of the exchange that was asked last; empty if there was none."""
-        probe = self.probe
+        probe = None if self.probe is None else self.probe.latest
         if probe is None or not 0 <= probe.exchange_index < len(probe.exchanges):
             return ""
         return probe.exchanges[probe.exchange_index].name
@@ -140,3 +147,15 @@ def read_route(
             verification.decide(Outcome.NO_MX, "no_mx", reason)
         case LookupFailed(reason):
             verification.decide(Outcome.RESOLVER_FAILED, "resolver", reason)
+
+
+def read_pauses(verification: Verification, pauses: CurrentPauses) -> None:
+    """Before layer 4: decide what the operator has paused."""
+    if pauses.any and verification.outcome is None and is_paused(verification, pauses):
+        verification.decide(Outcome.PAUSED, PAUSED_RULE)
+
+
+def is_paused(verification: Verification, pauses: CurrentPauses) -> bool:
+    """Whether this address, whose route is known, is paused."""
+    address, route = verification.address, verification.route
+    return address is not None and route is not None and pauses.has(address.domain, route.exchanges)

@@ -18,13 +18,23 @@ import trio
 from mailprobe.engine.background import sole_exception
 from mailprobe.engine.dns.messages import MailExchange, Route, RouteAnswer
 from mailprobe.engine.observer import NO_OBSERVER
+from mailprobe.engine.pauses import PAUSED_RULE
+from mailprobe.engine.smtp.egress.router import EgressRouter
 from mailprobe.engine.smtp.patience import overall_s
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
 from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import NO_BOUNCES, Verification, read_route, read_text
+from mailprobe.engine.stream.pipeline import (
+    NO_BOUNCES,
+    Verification,
+    is_paused,
+    read_pauses,
+    read_route,
+    read_text,
+)
 from mailprobe.engine.stream.submission_turns import SubmissionTurn
+from mailprobe.engine.verdict import Outcome
 
 OPEN_MAX = 20_000  # addresses submitted and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken
@@ -70,7 +80,8 @@ class _Scheduler:
         self._engine = engine
         self._observer = engine.observer
         self._observed = engine.observer is not NO_OBSERVER
-        self._operators = engine.dispatcher.operators
+        self._operators = engine.probing.operators
+        self._router = engine.probing if isinstance(engine.probing, EgressRouter) else None
         self._account = account
         self._nursery = nursery
         self._deferred = deferred_start
@@ -91,10 +102,11 @@ class _Scheduler:
         self._positions = 0  # texts submitted and not answered
         self._room = trio.Event()
         self._stalled = False  # submission waits for `_room`
+        self._waits_for_place = False  # a host had room, and the dispatcher had none
         self._all_submitted = False
         self._closed = False
         if deferred_start:
-            engine.dispatcher.subscribe_capacity(self._on_capacity)
+            engine.probing.subscribe_capacity(self._on_capacity)
             nursery.start_soon(self.watch_backoffs)
 
     # -- submission --------------------------------------------------------------------------
@@ -235,7 +247,8 @@ class _Scheduler:
         if self._stalled:
             self._check_capacity()
         elif self._all_submitted:
-            self._end_if_done()
+            if not self._open:
+                self.answers.end()
             if self._held:
                 self._check_end_of_list()
 
@@ -260,9 +273,12 @@ class _Scheduler:
 
     def _snapshot(self, answer: RouteAnswer) -> _DomainSnapshot:
         exchanges = self._order(answer) if self._leads_to_hosts(answer) else []
-        firsts = exchanges[: FIRST_EXCHANGES if self._deferred else 1]
-        find = self._engine.dispatcher.pool_of
-        pools = [find(exchange, patient=self._patient) for exchange in firsts]
+        pools: list[Pool | None] = []
+        if exchanges and isinstance(answer, Route):
+            count = FIRST_EXCHANGES if self._deferred else 1
+            pools = self._engine.probing.pools_of(
+                answer.domain, exchanges, count, patient=self._patient
+            )
         return _DomainSnapshot(answer, self._now() + SNAPSHOT_S, exchanges, pools)
 
     def _has_exchanges(self, answer: RouteAnswer) -> bool:
@@ -299,6 +315,7 @@ class _Scheduler:
 
     def _routed(self, verification: Verification, snapshot: _DomainSnapshot, now: float) -> None:
         read_route(verification, snapshot.answer, self._engine.lists, asks_hosts=self._asks_hosts)
+        read_pauses(verification, self._engine.pauses)
         if self._observed:
             self._observer.route_read(verification.began)
         if verification.outcome is not None:
@@ -325,7 +342,7 @@ class _Scheduler:
     # -- layer 4 -----------------------------------------------------------------------------
 
     def _submit_probe(self, verification: Verification) -> None:
-        self._engine.dispatcher.submit(self._new_probe(verification))
+        self._engine.probing.submit(self._new_probe(verification))
 
     def _new_probe(self, verification: Verification, behind: int = 0) -> Probe:
         address, route = verification.address, verification.route
@@ -350,13 +367,13 @@ class _Scheduler:
         """Called by the dispatcher. An exception here must end this stream, not the dispatcher."""
         try:
             verification: Verification = probe.owner
-            verification.probe = None  # breaks the reference cycle
             if self._observed:
                 layer_s = overall_s(self._engine.settings, probe.patient)
                 self._observer.probe_settled(probe.deadline - layer_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
             verification.began += probe.stopped_s
             self._finish(verification)
+            verification.probe = None  # breaks the reference cycle
         except Exception as error:
             self._nursery.start_soon(_fail, error)
 
@@ -391,7 +408,7 @@ class _Scheduler:
         if self._batches:
             batches, self._batches = self._batches, {}
             for pool, probes in batches.items():
-                self._engine.dispatcher.submit_to(pool, probes)
+                self._engine.probing.submit_to(pool, probes)
         while self._due:
             self._release(self._due.popitem()[0])
 
@@ -402,18 +419,47 @@ class _Scheduler:
             return
         if (room := pool.room(len(backlog), at_end=at_end)) <= 0:
             return
-        dispatcher = self._engine.dispatcher
         self._releasing.add(pool)
-        while backlog and (room := min(room, dispatcher.room_for(patient=self._patient))) > 0:
-            now, present = self._now(), pool.present
+        try:
+            withdrawn = self._release_some(pool, backlog, room, at_end=at_end)
+        finally:
+            self._releasing.discard(pool)
+        if not backlog:
+            self._backlog.pop(pool, None)
+        if withdrawn:
+            self._defer_anew(withdrawn)
+            self._release_due()
+
+    def _release_some(
+        self, pool: Pool, backlog: deque[Verification], room: int, *, at_end: bool
+    ) -> list[Verification]:
+        """Submit of the backlog what there is room for; return those that another egress asks."""
+        dispatcher, router = self._engine.probing, self._router
+        withdrawn: list[Verification] = []
+        elsewhere: dict[str, bool] = {}  # by domain: does another egress ask for it by now?
+        while backlog:
+            places = dispatcher.room_for(self._account, room, patient=self._patient)
+            if places < room:
+                self._waits_for_place = True
+                room = places
+            if room <= 0:
+                break
+            now, present, is_begun = self._now(), pool.present, False
             released: list[Probe] = []
             for _ in range(min(room, len(backlog))):
                 verification = backlog.popleft()
                 self._held -= 1
+                if router is not None:
+                    domain = verification.domain
+                    if domain not in elsewhere:
+                        elsewhere[domain] = self._is_elsewhere(router, pool, verification)
+                    if elsewhere[domain]:
+                        withdrawn.append(verification)
+                        continue
                 assert verification.deferred_since is not None
                 waited_s = now - verification.deferred_since
                 verification.began += waited_s
-                probe = self._new_probe(verification, len(backlog))
+                probe, is_begun = self._new_probe(verification, len(backlog)), True
                 if waited_s < BACKLOG_KNOWN_S:
                     released.append(probe)
                 else:
@@ -422,20 +468,23 @@ class _Scheduler:
             dispatcher.submit_to(pool, released)
             if not backlog or pool.present == present + room:
                 break  # the pool is full; only probes that were settled at once leave room
+            if router is not None and is_begun and router.awaits_addresses(pool):
+                break  # those that began wait before its queue
             room = pool.room(len(backlog), at_end=at_end)
-        self._releasing.discard(pool)
-        if not backlog:
-            self._backlog.pop(pool, None)
+        return withdrawn
 
     def _on_capacity(self, pool: Pool | None) -> None:
-        """Capacity was freed for `pool`; None means that the dispatcher is no longer full."""
+        """Capacity was freed for `pool`; None: a place in the dispatcher."""
         if pool is not None:
             self._release(pool)
             return
+        if not self._waits_for_place:
+            return
+        self._waits_for_place = False
         for other in list(self._backlog):
-            if self._engine.dispatcher.full:
-                break
             self._release(other)
+            if self._waits_for_place:
+                break
 
     async def watch_backoffs(self) -> None:
         """Check the backlog now and then: the end of a back-off causes no event."""
@@ -450,12 +499,27 @@ class _Scheduler:
 
     def _defer_elsewhere(self, pool: Pool) -> None:
         """While this host is in back-off, move its backlog to other exchanges where there are any."""
-        backlog, now = self._backlog.pop(pool, deque()), self._now()
+        backlog = self._backlog.pop(pool, deque())
         self._held -= len(backlog)
-        for verification in backlog:
-            assert verification.route is not None
-            self._defer(verification, self._snapshot(verification.route), now)
+        self._defer_anew(backlog)
         self._release_due()
+
+    def _is_elsewhere(self, router: EgressRouter, pool: Pool, verification: Verification) -> bool:
+        """Is another egress than the pool's to ask for the domain by now?"""
+        if not router.is_withdrawn(pool, verification.domain):
+            return False
+        assert verification.route is not None
+        return pool not in self._snapshot(verification.route).pools
+
+    def _defer_anew(self, verifications: Iterable[Verification]) -> None:
+        """Put them in the backlog of the host, and the egress, that can be probed now."""
+        now, snapshots = self._now(), dict[str, _DomainSnapshot]()
+        for verification in verifications:
+            assert verification.route is not None
+            domain = verification.route.domain
+            if domain not in snapshots:
+                snapshots[domain] = self._snapshot(verification.route)
+            self._defer(verification, snapshots[domain], now)
 
     def _check_end_of_list(self) -> None:
         """If only hosts that failed a moment ago are left, try them at once a second time, and end.
@@ -470,10 +534,49 @@ class _Scheduler:
             pool.retry_at_once()
             self._release(pool, at_end=True)
 
+    # -- pauses ------------------------------------------------------------------------------
+
+    def pauses_changed(self) -> None:
+        if self._engine.pauses.any and self._open:
+            self._nursery.start_soon(self._answer_paused)
+
+    async def _answer_paused(self) -> None:
+        """Answer what is paused by now and under way, in steps: there may be 20,000 of it."""
+        pauses = self._engine.pauses
+        held = self._remove_paused_from_backlog()
+        for number, verification in enumerate([*held, *self._open.values()]):
+            if number % SUBMIT_STEP == SUBMIT_STEP - 1:
+                await trio.lowlevel.checkpoint()
+            if self._closed:
+                return
+            if verification.probe is not None:
+                probe = verification.probe.latest
+                if is_paused(verification, pauses):
+                    dispatcher = probe.dispatcher or self._engine.dispatcher
+                    dispatcher.settle(probe, Outcome.PAUSED, PAUSED_RULE)
+            elif number < len(held):
+                verification.decide(Outcome.PAUSED, PAUSED_RULE)
+                self._finish(verification)
+
+    def _remove_paused_from_backlog(self) -> list[Verification]:
+        pauses, taken = self._engine.pauses, list[Verification]()
+        for pool, backlog in list(self._backlog.items()):
+            paused = [each for each in backlog if is_paused(each, pauses)]
+            if not paused:
+                continue
+            taken += paused
+            gone = set(map(id, paused))
+            kept = deque(each for each in backlog if id(each) not in gone)
+            self._backlog[pool] = kept
+            if not kept:
+                del self._backlog[pool]
+        self._held -= len(taken)
+        return taken
+
     def close(self) -> None:
         """Cancel what is unfinished."""
         self._closed = True
-        dispatcher = self._engine.dispatcher
+        dispatcher = self._engine.probing
         dispatcher.unsubscribe_capacity(self._on_capacity)
         self._backlog.clear()
         dispatcher.abandon(
@@ -517,7 +620,8 @@ async def open_answers(
             )
             nursery.start_soon(scheduler.submit_all, texts)
             try:
-                yield scheduler.answers
+                with engine.pauses.notifying(scheduler.pauses_changed):
+                    yield scheduler.answers
             finally:
                 scheduler.close()
                 nursery.cancel_scope.cancel()

@@ -51,6 +51,8 @@ class HostDescription:
 
     # replies
     banner: str = "220 {name} ESMTP Postfix"
+    refused_sources: frozenset[str] = frozenset()  # clients' addresses that it does not greet
+    source_reply: str = "554 5.7.1 Service unavailable; client host is blocked using bl.test"
     ehlo_lines: tuple[str, ...] = EHLO_LINES
     ehlo_reply: str | None = None  # in place of the lines above, "502 …" to want HELO
     helo_reply: str = "250 {name}"

@@ -39,9 +39,8 @@ class HostLogSession:
     refusals: int = 0  # recipients that got a 4xx or 5xx
     recipients: list[str] = field(default_factory=list)  # every mailbox that RCPT named
     quit: bool = False
-    closed: str = (
-        ""  # "" while open, then "quit", "client", "host", "reset" or "end" (of the world)
-    )
+    # "" while open, then "quit", "client", "host", "reset" or "end" (of the world).
+    closed: str = ""
     mistakes: list[str] = field(default_factory=list)  # things that a prober must never do
 
     def log_command(self, at_s: float, line: str) -> LoggedCommand:

@@ -77,9 +77,8 @@ class _HostSession:
         self._upgradable = (
             reply_writer.stream if isinstance(reply_writer.stream, UpgradableStream) else None
         )
-        self._verbs: Counter[str] = (
-            Counter()
-        )  # answered, without those that had a fault of their mailbox
+        # Answered, without those that had a fault of their mailbox.
+        self._verbs: Counter[str] = Counter()
         self._commands, self._next = trio.open_memory_channel[_PendingCommand](WAITING_MAX)
         self._faulty = host.troubled_sessions is None or session.number <= host.troubled_sessions
 

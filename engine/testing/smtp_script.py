@@ -58,6 +58,8 @@ class SmtpScript:
 
     def greet(self) -> ScriptReply:
         host = self._host
+        if self._session.source in host.refused_sources:
+            return ScriptReply(host.source_reply, close=True)
         if host.connections_max is not None and host.record.connections_now > host.connections_max:
             return ScriptReply(host.connections_reply, close=True)
         banner = ScriptReply(self._named(host.banner))

@@ -51,20 +51,20 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
     One of the accepted probes is sent again on another connection with the test behind
     it. If none has a conversation left, all are settled as untested.
     """
-    domain.testing = domain.test_sent = False
-    domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
-    again = next((each for each in domain.awaiting if each.pool and not each.exhausted), None)
-    if again is not None:
-        domain.awaiting.remove(again)
+    domain.withdraw_test()
+    half_s = pool.dispatcher.settings.probe_s / 2
+    while (again := domain.pop_carrier()) is not None:
         its_pool: Pool = again.pool  # pools of one host share its domains
-        half_s = pool.dispatcher.settings.probe_s / 2
+        domain.begin_test()  # if it is settled instead, the next one follows here
         if again.deferred_start or again.deadline - pool.now() > half_s:
             its_pool.requeue(again)
         else:  # time is short: addresses that were not sent yet go first
             its_pool.requeue_last(again)
-        if its_pool is not pool:
-            its_pool.staff()
-        return
+        domain.withdraw_test()
+        if not again.settled:
+            if its_pool is not pool:
+                its_pool.staff()
+            return
     awaiting, domain.awaiting = domain.awaiting, []
     has_changed = pool.controls.has_changed(pool.now())
     for probe in awaiting:

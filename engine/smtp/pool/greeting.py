@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from mailprobe.engine.net.tcp import EgressFailed
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.host_policy import start_tls
-from mailprobe.engine.smtp.pool.connecting import learn_pace
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.pool.serving import ServedSession
+from mailprobe.engine.smtp.probe import EGRESS_FAILED_RULE, Cause
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, cause_of
 from mailprobe.engine.smtp.session.session import SmtpSession
@@ -38,7 +39,7 @@ class Greeter:
 
     async def greet(
         self, address: str, lines: list[tuple[float, bool, str]]
-    ) -> SmtpSession | Cause | None:
+    ) -> ServedSession | Cause | None:
         """Connect, read the banner, send EHLO, or HELO if that is refused.
 
         Adds the lines of the conversation to `lines`, also before a failure.
@@ -47,7 +48,7 @@ class Greeter:
         released once the connection is closed. None if the permit was revoked meanwhile.
         """
         connection = None
-        greeted: SmtpSession | Cause | None = None
+        greeted: ServedSession | Cause | None = None
         began = trio.current_time()
         try:
             with self._dispatcher.permits.holding(address):
@@ -59,9 +60,11 @@ class Greeter:
                 lines.append((began, True, "(connect)"))
                 greeted = await self._introduce(connection, address, lines)
                 if isinstance(greeted, Cause):
-                    lines += connection.unanswered_lines()
+                    lines += connection.conversation.unanswered_lines()
         except trio.TooSlowError:
             greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
+        except EgressFailed as error:
+            greeted = Cause(Outcome.NO_EGRESS, EGRESS_FAILED_RULE, str(error))
         except OSError as error:
             words = str(error) or "can't connect"
             rule = "connect.unreachable" if error.errno in UNREACHABLE else "connect.failed"
@@ -69,7 +72,7 @@ class Greeter:
         finally:
             if isinstance(greeted, Cause) and connection is not None:
                 self._dispatcher.start(self._close, connection, address)
-            elif not isinstance(greeted, SmtpSession):
+            elif not isinstance(greeted, ServedSession):
                 if connection is not None:
                     with trio.CancelScope(shield=True):
                         await connection.close()
@@ -78,32 +81,33 @@ class Greeter:
 
     async def _introduce(
         self, connection: SmtpConnection, address: str, preamble: list[tuple[float, bool, str]]
-    ) -> SmtpSession | Cause:
+    ) -> ServedSession | Cause:
         step = Step.BANNER
         try:
             turn = await connection.receive_reply()
-            preamble += connection.lines_of(turn)
+            preamble += connection.conversation.lines_of(turn)
             if not turn.reply.positive:
                 return self._refused(Step.BANNER, turn)
             self._pool.greeted(" ".join(turn.reply.lines))
             step = Step.HELLO
             await connection.send(wire.ehlo(self._settings.helo_name))
             turn = await connection.receive_reply()
-            preamble += connection.lines_of(turn)
+            preamble += connection.conversation.lines_of(turn)
             if turn.reply.code >= 500:
                 await connection.send(wire.helo(self._settings.helo_name))
                 turn = await connection.receive_reply()
-                preamble += connection.lines_of(turn)
+                preamble += connection.conversation.lines_of(turn)
         except CONNECTION_ERRORS as error:
             return cause_of(error, step, spoke=step is not Step.BANNER)
         if not turn.reply.positive:
             return self._refused(Step.HELLO, turn)
         if (cause := await self._start_tls(connection, preamble)) is not None:
             return cause
-        if connection.unread():
+        if connection.conversation.unread:
             return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
-        learn_pace(self._pool, connection)
-        return SmtpSession(self._pool, connection, address, preamble)
+        self._pool.introduced(connection.conversation)
+        session = SmtpSession(self._pool, connection.conversation, address, preamble)
+        return ServedSession(self._pool, session, connection)
 
     async def _start_tls(
         self, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]

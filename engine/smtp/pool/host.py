@@ -1,10 +1,11 @@
 """The interface between a pool and the dispatcher that it belongs to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from mailprobe.engine.dns.deadlines import DeadlineClock
 from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.net.reactor import ByteChannel
 from mailprobe.engine.observer import Observer
@@ -18,10 +19,19 @@ from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.left_connections import LeftConnections
     from mailprobe.engine.smtp.permits import Permits
     from mailprobe.engine.smtp.pool.hedges import Hedges
+    from mailprobe.engine.smtp.pool.left_connections import LeftConnections
     from mailprobe.engine.smtp.pool.pool import Pool
+
+
+class HostFindings(Protocol):
+    """Shares what pools find with other engines; implemented by host_facts.HostFacts."""
+
+    def pool_opened(self, pool: "Pool", name: str) -> None: ...
+    def struck(self, names: Iterable[str], cause: Cause) -> None: ...
+    def backed_off(self, pool: "Pool", addresses: Iterable[str], cause: Cause) -> None: ...
+    def recipient_refused(self, pool: "Pool") -> None: ...
 
 
 class PoolHost(Protocol):
@@ -37,8 +47,12 @@ class PoolHost(Protocol):
     permits: "Permits"
     hedges: "Hedges"
     left_connections: "LeftConnections"
+    opening_clock: DeadlineClock
     host_memory: HostMemory
+    host_facts: "HostFindings | None"
     closing: bool
+    applying: list["Pool"]  # those to which a session's effects are being applied
+    freed: dict["Pool | None", None]  # capacity freed meanwhile
 
     @property
     def at_capacity(self) -> bool: ...
@@ -48,8 +62,7 @@ class PoolHost(Protocol):
     def restart_clock(self, probe: Probe) -> None: ...
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, probe: Probe, cause: Cause) -> None: ...
+    def withdrawn(self, probe: Probe) -> bool: ...
     def capacity_freed(self, pool: "Pool") -> None: ...
-    def defer(self, pool: "Pool", count: int) -> None: ...
-    def end_hold(self, pool: "Pool", count: int) -> None: ...
-    def begin_answers(self) -> None: ...
-    def end_answers(self) -> None: ...
+    def hold_back(self, pool: "Pool", count: int) -> None: ...
+    def notify_freed(self) -> None: ...

@@ -12,10 +12,10 @@ import trio
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.pool.lateness import FAR_S
 from mailprobe.engine.smtp.pool.resting import is_outwaited, record_failure, send_on
+from mailprobe.engine.smtp.pool.serving import ServedSession
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
-from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.verdict import Outcome
 
@@ -28,6 +28,27 @@ RELEASE_S = 0.2  # for which a host may still count a connection that is closed 
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
+
+
+class _Hurry:
+    """What one attempt does while its greeting is slow; the clock calls `tick`."""
+
+    __slots__ = ("_hedges", "_opener", "due", "over")
+
+    def __init__(self, opener: "ConnectionOpener", now: float) -> None:
+        self._opener = opener
+        self._hedges = False  # at the next tick
+        self.due = now + HURRY_S
+        self.over = False  # the attempt has ended, or this was all
+
+    def tick(self, now: float) -> None:
+        if self._hedges:
+            self.over = True
+            self._opener.hedge()
+        else:
+            self._hedges = True
+            self.due = now + HEDGE_S - HURRY_S
+            self._opener.hurry()
 
 
 class ConnectionOpener:
@@ -70,15 +91,16 @@ class ConnectionOpener:
         self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
         self.proven_parallelism = 0  # most sessions at a time since the host last refused one
 
-    async def open(self, permit_at: str | None) -> SmtpSession | None:
+    async def open(self, permit_at: str | None) -> ServedSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""
-        greeted = trio.CancelScope()
+        hurry: _Hurry | None = None
         self._attempts += 1
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.patient:
             pass  # few connections, and none because the greeting is slow
         elif self._pool.connections > self.proven_parallelism or not self._pool.sessions:
-            self._dispatcher.start(self._hurry, greeted)
+            hurry = _Hurry(self, self._now())
+            self._dispatcher.opening_clock.watch(hurry)
         try:
             return await self._try_addresses(permit_at)
         finally:
@@ -87,25 +109,26 @@ class ConnectionOpener:
                 self._dialled.clear()
                 self.hedged = False
             self.slow_greeting = False
-            greeted.cancel()
+            if hurry is not None:
+                hurry.over = True
 
-    async def _hurry(self, greeted: trio.CancelScope) -> None:
-        """While the greeting is slow: open further connections, then hedge with the next exchange."""
-        with greeted:
-            await trio.sleep(HURRY_S)
-            self.slow_greeting = True
-            self._pool.staff(hurried=True)
-            await trio.sleep(HEDGE_S - HURRY_S)
-            if not self._pool.sessions:
-                self.hedged = True
-                self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
+    def hurry(self) -> None:
+        """The greeting is slow: open further connections."""
+        self.slow_greeting = True
+        self._pool.staff(hurried=True)
+
+    def hedge(self) -> None:
+        """It still has not come: connect to the next exchange as well."""
+        if not self._pool.sessions:
+            self.hedged = True
+            self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
 
     @property
     def silent(self) -> bool:
         """Dialled, and without a greeting for HEDGE_S."""
         return self.hedged and not self._pool.sessions
 
-    async def _try_addresses(self, permit_at: str | None) -> SmtpSession | None:
+    async def _try_addresses(self, permit_at: str | None) -> ServedSession | None:
         """Return a session, with its permit, at the first address that answers.
 
         None if none does: then every waiting probe has failed over, unless the failure
@@ -135,8 +158,11 @@ class ConnectionOpener:
             if not isinstance(greeted, Cause):
                 return greeted
             cause = greeted
+            if cause.outcome is Outcome.NO_EGRESS:
+                break
         if cause is not None and not permits_short:
-            record_failure(self._pool, cause)
+            if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
+                record_failure(self._pool, cause)
             send_on(self._pool, cause)
         elif (
             cause is None
@@ -146,7 +172,7 @@ class ConnectionOpener:
             send_on(self._pool, backoff_cause)  # they failed under another name
         return None
 
-    async def _try_address(self, address: str) -> SmtpSession | Cause | None:
+    async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
         others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
@@ -157,8 +183,8 @@ class ConnectionOpener:
             self._dialled.discard(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
-        self._dispatcher.observer.connected(greeted=isinstance(greeted, SmtpSession))
-        if isinstance(greeted, SmtpSession):
+        self._dispatcher.observer.connected(greeted=isinstance(greeted, ServedSession))
+        if isinstance(greeted, ServedSession):
             self._greeted += 1
             self.has_enough = False
             self.greeted_s = self._now() - began

@@ -13,30 +13,33 @@ import trio
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
-from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import OTHERS, MailOperator
-from mailprobe.engine.smtp.pairing import EARLY, Renamings
-from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
-from mailprobe.engine.smtp.pool.connecting import run_connection
+from mailprobe.engine.smtp.pairing import Renamings
+from mailprobe.engine.smtp.pool.effects import RareEffects
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.late_sessions import record_late, record_prompt, record_rerouted
-from mailprobe.engine.smtp.pool.lateness import LATE_S, PROMPT_BATCHES, QUICK_REPLY_S, Lateness
+from mailprobe.engine.smtp.pool.lateness import (
+    FAR_S,
+    LATE_S,
+    PROMPT_BATCHES,
+    QUICK_REPLY_S,
+    Lateness,
+    ReplyPace,
+)
 from mailprobe.engine.smtp.pool.opening import ConnectionOpener
 from mailprobe.engine.smtp.pool.refusals import RefusalMemory
-from mailprobe.engine.smtp.pool.reply_pace import FAR_S, ReplyPace
 from mailprobe.engine.smtp.pool.resting import (
     NO_BUDGET,
     cause_of_backoff,
     record_failure,
     reject_waiting,
 )
+from mailprobe.engine.smtp.pool.serving import ServedSession, run_connection
 from mailprobe.engine.smtp.pool.staffing import (
     BACKLOG_S,
     LATE_BACKLOG_S,
     connections_max,
-    gives_way,
     needs_connection,
     opening_each_s,
     width_of,
@@ -44,11 +47,20 @@ from mailprobe.engine.smtp.pool.staffing import (
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
+from mailprobe.engine.smtp.session.effects import (
+    BatchDone,
+    Effect,
+    Emit,
+    HeldBack,
+    Idle,
+    RecipientRead,
+    Requeued,
+    Settled,
+)
 from mailprobe.engine.smtp.session.host import IdleSession
 from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
-from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
-from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 BATCH_S = 0.8  # the replies of one batch should not take longer
@@ -71,6 +83,7 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
+        "_apply_rare",
         "_coming",
         "_idle",
         "_testers",
@@ -82,6 +95,7 @@ class Pool:
         "backoff_cause",
         "behind",
         "budget",
+        "clocks_s",
         "connections",
         "controls",
         "depth",
@@ -108,7 +122,6 @@ class Pool:
         "recipient_read",
         "refused_promptly_at",
         "renamings",
-        "restart_clock",
         "room_at",
         "session_barren",
         "session_recipients",
@@ -116,7 +129,6 @@ class Pool:
         "settle",
         "slow",
         "slow_to_answer",
-        "suspend_clock",
         "terms",
         "throttle",
         "twin",
@@ -143,6 +155,10 @@ class Pool:
         self.patient = patient
         self.twin: Pool | None = None  # of the same host, if one of the two is patient
         self.read_s = patience.read_s(dispatcher.settings, patient)
+        self.clocks_s = (
+            patience.overall_s(dispatcher.settings, False),
+            patience.overall_s(dispatcher.settings, True),
+        )
         self.name = name
         self.host = host
         self.budget = dispatcher.budgets.find(host)
@@ -153,7 +169,7 @@ class Pool:
         self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
-        self.sessions: set[SmtpSession] = set()
+        self.sessions: set[ServedSession] = set()
         self.session_recipients = (
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
@@ -188,14 +204,13 @@ class Pool:
         self.lateness = Lateness()
         self.controls = HostControls()
         self.opener = ConnectionOpener(self, dispatcher)
+        self._apply_rare = RareEffects(self).apply
         refusals = RefusalMemory(self, self.lateness)
         self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
         self.session_barren = refusals.session_barren
         self.pipelines: bool | None = None
         self.accepted_several = False  # a whole batch of recipients
         self.dispatcher = dispatcher
-        self.suspend_clock = dispatcher.suspend_clock
-        self.restart_clock = dispatcher.restart_clock
         self.settle = dispatcher.settle  # bound here to save a call for each reply
         self.fail_over = dispatcher.fail_over
         self.now = trio.lowlevel.current_clock().current_time
@@ -232,6 +247,15 @@ class Pool:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = twin.terms, twin.renamings, twin.controls
 
+    def struck_elsewhere(self) -> None:
+        """The host refused another engine: a first failure here is the second."""
+        if not self.backoff.failures:
+            self.backoff = HostBackoff(1)
+
+    def backed_off_elsewhere(self, until: float) -> None:
+        """Another engine backs off from one of the host's names."""
+        self.names_backoff_until = max(self.names_backoff_until, until)
+
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
         waiting, find_domain = self.waiting, self.dispatcher.domains.find
@@ -256,6 +280,15 @@ class Pool:
         if self.opener.hedged and not self.sessions:
             self.dispatcher.hedges.hedge(self, probes)
 
+    def note_late(self) -> None:
+        """A probe had no reply in time."""
+        self.slow = True
+
+    def leave(self, probe: Probe) -> None:
+        """The probe is no longer this host's; it may still be queued here."""
+        self.present -= 1
+        probe.pool = None
+
     def room(self, held: int, *, at_end: bool = False) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back."""
         room = self._room(held, at_end=at_end)
@@ -263,9 +296,10 @@ class Pool:
             return room
         self.room_at = MANY
         now = self.now()
-        if self.budget.exhausted(now):
+        left = self.budget.left(now)
+        if not left and self.budget.exhausted(now):
             return ANSWERED_AT_ONCE - self.present
-        budgeted = max(1, self.budget.left(now) + self.budget.in_flight)
+        budgeted = max(1, left + self.budget.in_flight)
         return min(room, budgeted - self.present)
 
     def _room(self, held: int, *, at_end: bool) -> int:
@@ -421,25 +455,22 @@ class Pool:
             self.dispatcher.observer.limit_lowered()
         self.throttle = throttle
 
-    @property
-    def helo_name(self) -> str:
-        return self.dispatcher.settings.helo_name
-
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return self.dispatcher.rules.read(step, reply, self.operator.id if self.operator else None)
 
-    def next_probe(self, now: float) -> Probe | None:
+    def next_probe(self, now: float, emit: Emit) -> Probe | None:
+        """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
         while (probe := self.waiting.pop()) is not None:
             if probe.outcome is not None or probe.pool is not self:
                 continue
             backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
-            if not backing_off or (cause := cause_of_backoff(self, probe, now)) is None:
+            if not backing_off or cause_of_backoff(self, probe, now) is None:
                 return probe
-            reject_waiting(self, probe, cause)
+            emit(Requeued(probe))  # and rejected there, with its cause
         return None
 
     def requeue(self, probe: Probe) -> None:
-        if probe.settled:
+        if probe.settled or self.dispatcher.withdrawn(probe):
             return
         if (cause := cause_of_backoff(self, probe, self.now())) is not None:
             reject_waiting(self, probe, cause)
@@ -448,10 +479,9 @@ class Pool:
 
     def requeue_last(self, probe: Probe) -> None:
         """Queue it behind all others of its account."""
+        if probe.settled or self.dispatcher.withdrawn(probe):
+            return
         self.waiting.join(probe.asker, probe)
-
-    def is_blocked(self, connection: SmtpConnection) -> bool:
-        return gives_way(self, connection)
 
     def is_needed_elsewhere(self, address: str) -> bool:
         return self.dispatcher.permits.is_needed_elsewhere(address, self)
@@ -472,12 +502,12 @@ class Pool:
         """The connections to this address are about to be cancelled, through no fault of the host."""
         for session in self.sessions:
             if session.address == address:
-                session.revoke_permit()
+                session.session.revoke_permit()
 
     def is_under_way(self, domain: DomainAcceptance) -> bool:
         """Is a listed address of this domain unanswered in a session?"""
         sessions = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
-        return any(session.is_sending(domain) for session in sessions)
+        return any(each.session.is_sending(domain) for each in sessions)
 
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
@@ -503,22 +533,37 @@ class Pool:
         if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
             self._coming -= woken
 
-    def begin_answers(self) -> None:
-        self.dispatcher.begin_answers()
+    def apply(self, served: ServedSession, effects: list[Effect], *, takes_more: bool) -> None:
+        """Apply what a session's step has changed, in order; then admit probes in the place of others.
 
-    def end_answers(self, *, all_of_them: bool) -> None:
-        self._coming += all_of_them  # it takes one of the probes now admitted
-        self.dispatcher.end_answers()
-        self._coming -= all_of_them
-
-    def session_reused(self) -> None:
-        self.dispatcher.observer.session_reused()
+        `takes_more`: the session takes one of those that wait.
+        """
+        dispatcher = self.dispatcher
+        self._coming += takes_more
+        dispatcher.applying.append(self)
+        try:
+            for effect in effects:  # those of every reply come first: a class pattern takes 2 µs
+                if type(effect) is Settled:
+                    self.settle(effect.probe, effect.outcome, effect.rule)
+                elif type(effect) is RecipientRead:
+                    self.recipient_read(effect.domain, effect.reply, effect.reading)
+                elif type(effect) is HeldBack:
+                    dispatcher.hold_back(self, effect.count)
+                elif type(effect) is BatchDone:
+                    self.batch_done(effect.round_s, effect.gap_s, effect.first_s)
+                elif type(effect) is Idle:
+                    self.is_idle(served, tests=effect.tests)
+                else:
+                    self._apply_rare(served, effect)
+        finally:
+            dispatcher.applying.pop()
+            if dispatcher.freed:
+                dispatcher.notify_freed()
+            self._coming -= takes_more
+            effects.clear()
 
     def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
         return self.dispatcher.domains.random_mailbox(domain, shape)
-
-    def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
-        settle_awaiting(self, domain, acceptance)
 
     @property
     def refuses_too_late(self) -> bool:
@@ -531,28 +576,24 @@ class Pool:
             return False
         now, prompt_at = self.now(), self.refused_promptly_at
         is_slow = self.budget.allowance.slow and now >= prompt_at + UNANSWERED_TEST_S
-        if is_slow and any(session.is_testing() for session in self.sessions):
+        if is_slow and any(each.session.is_testing() for each in self.sessions):
             return True
         return now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at
 
-    def test_unanswered(self, domain: DomainAcceptance) -> None:
-        """A random address got no reply in time."""
-        self.unanswered_at = self.now()
-        self.learn(domain, Acceptance.UNANSWERED)
+    def test_ended(self, acceptance: Acceptance, *, in_time: bool) -> None:
+        """A random address was answered, got no reply in time, or is not tolerated at the moment."""
+        if not in_time:
+            self.unanswered_at = self.now()
+        if acceptance is Acceptance.UNASKED:
+            self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
 
-    def leave_untested(self, domain: DomainAcceptance) -> None:
-        repeat_test(self, domain)
-
-    def leave_unasked(self, domain: DomainAcceptance) -> None:
-        """The host tolerates no random address at the moment."""
-        self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
-        settle_awaiting(self, domain, Acceptance.UNASKED)
-
-    def refused_promptly(self, at: float) -> None:
-        self.refused_promptly_at = at
-
-    def recipient_refused(self) -> None:
-        self.dispatcher.observer.recipient_refused(self.budget.label)
+    def recipient_refused(self, at: float, *, prompt: bool, for_good: bool) -> None:
+        if prompt:
+            self.refused_promptly_at = at
+        if for_good:
+            self.dispatcher.observer.recipient_refused(self.budget.label)
+            if self.dispatcher.host_facts is not None:
+                self.dispatcher.host_facts.recipient_refused(self)
 
     def budget_exhausted(self) -> None:
         """The host tolerates no more refusals: whoever waits here is not sent."""
@@ -562,81 +603,46 @@ class Pool:
                 reject_waiting(self, probe, NO_BUDGET)
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
-        if gap_s >= 0 and not self.accepted_several:
+        """All replies of a batch are there; their verdicts are settled or still to be proven."""
+        is_first = gap_s >= 0 and not self.accepted_several
+        if is_first:
             self.pace.gap_s = gap_s  # until now it was a guess
-        self.pace.measured(round_s, gap_s)
-        self.replied(first_s)
-        self.throttle = self.throttle.after_success(self.now())
-        if gap_s >= 0 and not self.accepted_several:
-            self.accepted_several = True
-            self.dispatcher.capacity_freed(self)
-        if self._testers or self.twin is not None:
-            self.wake_testers()
-        if len(self.waiting):
-            self._coming += 1  # it takes a waiting probe after this
-            self.staff()
-            self._coming -= 1
-
-    def settle_alone(self, probe: Probe, outcome: Outcome, rule: str, round_s: float) -> None:
-        """A batch of one is done: like settle() between begin_answers() and end_answers()."""
-        self._coming += 1  # it takes one of the probes now admitted
-        self.settle(probe, outcome, rule)
-        self._coming -= 1
-        self.answered_alone(round_s)
-
-    def answered_alone(self, round_s: float) -> None:
-        """A batch of one is done; its verdict is settled or still to be proven."""
-        self.pace.measured(round_s, -1)
-        self.replied(round_s)
-        throttle = self.throttle
-        if throttle.limit < throttle.limit_max or throttle.bad:
-            self.throttle = throttle.after_success(self.now())
-        if self._testers or self.twin is not None:
-            self.wake_testers()
-        if self.waiting.count > self._coming + 1:  # the session takes one of those
-            self._coming += 1
-            self.staff()
-            self._coming -= 1
-
-    def learn_fast_reply(self, reply_s: float) -> None:
-        """A reply that came sooner than usual was the right one."""
-        self.usual_s = self.pace.replied(reply_s)
-
-    def replied(self, reply_s: float) -> None:
-        pace = self.pace
-        usual_s = pace.reply_s
-        if reply_s >= EARLY * usual_s:  # otherwise learn_fast_reply() counts it once it is proven
-            usual_s = pace.replied(reply_s)
-        self.usual_s = usual_s
-        if usual_s < QUICK_REPLY_S and self.lateness.late_reply_s is None:
-            self.late_s = LATE_S
-        else:
-            self.late_s = self.lateness.late_after_s(pace)
+        self.pace.measured(round_s, gap_s, first_s)
+        self._learn_lateness()
         if self.depth < REFUSALS_MAX and not self.wary:
             self.prompt += 1
             if self.prompt >= PROMPT_BATCHES:
                 self.depth, self.prompt = self.depth + 1, 0
                 self.slow_to_answer = self.depth < REFUSALS_MAX
+        throttle = self.throttle
+        if throttle.limit < throttle.limit_max or throttle.bad:
+            self.throttle = throttle.after_success(self.now())
+        if is_first:
+            self.accepted_several = True
+            self.dispatcher.capacity_freed(self)
+        if self._testers or self.twin is not None:
+            self.wake_testers()
+        if self.waiting.count > self._coming:
+            self.staff()
+
+    def introduced(self, conversation: Conversation) -> None:
+        """A connection is greeted: its reply to EHLO is there."""
+        self.pipelines = conversation.offer.pipelining
+        if self.pace.batch_s is None:
+            self.pace.begin(conversation.received_at - conversation.sent_at)
+            self._learn_lateness()
+
+    def _learn_lateness(self) -> None:
+        """More is known of the host's usual time to reply."""
+        self.usual_s = usual_s = self.pace.reply_s
+        if usual_s < QUICK_REPLY_S and self.lateness.late_reply_s is None:
+            self.late_s = LATE_S
+        else:
+            self.late_s = self.lateness.late_after_s(self.pace)
 
     @property
     def reroute_s(self) -> float:
         return self.lateness.reroute_s(self.late_s, self.opener.opening_s)
-
-    def session_rerouted(self) -> None:
-        record_rerouted(self)
-
-    def hold_back(self, count: int) -> None:
-        """`count` verdicts wait for their proof: admit other probes in their place.
-
-        The session that calls takes the probes admitted for them.
-        """
-        self._coming += 1
-        self.dispatcher.defer(self, count)
-        self._coming -= 1
-
-    def end_deferral(self, count: int) -> None:
-        """`count` verdicts are settled or doubted now."""
-        self.dispatcher.end_hold(self, count)
 
     def distrust(self, *, renamed: bool) -> None:
         """A reply too many, or one too few: from now on prove each verdict by itself.
@@ -650,20 +656,13 @@ class Pool:
         self.wary = True
         self.depth = 1
 
-    def host_changed(self, cause: Cause) -> None:
-        """It contradicted its own earlier answer: leave it alone for a while."""
-        record_failure(self, cause, at_once=True)
-
-    def learn_renamings(self, pairs: set[tuple[str, str]]) -> None:
-        if self.renamings.learn(pairs) and self.depth_trusted:
+    def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
+        """A reply that came sooner than usual was the right one; the host renames recipients so."""
+        if fast_reply_s:
+            self.usual_s = self.pace.replied(fast_reply_s)
+        if renamed and self.renamings.learn(renamed) and self.depth_trusted:
             self.wary = False
             self.depth, self.depth_trusted = self.depth_trusted, 0
-
-    def session_late(self, connection: SmtpConnection, *, accepted: int) -> None:
-        record_late(self, connection, accepted=accepted)
-
-    def session_prompt(self, connection: SmtpConnection, *, accepted: bool) -> None:
-        record_prompt(self, connection, accepted=accepted)
 
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool

@@ -76,6 +76,9 @@ def record_failure(pool: "Pool", cause: Cause, *, at_once: bool = False) -> None
     pool.backoff_cause = cause
     if pool.backoff.until > rested_until:
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
+    facts = pool.dispatcher.host_facts
+    if facts is not None and not pool.backoff.active(now):
+        facts.struck(pool.names, cause)
     if pool.backoff.active(now):
         failed = [
             address
@@ -83,6 +86,8 @@ def record_failure(pool: "Pool", cause: Cause, *, at_once: bool = False) -> None
             if now - pool.opener.failed_at.get(address, NEVER) < AVOID_S
         ]
         pool.dispatcher.host_memory.record(pool, failed or pool.addresses[:1], cause)
+        if facts is not None:
+            facts.backed_off(pool, failed or pool.addresses[:1], cause)
         for session in pool.sessions:
             session.withdraw()
         send_on(pool, cause)

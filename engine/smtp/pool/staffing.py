@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.pool.lateness import LATE_REPLIES
-from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.pool.lateness import FAR_S, LATE_REPLIES
 from mailprobe.engine.smtp.pool.resting import AVOID_S
 from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
+from mailprobe.engine.smtp.wire import Conversation
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
@@ -113,7 +112,7 @@ def _good_addresses(pool: "Pool") -> Sequence[str]:
     return good or pool.addresses
 
 
-def gives_way(pool: "Pool", connection: SmtpConnection) -> bool:
+def gives_way(pool: "Pool", conversation: Conversation) -> bool:
     """Do other probes need the place of this late session, for longer than opening takes?
 
     Probes whose own reply was late before do not count.
@@ -129,7 +128,7 @@ def gives_way(pool: "Pool", connection: SmtpConnection) -> bool:
     prompt = pool.connections - len(pool.lateness.sessions)
     if pool.lateness.slow_for_all:  # perhaps: give up one at a time
         now, patience_s = pool.now(), max(REROUTE_S, 2 * LATE_REPLIES * pool.pace.reply_s)
-        since = min(pool.lateness.sessions.get(connection, now), pool.lateness.rerouted_at)
+        since = min(pool.lateness.sessions.get(conversation, now), pool.lateness.rerouted_at)
         return prompt <= 0 and now - since >= patience_s
     if prompt <= 0:
         return True

@@ -1,21 +1,29 @@
-"""What a session sends next: a control that is due, else listed recipients, then tests."""
+"""What a session sends next: a control that is due, else listed recipients, then tests.
+
+And for how long: until it leaves, is spent, or its permit is needed elsewhere.
+"""
 
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance, deciding_rule
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.causes import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.confirmation import Confirmation
+from mailprobe.engine.smtp.session.effects import BudgetSpent, Emit, Requeued, Settled, TestEnded
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import SessionLimits
+from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.proof import Proof
-from mailprobe.engine.smtp.session.requeue import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import Conversation
 from mailprobe.engine.verdict import Outcome
 
+_IS_DEFERRED = attrgetter("deferred_start")
 PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start
+TURN_S = 0.5  # of a connection while another pool waits for a permit of its address
+TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
@@ -27,7 +35,7 @@ class Agenda:
     """
 
     __slots__ = (
-        *("_confirmation", "_conversation", "_host", "_limits", "_proof", "_transaction"),
+        *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
         *("_next", "again", "is_over", "tests"),
     )
 
@@ -39,8 +47,10 @@ class Agenda:
         transaction: Transaction,
         proof: Proof,
         confirmation: Confirmation,
+        emit: Emit,
     ) -> None:
         self._host = host
+        self._emit = emit
         self._conversation = conversation
         self._limits = limits
         self._transaction = transaction
@@ -53,27 +63,38 @@ class Agenda:
 
     # -- picking -------------------------------------------------------------------------------
 
-    def pick(self, now: float, *, may_send_control: bool) -> list[PendingProbe]:
-        """The recipients of the next batch."""
+    def pick(self, now: float) -> list[PendingProbe]:
+        """The recipients of the next batch: a control that is due, else listed ones, then tests."""
         host, limits = self._host, self._limits
-        if asked := self._due_control(now, may_send_control=may_send_control):
-            return self._openable(asked)
-        self._drop_needless_tests()
-        if host.budget.exhausted(now):
-            host.budget_exhausted()
-        if not self.tests and not host.any_waiting():
+        if self._confirmation.verdicts and (control := self._due_control(now)) is not None:
+            return [control]
+        if self.tests:
+            self._drop_needless_tests()
+        if not self.tests and not host.waiting.count:
             return []
         if now >= limits.of_host.until:
             limits.of_host.update(now)
-        left = limits.left(now)
-        room = self._room_for(left)
-        must = bool(self.tests) and self.must_test(now)
-        kept = 0 if not self.tests or self._is_pressed(now) else len(self.tests)
-        self._pick_listed(asked, min(room - must, left - kept), now)
+        left = limits.left_here(now)
+        if host.budget.is_bounded:
+            of_host = host.budget.left(now)
+            if not of_host and host.budget.exhausted(now):
+                self._emit(BudgetSpent())
+            left = min(left, of_host)
+        # In lock-step one at a time.
+        room = self._room_for(left) if self._conversation.offer.pipelining else left > 0
+        must, of_listed = False, room
+        if self.tests:
+            must = self.must_test(now)
+            kept = 0 if self._is_pressed(now) else len(self.tests)
+            of_listed = min(room - must, left - kept)
+        elif limits.recipients >= RECIPIENTS_MAX - 1:  # the last is a test's
+            return []
+        asked = self._pick_listed(of_listed, now)
         if not asked:  # what is left of the room is the tests'
-            return self.pick_tests(now)
-        self._add_tests(asked, room, now, must=must)
-        return self._openable(asked)
+            return self.pick_tests(now) if self.tests else []
+        if len(asked) < room and (self.tests or not all(map(_IS_DEFERRED, asked))):
+            self._add_tests(asked, room, now, must=must)
+        return asked
 
     def pick_tests(self, now: float, *, at_end: bool = False) -> list[PendingProbe]:
         """The tests that are due, as far as the session may send them; the others stay.
@@ -110,25 +131,16 @@ class Agenda:
         opens = self._transaction.must_open([control])
         return control if not opens or self._transaction.may_open([control]) else None
 
-    def _due_control(self, now: float, *, may_send_control: bool) -> list[PendingProbe]:
+    def _due_control(self, now: float) -> PendingProbe | None:
         """A control, if the held verdicts are not to wait for a reply that confirms them."""
         confirmation = self._confirmation
-        if not confirmation.verdicts:
-            return []
         is_idle = not self.tests and not self._host.any_waiting()
         is_last = is_idle and now >= confirmation.due_at
-        is_due = may_send_control and (is_last or confirmation.is_urgent())
+        is_due = (is_last or confirmation.is_urgent()) and self._limits.may_send_control(now)
         control = confirmation.next_control(now) if is_due else None
         if control is None and is_last:
             confirmation.end(now)
-        return [] if control is None else [control]
-
-    def _openable(self, asked: list[PendingProbe]) -> list[PendingProbe]:
-        """These, if they need no transaction that the session may not open; else they go back."""
-        if asked and self._transaction.must_open(asked) and not self._transaction.may_open(asked):
-            self.return_unsent(asked)
-            return []
-        return asked
+        return control
 
     def _room_for(self, room: int) -> int:
         """How many of these recipients the next batch may have."""
@@ -138,33 +150,43 @@ class Agenda:
             return min(room, 1)  # of several, the last one's reply could not be proven
         return min(room, self._host.window(), self._transaction.recipients_max)
 
-    def _pick_listed(self, asked: list[PendingProbe], room: int, now: float) -> None:
-        """Append the probes that wait, as far as this session may send them and test their domains."""
-        limits, recipients_max = self._limits, self._limits.recipients_max
+    def _pick_listed(self, room: int, now: float) -> list[PendingProbe]:
+        """The probes that wait, as far as this session may send them and test their domains."""
+        asked: list[PendingProbe] = []
+        if room <= 0:
+            return asked
+        next_probe, emit = self._host.next_probe, self._emit
+        limits, recipients_max = self._limits, self._limits.of_host.per_connection
         # If the host limits transactions, the test must fit into this one.
-        spare = int(self._conversation.offer.transactions_max is not None and room > 1)
+        spare = self._conversation.offer.transactions_max is not None and room > 1
         untested: set[str] = set()
-        while len(asked) < room - spare and (probe := self._host.next_probe(now)) is not None:
+        limits_domains = self._conversation.offer.domains_max is not None
+        while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.domain_here
-            if (probe.objections or probe.accepted) and self._is_known_already(probe, now):
-                if probe.outcome is None and not domain.testing:
-                    self.add_test(domain, deferred_start=probe.deferred_start)
-                    room -= 1
-                continue
+            if probe.objections or probe.accepted:
+                due = len(self.tests)
+                if self._is_known_already(probe, now):
+                    room -= len(self.tests) - due
+                    continue
             if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
                 untested.add(probe.domain)
             tests = len(self.tests) + len(untested)
             if limits.recipients + len(asked) + 1 + tests > recipients_max:
-                self._host.requeue(probe)  # its domain's test would not fit here
+                self._emit(Requeued(probe))  # its domain's test would not fit here
                 self.is_over = self.is_over or not (asked or self.tests)
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
-                self._host.settle(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
-            elif asked and not self._transaction.may_share(asked, probe):
-                self._host.requeue(probe)
+                self._emit(Settled(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered"))
+            elif (
+                asked
+                and (limits_domains or probe.smtputf8 or asked[-1].smtputf8)  # else any may
+                and not self._transaction.may_share(asked, probe)
+            ):
+                self._emit(Requeued(probe))
                 break
             else:
                 asked.append(probe)
+        return asked
 
     def _is_known_already(self, probe: Probe, now: float) -> bool:
         """Settle a probe that was sent before, if it need not be sent again.
@@ -172,7 +194,7 @@ class Agenda:
         The rest of those who were refused alike need not, once one of them shows that the
         refusal was no limit. An accepted one need not, if its domain's test was answered
         meanwhile. If a connection is good for one recipient, the test takes it alone: then an
-        accepted probe waits here, and the caller sends the test.
+        accepted probe waits here, and the test is due.
         """
         limits = self._limits.of_host
         if probe.refused is not None and limits.is_own(probe.refusal, now):
@@ -183,10 +205,12 @@ class Agenda:
         domain: DomainAcceptance = probe.domain_here
         known = domain.known(now)
         if known is not None:
-            self._host.settle(probe, known.outcome, deciding_rule(known, probe.rule))
+            self._emit(Settled(probe, known.outcome, deciding_rule(known, probe.rule)))
         else:
             probe.begin_conversation()
             domain.awaiting.append(probe)
+            if not domain.testing:
+                self.add_test(domain, deferred_start=probe.deferred_start)
         return True
 
     # -- tests ---------------------------------------------------------------------------------
@@ -228,7 +252,7 @@ class Agenda:
         tests, self.tests = self.tests, deque()
         for test in tests:
             if test.domain.testing:
-                self._host.leave_unasked(test.domain)
+                self._emit(TestEnded(test.domain, Acceptance.UNASKED))
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, must: bool) -> None:
         """If nothing else waits, or one `must` be sent: append the tests that are due, and those of requests' domains.
@@ -236,8 +260,6 @@ class Agenda:
         In a list, a test never shares a batch with a listed address of its domain: that may be
         refused, and a test follows only where one was accepted.
         """
-        if not self.tests and False not in {each.deferred_start for each in asked}:
-            return
         room = min(room, len(asked) + self._host.budget.left_to_tests(now))
         waits = self._host.any_waiting() and not must
         if len(asked) >= room or waits or self._host.refuses_too_late:
@@ -280,6 +302,13 @@ class Agenda:
         """These were picked, and need another transaction than the one under way."""
         self._next = asked
 
+    def open_next(self, asked: list[PendingProbe]) -> None:
+        """These need another transaction: send them next, or hand them back if none is left."""
+        if self._transaction.may_open(asked):
+            self._next = asked
+        else:
+            self.return_unsent(asked)
+
     def pop_next(self) -> list[PendingProbe]:
         if not self._next:
             return []
@@ -301,19 +330,76 @@ class Agenda:
         for asked in reversed(again):
             if isinstance(asked, Probe):
                 asked.undo_try()
-                self._host.requeue(asked)
+                self._emit(Requeued(asked))
             elif asked.domain.awaiting:
                 self.tests.appendleft(asked)
             else:  # it comes anew, behind a real one
-                leave_untested(self._host, asked)
+                leave_untested(self._emit, asked)
 
     def return_unsent(self, asked: Sequence[PendingProbe]) -> None:
         """This session can't send these: it ends, and another one will."""
         self.is_over = self.is_over or bool(asked)
-        return_unsent(self._host, asked)
+        return_unsent(self._emit, asked)
 
     def abandon(self) -> None:
         """Hand back the tests that were not sent."""
         for test in self.tests:
-            leave_untested(self._host, test)
+            leave_untested(self._emit, test)
         self.tests.clear()
+
+
+class Tenure:
+    """Whether one session may send more, and whether it is to leave."""
+
+    __slots__ = (
+        *("_address", "_agenda", "_conversation", "_host", "_leaving", "_limits"),
+        *("_turn_ends", "permit_lost"),
+    )
+
+    def __init__(
+        self,
+        host: SessionHost,
+        conversation: Conversation,
+        address: str,
+        limits: SessionLimits,
+        agenda: Agenda,
+    ) -> None:
+        self._host = host
+        self._conversation = conversation
+        self._address = address
+        self._limits = limits
+        self._agenda = agenda
+        self._leaving = False
+        self._turn_ends = conversation.now + TURN_S
+        self.permit_lost = False  # its task is about to be cancelled
+
+    @property
+    def is_leaving(self) -> bool:
+        """It sends QUIT as soon as nothing is unanswered."""
+        return self._leaving or self._agenda.is_over
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    def lose_permit(self) -> None:
+        self._leaving = self.permit_lost = True
+
+    @property
+    def spent(self) -> bool:
+        """No more recipients may be sent on this connection."""
+        limits = self._limits
+        return (
+            limits.left_here(self._conversation.now) <= 0
+            or limits.recipients
+            >= RECIPIENTS_MAX - (not self._agenda.tests)  # the last is a test's
+            or not self._conversation.usable
+        )
+
+    def may_continue(self, now: float) -> bool:
+        """May it send another batch? Leaves if the permit is needed elsewhere."""
+        if self._leaving or self._agenda.is_over:
+            return False
+        if now > self._turn_ends:
+            self._turn_ends = now + TURN_CHECK_S
+            self._leaving = self._host.is_needed_elsewhere(self._address)
+        return not self._leaving

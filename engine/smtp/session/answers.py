@@ -1,20 +1,25 @@
 """What the replies to recipients change: verdicts, catch-all tests, terms and limits."""
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.controls import HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.agenda import Agenda
 from mailprobe.engine.smtp.session.batch import CatchAllTest, Control, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.causes import refusal_outcome, requeue_uncounted
 from mailprobe.engine.smtp.session.confirmation import Confirmation
+from mailprobe.engine.smtp.session.effects import (
+    ClockSuspended,
+    Emit,
+    RecipientRead,
+    RecipientRefused,
+    TestEnded,
+)
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.limited import BY_CODE, SessionLimits
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
-from mailprobe.engine.smtp.session.requeue import requeue_uncounted
 from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.wire import CommandReply, SmtpReply
+from mailprobe.engine.smtp.wire import CommandReply, Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 _NO_MAILBOX = Meaning.NO_MAILBOX  # to look each up takes 0.12 µs in Python 3.11
@@ -28,22 +33,24 @@ class RecipientReplies:
     """Applies proven replies to recipients; one for each session."""
 
     __slots__ = (
-        *("_agenda", "_confirmation", "_connection", "_host", "_limits", "_recorder"),
+        *("_agenda", "_confirmation", "_conversation", "_emit", "_host", "_limits", "_recorder"),
         *("_transaction", "fruitful", "tls_of_all", "tls_wanted"),
     )
 
     def __init__(
         self,
         host: SessionHost,
-        connection: SmtpConnection,
+        conversation: Conversation,
         limits: SessionLimits,
         transaction: Transaction,
         agenda: Agenda,
         confirmation: Confirmation,
         recorder: SessionRecorder,
+        emit: Emit,
     ) -> None:
         self._host = host
-        self._connection = connection
+        self._emit = emit
+        self._conversation = conversation
         self._limits = limits
         self._transaction = transaction
         self._agenda = agenda
@@ -60,11 +67,11 @@ class RecipientReplies:
     ) -> tuple[Probe, Outcome, str] | None:
         """Count this reply and return its verdict, if nothing but a verdict follows from it.
 
-        None if more follows; then nothing has been changed, and process() does it.
+        None if more follows; then nothing has been changed, and process() is to do it.
         """
         if not isinstance(probe, Probe) or probe.outcome is not None:
             return None
-        code, now, limits = reply.code, self._connection.received_at, self._limits
+        code, now, limits = reply.code, self._conversation.received_at, self._limits
         if code < 300:
             reading = ACCEPTED
             domain: DomainAcceptance = probe.domain_here
@@ -88,38 +95,25 @@ class RecipientReplies:
             if not in_words and limits.may_be_limit(probe, reply, reading, outcome, now):
                 return None
             limits.count_refusal(reply, outcome, now)
-            if not batch.late:
-                self._host.refused_promptly(now)
+            self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         if code < 300:
             limits.count_accepted(now)
         self.fruitful = True
-        self._host.recipient_read(probe.domain_here, reply, reading)
+        self._emit(RecipientRead(probe.domain_here, reply, reading))
         return probe, outcome, rule
 
-    def process(self, turn: CommandReply, batch: RecipientBatch) -> None:
-        """Process the reply to the oldest unanswered recipient of the batch."""
-        asked = batch.unanswered[0]
-        usual = None if batch.noted else self.usual(asked, turn.reply, batch)
-        if usual is None:
-            self._process_unusual(asked, turn, batch)
-        else:
-            batch.answer_oldest()
-            self._confirmation.conclude(*usual, self._connection.received_at)
-
-    def _process_unusual(
-        self, asked: PendingProbe, turn: CommandReply, batch: RecipientBatch
-    ) -> None:
+    def process(self, asked: PendingProbe, turn: CommandReply, batch: RecipientBatch) -> None:
+        """Process the reply to the oldest unanswered recipient, if more than a verdict follows."""
         reply, positive = turn.reply, turn.reply.positive
         reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
-        now, limits = self._connection.received_at, self._limits
+        now, limits = self._conversation.received_at, self._limits
         if positive:
             limits.count_accepted(now)
         else:
             limits.count_refusal(reply, refusal_outcome(reply, reading), now)
-            if not batch.late:
-                self._host.refused_promptly(now)
+            self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))
         if reply.code == 421:
             words = f"the server closes: 421 {reply.text[:80]}"
             batch.close(
@@ -143,7 +137,7 @@ class RecipientReplies:
         if again:
             self._agenda.send_again(asked)
         elif not positive:
-            at = self._connection.now()
+            at = self._conversation.now
             again = limits.hold(asked, reply, reading, batch.elsewhere, at)
         if isinstance(asked, CatchAllTest):
             for probe in asked.domain.awaiting:
@@ -158,12 +152,12 @@ class RecipientReplies:
 
         The others are sent again; True if no more may be sent on this connection.
         """
-        released = self._limits.release(batch.began, self._connection.now())
+        released = self._limits.release(batch.began, self._conversation.now)
         for held in reversed(released.again):
             asked = held.asked
             if isinstance(asked, Probe):
                 asked.refused_by_limit(held.outcome, held.reading.rule, held.refusal)
-                requeue_uncounted(self._host, asked)
+                requeue_uncounted(self._emit, asked)
             else:
                 self._agenda.test_again(asked)
         for held in released.own:
@@ -178,7 +172,7 @@ class RecipientReplies:
         in reply to RCPT may be one domain's.
         """
         terms = self._host.terms
-        if reading.meaning is _TLS_DEMANDED and self._connection.conversation.offer.starttls:
+        if reading.meaning is _TLS_DEMANDED and self._conversation.offer.starttls:
             self.tls_wanted, self.tls_of_all = True, self.tls_of_all or to_all
             terms.demand_tls(of_all=to_all)
             return True
@@ -193,7 +187,7 @@ class RecipientReplies:
         if isinstance(asked, CatchAllTest):
             self._test_answered(asked, reply, reading)
             return
-        self._host.recipient_read(asked.domain_here, reply, reading)
+        self._emit(RecipientRead(asked.domain_here, reply, reading))
         if asked.settled:
             return
         if reply.positive:
@@ -204,10 +198,10 @@ class RecipientReplies:
         self._conclude(asked, refusal_outcome(reply, reading), reading.rule)
 
     def _conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        self._confirmation.conclude(probe, outcome, rule, self._connection.received_at)
+        self._confirmation.conclude(probe, outcome, rule, self._conversation.received_at)
 
     def _test_answered(self, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> None:
-        acceptance, now = acceptance_of(reply, reading), self._connection.received_at
+        acceptance, now = acceptance_of(reply, reading), self._conversation.received_at
         domain, controls = test.domain, self._host.controls
         if acceptance is Acceptance.SOME:
             controls.note_refused(now)
@@ -224,11 +218,11 @@ class RecipientReplies:
                 if not probe.settled:
                     rule = deciding_rule(acceptance, probe.rule)
                     self._conclude(probe, acceptance.outcome, rule)
-        self._host.learn(domain, acceptance)
+        self._emit(TestEnded(domain, acceptance))
 
     def _probe_accepted(self, probe: Probe, reading: ReplyMeaning) -> None:
         domain: DomainAcceptance = probe.domain_here
-        now = self._connection.received_at
+        now = self._conversation.received_at
         known = domain.known(now)
         if known is None:  # it may confirm that listed addresses are refused here
             self._confirmation.accepted_untested(probe, now)
@@ -241,7 +235,7 @@ class RecipientReplies:
         probe.accept(reading.rule)
         domain.awaiting.append(probe)
         if probe.deferred_start:
-            self._host.suspend_clock(probe)
+            self._emit(ClockSuspended(probe))
         if not domain.testing:
             self._agenda.add_test(domain, deferred_start=probe.deferred_start)
 

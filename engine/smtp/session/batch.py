@@ -1,6 +1,5 @@
 """One pipeline batch: the recipients that were sent together, and the replies so far."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
@@ -9,7 +8,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
-from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply, rcpt
+from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply
 
 
 @dataclass(slots=True, eq=False)
@@ -64,10 +63,9 @@ class RecipientBatch(msgspec.Struct, eq=False):
     sent: list[PendingProbe]
     pipelined: bool
     reused: bool  # the connection has served a batch before
-    unanswered: deque[PendingProbe]
+    unanswered: list[PendingProbe]
     recipients: list[Command] = []
-    elsewhere: set[Probe] = set()  # of the unanswered: sent on other connections, too
-    alone: bool = False  # one recipient in lock-step, and no probe has notes
+    elsewhere: frozenset[Probe] = frozenset()  # of the unanswered: sent on other connections, too
     noted: bool = False  # a probe has notes
     checked: bool = False  # NOOP follows them in the same write: see Proof.begin_check()
     check_due: bool = False  # and its reply has not come yet
@@ -83,49 +81,21 @@ class RecipientBatch(msgspec.Struct, eq=False):
     exchanges: list[CommandReply] = []  # replies to recipients, not yet processed
     accepted_unproven: int = 0  # when the connection failed: accepted, and not proven
     judged_unproven: int = 0  # these, and those refused as no mailbox
-    until: float = 0.0  # the latest deadline of its probes: the wait for replies ends then
+    until: float = float("inf")  # the latest deadline of its probes: the wait for replies ends then
     began: float = 0.0
     idle_s: float = 0.0  # since the reply before the batch
     first_at: float = 0.0
     last_at: float = 0.0
     gap_s_max: float = 0.0  # between two replies
 
-    @property
-    def batch_s(self) -> float:
-        return self.last_at - self.began
-
-    @property
-    def first_s(self) -> float:
-        return self.first_at - self.began
-
-    @property
-    def gap_s(self) -> float:
-        """The mean time between two replies, or -1 with fewer than two replies."""
-        return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
-
     def written(self, at: float) -> None:
         """The recipients are written only now: the replies to RSET and MAIL came before."""
         self.began = at
-
-    def begin(self, now: float, received_at: float) -> None:
-        """It is about to be sent; the latest reply came at `received_at`."""
-        self.began, self.idle_s = now, now - received_at
-        self.recipients = [rcpt(each.mailbox) for each in self.sent]
 
     def check(self) -> None:
         """NOOP follows the recipients in the same write."""
         self.checked = self.check_due = True
         self.recipients.append(NOOP)
-
-    def begin_alone(self, probe: Probe, at: float) -> None:
-        """The next batch of one was sent in lock-step: all else is as in the one before."""
-        self.began = at
-        self.sent = [probe]
-        self.unanswered.append(probe)
-        self.reused, self.first, self.late = True, False, False
-        self.until = probe.deadline
-        if self.elsewhere:
-            self.elsewhere.clear()
 
     def opened(self) -> None:
         """The transaction is open: replies are about recipients."""
@@ -145,6 +115,10 @@ class RecipientBatch(msgspec.Struct, eq=False):
 
     def become_late(self) -> None:
         self.late = True
+
+    def send_elsewhere(self, probe: Probe) -> None:
+        """It is sent on another connection, too."""
+        self.elsewhere |= {probe}
 
     def began_anew(self) -> None:
         """Count it as a batch on a reused connection without a reply."""
@@ -173,46 +147,27 @@ class RecipientBatch(msgspec.Struct, eq=False):
         return taken
 
     def pop_all(self) -> list[CommandReply]:
-        return self.pop(len(self.exchanges))
+        taken, self.exchanges = self.exchanges, []
+        self.processed += len(taken)
+        return taken
 
     def answer(self, count: int) -> None:
         """The oldest recipients are answered by the oldest unprocessed replies."""
-        for _ in self.pop(count):
-            self.first = True
-            self.unanswered.popleft()
+        self.first, self.processed = True, self.processed + count
+        del self.exchanges[:count]
+        del self.unanswered[:count]
 
     def answer_oldest(self) -> PendingProbe:
         """The oldest recipient is answered."""
         self.first = True
-        return self.unanswered.popleft()
+        return self.unanswered.pop(0)
 
-    def pop_unanswered(self) -> deque[PendingProbe]:
-        unanswered, self.unanswered = self.unanswered, deque()
+    def pop_unanswered(self) -> list[PendingProbe]:
+        unanswered, self.unanswered = self.unanswered, []
         return unanswered
 
     def count_unproven(self, accepted: int, condemned: int) -> None:
         self.accepted_unproven, self.judged_unproven = accepted, accepted + condemned
-
-
-def new_batch(asked: list[PendingProbe], *, pipelined: bool, reused: bool) -> RecipientBatch:
-    """A batch of these, which the caller is about to send."""
-    noted, until = False, 0.0
-    for each in asked:
-        if isinstance(each, Probe):
-            noted = noted or each.notes is not None
-            if each.deadline > until:
-                until = each.deadline
-        elif each.deferred_start:
-            until = float("inf")  # only silence ends the wait for its reply
-    return RecipientBatch(
-        asked,
-        pipelined,
-        reused,
-        deque(asked),
-        noted=noted,
-        until=until or float("inf"),
-        alone=not pipelined and len(asked) == 1 and not noted,
-    )
 
 
 def domain_of(asked: PendingProbe) -> str:

@@ -1,9 +1,30 @@
-"""What a failed connection or a refused recipient means for an address. Pure functions."""
+"""What a failed connection or a refused recipient means for an address, and which are sent again.
 
-from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut
-from mailprobe.engine.smtp.probe import Cause
+Pure functions, and functions over probes that emit effects; a session's state is not changed.
+`elsewhere` holds the probes that are already queued for another connection because a reply before
+theirs was late.
+"""
+
+from collections.abc import Collection, Sequence, Set
+
+from mailprobe.engine.smtp.catchall import Acceptance
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
-from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, SmtpReply
+from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
+from mailprobe.engine.smtp.session.effects import (
+    Emit,
+    FailedOver,
+    Requeued,
+    Settled,
+    TestEnded,
+)
+from mailprobe.engine.smtp.wire import (
+    CommandReply,
+    ConnectionLost,
+    ReadTimedOut,
+    RemoteProtocolError,
+    SmtpReply,
+)
 from mailprobe.engine.verdict import Outcome
 
 
@@ -53,3 +74,127 @@ def refusal_outcome(reply: SmtpReply, reading: ReplyMeaning) -> Outcome:
     if reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
         return Outcome.UNDELIVERABLE
     return Outcome.REFUSED_BY_POLICY
+
+
+# -- which probes are sent again, fail over or are settled --------------------------------
+
+
+def return_unsent(emit: Emit, asked: Sequence[PendingProbe]) -> None:
+    """These were picked and not sent."""
+    for each in reversed(asked):
+        if isinstance(each, Probe):
+            emit(Requeued(each))
+        else:
+            leave_untested(emit, each)
+
+
+def fail_unanswered(
+    emit: Emit,
+    unanswered: Collection[PendingProbe],
+    batch: RecipientBatch,
+    cause: Cause,
+    *,
+    limited: bool = False,
+) -> None:
+    """The batch failed: retry, fail over or settle each of its unanswered probes.
+
+    On a reused connection that fails before its first reply, each probe is sent once more on
+    another one. Otherwise the failure belongs to the oldest; the others only wait behind it.
+    If it is `limited`, no probe caused the failure.
+    """
+    reused, elsewhere = batch.reused, batch.elsewhere
+    head = True
+    for probe in unanswered:
+        if isinstance(probe, CatchAllTest):
+            if head and batch.transaction and not (probe.abandoned or limited):
+                emit(TestEnded(probe.domain, Acceptance.UNANSWERED, in_time=False))
+            else:
+                leave_untested(emit, probe)
+        elif probe.settled or probe in elsewhere:
+            pass
+        elif limited and probe.objections < OBJECTIONS_MAX:
+            # Those behind the oldest got no reply; each such session answers someone.
+            if head or not batch.transaction:
+                probe.count_objection()
+            requeue_uncounted(emit, probe)
+        elif reused and not batch.first and not probe.retried:
+            probe.retry()
+            emit(Requeued(probe))
+        elif not batch.transaction:
+            emit(FailedOver(probe, cause))
+        elif head and (cause.outcome is Outcome.TIMED_OUT or batch.goodbye):
+            emit(Settled(probe, cause.outcome, cause.rule))
+        elif head or probe.exhausted:
+            emit(FailedOver(probe, cause))
+        else:
+            emit(Requeued(probe))
+        head = False
+
+
+def requeue_rerouted(
+    emit: Emit, unanswered: Collection[PendingProbe], elsewhere: Set[Probe]
+) -> None:
+    """A late reply was given up: its probe is sent again, after all others."""
+    for probe in unanswered:
+        if isinstance(probe, CatchAllTest):
+            if not probe.abandoned:
+                emit(TestEnded(probe.domain, Acceptance.UNANSWERED, in_time=False))
+        elif not probe.settled and probe not in elsewhere:
+            probe.reroute()
+            emit(Requeued(probe, last=True))
+
+
+def expire_unanswered(emit: Emit, unanswered: Collection[PendingProbe]) -> None:
+    """The probes' deadlines have passed. This says nothing about the host."""
+    for probe in unanswered:
+        if isinstance(probe, Probe):
+            emit(Settled(probe, Outcome.TIMED_OUT, "clock.overall"))
+        else:
+            leave_untested(emit, probe)
+
+
+def requeue_unanswered(
+    emit: Emit, unanswered: Sequence[PendingProbe], elsewhere: Set[Probe]
+) -> None:
+    """The permit was revoked, which is not the host's fault: send the probes on another connection."""
+    for probe in reversed(unanswered):
+        if not isinstance(probe, Probe) or probe.settled or probe in elsewhere:
+            continue
+        requeue_uncounted(emit, probe)
+
+
+def requeue_doubted(
+    emit: Emit,
+    doubted: Sequence[PendingProbe],
+    elsewhere: Set[Probe],
+    cause: Cause,
+    *,
+    gave_way: bool,
+) -> None:
+    """These have replies that were never proven to be theirs: each is sent once more.
+
+    `gave_way`: only a late reply was given up, so this does not use up the one retry.
+    """
+    for probe in reversed(doubted):
+        if isinstance(probe, CatchAllTest):
+            leave_untested(emit, probe)
+        elif probe.settled or probe in elsewhere:
+            pass
+        elif gave_way:
+            requeue_uncounted(emit, probe)
+        elif probe.unproven:
+            emit(Settled(probe, cause.outcome, cause.rule))
+        else:
+            probe.doubt()
+            requeue_uncounted(emit, probe)
+
+
+def requeue_uncounted(emit: Emit, probe: Probe) -> None:
+    """Send it again, and do not count this conversation: the probe did not cause the failure."""
+    probe.undo_try()
+    emit(Requeued(probe))
+
+
+def leave_untested(emit: Emit, test: CatchAllTest) -> None:
+    if test.abandon():
+        emit(TestEnded(test.domain, None))

@@ -10,7 +10,13 @@ from mailprobe.engine.smtp.controls import CHANGED_RULE, TREATMENT, HostControls
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import Control
-from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.effects import (
+    ClockSuspended,
+    Emit,
+    HeldBack,
+    HostChanged,
+    Settled,
+)
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -21,11 +27,11 @@ _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 class Confirmation:
     """The unconfirmed verdicts of one session."""
 
-    __slots__ = ("_broken", "_controls", "_host", "_since", "_treatment", "due_at", "verdicts")
+    __slots__ = ("_broken", "_controls", "_emit", "_since", "_treatment", "due_at", "verdicts")
 
-    def __init__(self, host: SessionHost) -> None:
-        self._host = host
-        self._controls: HostControls = host.controls
+    def __init__(self, controls: HostControls, emit: Emit) -> None:
+        self._controls = controls
+        self._emit = emit
         self.verdicts: list[tuple[Probe, Outcome, str]] = []
         self._treatment = _ACCEPTED  # of all of them
         self._since = 0.0  # when the first of them was read
@@ -34,33 +40,31 @@ class Confirmation:
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
-        if self.may_settle(probe, outcome, rule, now):
-            self._host.settle(probe, outcome, rule)
+        treatment, controls = TREATMENT.get(outcome), self._controls
+        if treatment is not None:
+            watched = now < controls.watched_until
+            if treatment is _REFUSED:
+                controls.note_refused(now)
+            elif not watched:
+                controls.note_accepted(probe.mailbox, probe.domain_here, now)
+            if watched and self._must_hold(probe, treatment, now):
+                self._hold(probe, outcome, rule, treatment, now)
+                return
+        self._emit(Settled(probe, outcome, rule))
 
-    def may_settle(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> bool:
-        """May this proven verdict be settled now? Otherwise it is held until it is confirmed."""
-        treatment = TREATMENT.get(outcome)
-        if treatment is None:
-            return True
-        controls = self._controls
-        watched = now < controls.watched_until
-        if treatment is _REFUSED:
-            controls.note_refused(now)
-        elif not watched:
-            controls.note_accepted(probe.mailbox, probe.domain_here, now)
-        if not watched:
-            return True
+    def _must_hold(self, probe: Probe, treatment: Treatment, now: float) -> bool:
+        """The host is watched: must the verdict wait? Not if there is nothing to compare it with."""
         self.see(treatment)
+        controls = self._controls
         domain: DomainAcceptance = probe.domain_here
-        if not (
+        if (
             self._broken
             or controls.has_changed(now)
             or controls.find(treatment.opposite, domain, now)
-        ):  # there is nothing to compare it with
-            if treatment is _ACCEPTED:
-                controls.note_accepted(probe.mailbox, domain, now)
+        ):
             return True
-        self._hold(probe, outcome, rule, treatment, now)
+        if treatment is _ACCEPTED:
+            controls.note_accepted(probe.mailbox, domain, now)
         return False
 
     def _hold(
@@ -69,12 +73,12 @@ class Confirmation:
         if not self.verdicts:
             self._treatment, self._since, self.due_at = treatment, now, now
         if probe.deferred_start:
-            self._host.suspend_clock(probe)
+            self._emit(ClockSuspended(probe))
             self.due_at = now + CONTROL_S
         if treatment is _ACCEPTED:
             probe.wait_for_control(outcome, rule)
         self.verdicts.append((probe, outcome, rule))
-        self._host.hold_back(1)
+        self._emit(HeldBack(1))
 
     def see(self, treatment: Treatment) -> None:
         """A recipient was treated so: this confirms the verdicts of the other kind."""
@@ -106,7 +110,7 @@ class Confirmation:
 
     def _drop(self, probe: Probe) -> bool:
         if probe.settled:
-            self._host.end_deferral(1)
+            self._emit(HeldBack(-1))
         return probe.settled
 
     def control_answered(
@@ -127,7 +131,8 @@ class Confirmation:
         self._controls.contradict(control.known, treatment, now)
         self.end(now)
         words = f"answered otherwise than before: {reply.code} {reply.text[:80]}"
-        self._host.host_changed(Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True))
+        cause = Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True)
+        self._emit(HostChanged(cause))
 
     def withdraw_refusals(self) -> list[Probe]:
         """The probes whose refusal is not confirmed and which may be asked again, once."""
@@ -135,7 +140,7 @@ class Confirmation:
             return []
         again = [each for each in self.verdicts if not (each[0].settled or each[0].unproven)]
         self.verdicts = [each for each in self.verdicts if each not in again]
-        self._host.end_deferral(len(again))
+        self._emit(HeldBack(-len(again)))
         for probe, _, _ in again:
             probe.doubt()
         return [probe for probe, _, _ in again]
@@ -157,13 +162,7 @@ class Confirmation:
         self._settle(verdicts)
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:
-        if not verdicts:
-            return
-        host = self._host
-        host.end_deferral(len(verdicts))
-        host.begin_answers()
-        try:
-            for verdict in verdicts:
-                host.settle(*verdict)
-        finally:
-            host.end_answers(all_of_them=False)
+        if verdicts:
+            self._emit(HeldBack(-len(verdicts)))
+        for verdict in verdicts:
+            self._emit(Settled(*verdict))

@@ -1,10 +1,9 @@
 """What a failed batch means for its recipients, and for what the session holds."""
 
-from mailprobe.engine.smtp.connection import Overdue, SmtpConnection
 from mailprobe.engine.smtp.pairing import NamesAnother
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.agenda import Agenda
+from mailprobe.engine.smtp.session.agenda import Agenda, Tenure
 from mailprobe.engine.smtp.session.answers import RecipientReplies
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.causes import (
@@ -12,21 +11,26 @@ from mailprobe.engine.smtp.session.causes import (
     REROUTED,
     Rerouted,
     cause_of,
-    refusal_outcome,
-)
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import SessionLimits
-from mailprobe.engine.smtp.session.proof import Proof
-from mailprobe.engine.smtp.session.requeue import (
     expire_unanswered,
     fail_unanswered,
+    refusal_outcome,
     requeue_doubted,
     requeue_rerouted,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.session.tenure import Tenure
+from mailprobe.engine.smtp.session.effects import (
+    Barren,
+    Distrusted,
+    Emit,
+    GaveWay,
+    IdledTooLong,
+    SessionFailed,
+)
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.limited import SessionLimits
+from mailprobe.engine.smtp.session.proof import Proof
 from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.wire import RemoteProtocolError
+from mailprobe.engine.smtp.wire import Conversation, Overdue, RemoteProtocolError
 from mailprobe.engine.verdict import Outcome
 
 
@@ -34,23 +38,25 @@ class Failures:
     """Ends the batches of one session that failed."""
 
     __slots__ = (
-        *("_agenda", "_answers", "_connection", "_host", "_limits", "_proof", "_tenure"),
+        *("_agenda", "_answers", "_conversation", "_emit", "_host", "_limits", "_proof", "_tenure"),
         "_transaction",
     )
 
     def __init__(
         self,
         host: SessionHost,
-        connection: SmtpConnection,
+        conversation: Conversation,
         limits: SessionLimits,
         transaction: Transaction,
         proof: Proof,
         agenda: Agenda,
         answers: RecipientReplies,
         tenure: Tenure,
+        emit: Emit,
     ) -> None:
         self._host = host
-        self._connection = connection
+        self._emit = emit
+        self._conversation = conversation
         self._limits = limits
         self._transaction = transaction
         self._proof = proof
@@ -69,8 +75,8 @@ class Failures:
         self._distrust_pairing(batch, cause, error)
         if gave_way:  # give up the late reply: queue its probe again, behind all others
             self._tenure.leave()
-            self._host.session_rerouted()
-            requeue_rerouted(self._host, batch.pop_unanswered(), batch.elsewhere)
+            self._emit(GaveWay())
+            requeue_rerouted(self._emit, batch.pop_unanswered(), batch.elsewhere)
         elif isinstance(error, Overdue) and batch.refusal is None:
             self.expire(batch)
         else:
@@ -80,11 +86,11 @@ class Failures:
     def drop_replies(self, batch: RecipientBatch) -> None:
         """Replies that follow a refused MAIL mean nothing for their recipients."""
         replies = [turn.reply for turn in batch.pop_all()]
-        self._limits.count_dropped(replies, self._connection.received_at)
+        self._limits.count_dropped(replies, self._conversation.received_at)
 
     def _count_unproven(self, batch: RecipientBatch) -> None:
         """The connection failed within the batch: some of its recipients were judged, it seems."""
-        replies, now = [turn.reply for turn in batch.exchanges], self._connection.received_at
+        replies, now = [turn.reply for turn in batch.exchanges], self._conversation.received_at
         outcomes = [
             refusal_outcome(reply, self._host.read(Step.RCPT, reply))
             for reply in replies
@@ -104,15 +110,16 @@ class Failures:
         """
         self._proof.distrust()
         doubted: list[PendingProbe] = [*self._proof.drop()]
-        doubted += [batch.unanswered.popleft() for _ in batch.pop_all()]
+        doubted += [batch.unanswered.pop(0) for _ in batch.pop_all()]
         if isinstance(error, NamesAnother) and batch.transaction:
-            doubted.append(batch.unanswered.popleft())
+            doubted.append(batch.unanswered.pop(0))
             behind = batch.pop_unanswered()
-            requeue_doubted(self._host, behind, batch.elsewhere, cause, gave_way=True)
+            requeue_doubted(self._emit, behind, batch.elsewhere, cause, gave_way=True)
         if doubted and isinstance(error, RemoteProtocolError):
-            self._host.distrust(renamed=isinstance(error, NamesAnother) and error.same_local)
+            renamed = isinstance(error, NamesAnother) and error.same_local
+            self._emit(Distrusted(renamed))
         gave_way = isinstance(error, Rerouted)
-        requeue_doubted(self._host, doubted, batch.elsewhere, cause, gave_way=gave_way)
+        requeue_doubted(self._emit, doubted, batch.elsewhere, cause, gave_way=gave_way)
 
     def refused(self, batch: RecipientBatch, cause: Cause, *, is_late: bool) -> bool:
         """The batch is refused as a whole: requeue each recipient for which other terms are left.
@@ -128,7 +135,7 @@ class Failures:
                     batch.unanswered.append(asked)
             if refused and not batch.unanswered:
                 return True
-        limited = self._limits.ended_by_limit(cause, batch, self._connection.now())
+        limited = self._limits.ended_by_limit(cause, batch, self._conversation.now)
         self.fail(batch, cause, is_late=is_late, limited=limited)
         return False
 
@@ -147,33 +154,28 @@ class Failures:
         `limited`: this may be a limit of the connection, and no failure.
         """
         self._tenure.leave()
-        host, reused = self._host, batch.reused
+        emit, reused = self._emit, batch.reused
         early = failure and not (reused or batch.transaction or self._transaction.smtputf8)
         hung_up = batch.goodbye or (batch.transaction and cause.hung_up)
-        host.session_failed(
-            cause,
-            before_recipients=early,
-            late=is_late,
-            at_recipient=batch.goodbye or limited,
-        )
+        emit(SessionFailed(cause, early, is_late, at_recipient=batch.goodbye or limited))
         silent_or_garbled = batch.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         fruitful = self._answers.fruitful or limited
         if (hung_up or silent_or_garbled) and batch.unanswered and not fruitful:
             oldest = batch.unanswered[0]
             domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
-            host.session_barren(cause, domain)
+            emit(Barren(cause, domain))
         if reused and not batch.first:
-            host.close_idle_session()  # kept for as long, so hardly any better
+            emit(IdledTooLong())
         unanswered = batch.pop_unanswered()
-        fail_unanswered(host, unanswered, batch, cause, limited=limited)
+        fail_unanswered(emit, unanswered, batch, cause, limited=limited)
 
     def expire(self, batch: RecipientBatch) -> None:
         """The deadlines of the whole batch have passed."""
         self._tenure.leave()
-        expire_unanswered(self._host, batch.pop_unanswered())
+        expire_unanswered(self._emit, batch.pop_unanswered())
 
     def requeue_unproven(self) -> None:
         """There will be no proof: queue the held probes for another connection."""
         for probe in reversed(self._proof.drop()):
             if not probe.settled:
-                requeue_uncounted(self._host, probe)
+                requeue_uncounted(self._emit, probe)

@@ -10,7 +10,13 @@ time` is a limit.
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
-from mailprobe.engine.smtp.limits import Observation, RecipientLimits, Scope, alike
+from mailprobe.engine.smtp.limits import (
+    UNLIMITED,
+    Observation,
+    RecipientLimits,
+    Scope,
+    alike,
+)
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
@@ -19,7 +25,7 @@ from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept this many
+RECIPIENTS_MAX = UNLIMITED  # of a session
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 # Such a recipient was sent again on other terms, in a transaction of its own: see terms.
 OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
@@ -58,8 +64,8 @@ class SessionLimits:
     """Counts the recipients of one session, and holds refusals that may be a limit."""
 
     __slots__ = (
-        *("_before", "_held", "_host", "_refused", "_served", "_unjudged"),
-        *("in_transaction", "of_host", "recipients", "refusals", "reserved"),
+        *("_before", "_host", "_refused", "_served", "_unjudged"),
+        *("held", "in_transaction", "of_host", "recipients", "refusals", "reserved"),
     )
 
     def __init__(self, host: SessionHost) -> None:
@@ -70,7 +76,7 @@ class SessionLimits:
         self._refused = 0  # of these: for good (5yz), as hosts that ban count them
         self._unjudged = 0  # refused for another reason than an unknown mailbox
         self.reserved = 0  # recipients of the batch under way that the host's budget counts
-        self._held: list[HeldRefusal] = []
+        self.held: list[HeldRefusal] = []
         self.in_transaction = 0  # recipients of the transaction under way
         self._before = (0, 0)  # refusals and unjudged when it began
         self._served = 0  # transactions before it with a recipient that was judged
@@ -79,10 +85,6 @@ class SessionLimits:
         self._served += self.in_transaction > self._unjudged - self._before[1]
         self.in_transaction = 0
         self._before = (self.refusals, self._unjudged)
-
-    @property
-    def recipients_max(self) -> int:
-        return min(RECIPIENTS_MAX, self.of_host.per_connection)
 
     @property
     def judged(self) -> int:
@@ -96,21 +98,29 @@ class SessionLimits:
         of_session = REFUSALS_MAX - self.refusals
         return of_host if of_host < of_session else of_session
 
-    def refusals_left(self, now: float) -> int:
-        """Of these, listed and random addresses: one less where a control may be refused."""
+    def left_here(self, now: float) -> int:
+        """How many recipients it may still send if each is refused, and as many as are allowed elsewhere.
+
+        One refusal is kept for a control.
+        """
         host = self._host
-        controls, allowed = host.controls, host.budget.allowance.session - self._refused
+        controls, left = host.controls, host.budget.allowance.session - self._refused
         of_session = REFUSALS_MAX - self.refusals
-        if of_session < allowed:
-            allowed = of_session
+        if of_session < left:
+            left = of_session
         if controls.comparable and now < controls.watched_until:
-            allowed -= 1
-        return allowed
+            left -= 1
+        recipients = self.of_host.per_connection - self.recipients
+        return recipients if recipients < left else left
+
+    def may_send_control(self, now: float) -> bool:
+        """Is there room for one more recipient, which may be refused?"""
+        has_place = self.recipients < self.of_host.per_connection
+        return self.refusals_allowed > 0 and has_place and self._host.budget.left(now) > 0
 
     def left(self, now: float) -> int:
         """How many recipients the session may still send if each is refused."""
-        left = min(self.refusals_left(now), self.recipients_max - self.recipients)
-        budget = self._host.budget
+        left, budget = self.left_here(now), self._host.budget
         return min(left, budget.left(now)) if budget.is_bounded else left
 
     def reserve(self, count: int) -> None:
@@ -139,7 +149,6 @@ class SessionLimits:
         self.count_answer(now, refused=reply.code >= 500)
         if reply.code >= 500:
             self._refused += 1
-            self._host.recipient_refused()
         self.refusals += 1
         self._unjudged += outcome is not _UNDELIVERABLE
 
@@ -195,16 +204,16 @@ class SessionLimits:
         if not certain and limits.is_own(refusal, now):
             return False
         if asked not in elsewhere:
-            self._held.append(HeldRefusal(asked, reply, reading, refusal, self.recipients))
+            self.held.append(HeldRefusal(asked, reply, reading, refusal, self.recipients))
             self._unjudged += condemns
         return True
 
     def _is_held(self, refusal: str) -> bool:
-        return bool(self._held) and self._held[-1].refusal == refusal
+        return bool(self.held) and self.held[-1].refusal == refusal
 
     def release(self, sent_at: float, now: float) -> Released:
         """The batch, sent at `sent_at`, is answered: which of the held refusals were a limit?"""
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         if not held:
             return NOTHING_RELEASED
         behind = _all_later_alike(held, self.recipients)

@@ -4,26 +4,25 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
-from collections.abc import Sequence
-
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import ConnectionLost, SmtpConnection
 from mailprobe.engine.smtp.pairing import (
+    DEADLINE_MARGIN_S,
     EARLY,
+    HELD_S,
     QUIET_MARGIN,
     QUIET_S,
     QUIET_S_MAX,
     NamesAnother,
     OutOfStep,
     Pairing,
-    UnprovenPairings,
 )
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
+from mailprobe.engine.smtp.session.effects import Emit, HeldBack, Proven
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX, Transaction
-from mailprobe.engine.smtp.wire import CommandReply, SmtpReply, Stage
+from mailprobe.engine.smtp.wire import CommandReply, ConnectionLost, Conversation, SmtpReply, Stage
 from mailprobe.engine.verdict import Outcome
 
 PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow to refuse
@@ -32,23 +31,57 @@ NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement N
 ProvenVerdict = tuple[Probe, Outcome, str]
 
 
+class UnprovenPairings:
+    """Verdicts of one session, held until its replies are proven to match their commands."""
+
+    __slots__ = ("quiet_s", "until", "verdicts")
+
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[Probe, Outcome, str]] = []
+        self.until = float("inf")  # when the session must wait in silence
+        self.quiet_s = QUIET_S  # how long a silence must last to prove the held verdicts
+
+    def hold(self, verdicts: list[tuple[Probe, Outcome, str]], now: float) -> None:
+        """Hold back these verdicts, at least one, of replies that came at `now`."""
+        until = self.until if self.verdicts else now + HELD_S
+        for probe, _, _ in verdicts:
+            latest = probe.deadline - DEADLINE_MARGIN_S
+            if latest < until:
+                until = latest
+        self.until = until
+        self.verdicts += verdicts
+
+    def expect_surplus(self, within_s: float) -> None:
+        """Lengthen the silence: a surplus reply may come `within_s` after the one before it."""
+        self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
+
+    def release_all(self) -> list[tuple[Probe, Outcome, str]]:
+        self.quiet_s = QUIET_S
+        verdicts = self.verdicts
+        if verdicts:
+            self.verdicts, self.until = [], float("inf")
+        return verdicts
+
+
 class Proof:
     """What is held in one session until it is proven, and what was seen of the order of replies."""
 
     __slots__ = (
-        *("_checking", "_connection", "_early_s", "_host", "_recorder", "_transaction"),
+        *("_checking", "_conversation", "_early_s", "_emit", "_host", "_recorder", "_transaction"),
         *("held", "is_suspect", "pairing", "quiet_until"),
     )
 
     def __init__(
         self,
         host: SessionHost,
-        connection: SmtpConnection,
+        conversation: Conversation,
         transaction: Transaction,
         recorder: SessionRecorder,
+        emit: Emit,
     ) -> None:
         self._host = host
-        self._connection = connection
+        self._emit = emit
+        self._conversation = conversation
         self._transaction = transaction
         self._recorder = recorder
         self.pairing = Pairing(host.renamings)
@@ -90,18 +123,17 @@ class Proof:
 
     def is_slow_to_refuse(self) -> bool:
         """Has the host refused nobody promptly of late? Then its silence may be an owed refusal."""
-        return self._connection.received_at >= self._host.refused_promptly_at + PROMPT_S
+        return self._conversation.received_at >= self._host.refused_promptly_at + PROMPT_S
 
-    def begin_check(self, asked: Sequence[PendingProbe]) -> bool:
-        """Must NOOP follow these recipients in one write (RFC 2920 3.1), to count their replies?
+    def begin_check(self) -> bool:
+        """Must NOOP follow several recipients in one write (RFC 2920 3.1), to count their replies?
 
         If the host doubles a reply, the last of several recipients gets another's. Its own would
         follow at once, unless it is a refusal and the host is slow to refuse. Then that refusal
         comes in the place of the reply to NOOP.
         """
         needed = (
-            len(asked) > 1
-            and self._connection.conversation.offer.pipelining
+            self._conversation.offer.pipelining
             and self._transaction.may_reset
             and self.is_slow_to_refuse()
         )
@@ -109,7 +141,7 @@ class Proof:
             self._transaction.count_reset()
         return needed
 
-    def may_owe_refusal(self, batch: RecipientBatch) -> bool:
+    def _may_owe_refusal(self, batch: RecipientBatch) -> bool:
         """Was a random address, or the last of several, accepted by a host that is slow to refuse?"""
         turns = batch.exchanges
         if batch.checked or not turns or not self.is_slow_to_refuse():
@@ -119,49 +151,46 @@ class Proof:
             for asked, turn in zip(batch.unanswered, turns, strict=False)
         )
 
-    def expect_surplus(self, first_s: float, gap_s: float) -> None:
-        """How soon would a surplus reply follow? As the round's replies followed each other.
+    def expect_surplus(self, batch: RecipientBatch) -> None:
+        """How soon would a surplus reply follow? As the batch's replies followed each other.
 
         A reply that came sooner than this host makes one may answer an earlier command:
         then the surplus one is still being made.
         """
-        usual_s = self._host.usual_s
+        usual_s, gap_s, first_s = self._host.usual_s, batch.gap_s_max, batch.first_at - batch.began
         if usual_s > QUIET_S and first_s < EARLY * usual_s:
             self._early_s = first_s
             gap_s = max(gap_s, usual_s)
         if gap_s > QUIET_S / 2:
             self.held.expect_surplus(gap_s)
+        several = len(batch.sent) > 1
+        if (several or isinstance(batch.sent[0], CatchAllTest)) and self._may_owe_refusal(batch):
+            self.is_suspect = True
 
     # -- the silence ---------------------------------------------------------------------------
 
-    def must_wait(self, now: float) -> bool:
-        """Must what is held be proven before the next command?"""
-        host = self._host
-        return self.is_suspect or host.wary or host.slow_to_answer or now >= self.held.until
-
-    def begin_quiet(self) -> float | None:
+    def begin_quiet(self) -> float:
         """Say nothing for a moment: a surplus reply would come now.
 
         A host that is slow with the reply it owes is silent, too: where that may be, NOOP
         comes first. An outstanding reply would then be read as the reply to NOOP. Returns until
-        when to wait; None if the rest of NOOP is to be flushed before.
+        when to wait.
         """
-        connection = self._connection
+        conversation = self._conversation
         # One is kept for this: a session asks nothing more after RESETS_MAX.
         may_check = (
-            self._transaction.resets <= RESETS_MAX
-            and connection.conversation.stage is not Stage.CLOSED
+            self._transaction.resets <= RESETS_MAX and conversation.stage is not Stage.CLOSED
         )
         if self.is_suspect and may_check:
             self._transaction.count_reset()
             self._checking, self.quiet_until = True, float("inf")
-            is_sent = connection.send_now(wire.NOOP)
-            return connection.deadline(float("inf")) if is_sent else None
+            conversation.send(wire.NOOP)
+            return conversation.deadline()
         return self.begin_idle()
 
     def begin_idle(self) -> float:
         """Say nothing, since there is nothing to say. Returns when that has proven what is held."""
-        self.quiet_until = self._connection.received_at + self.held.quiet_s
+        self.quiet_until = self._conversation.received_at + self.held.quiet_s
         return self.quiet_until
 
     def end_idle(self) -> None:
@@ -169,55 +198,42 @@ class Proof:
 
     def silent_until(self, batch: RecipientBatch) -> float | None:
         """Until when to stay silent; None at the end: what is held is proven. Raises OutOfStep."""
-        connection = self._connection
+        conversation = self._conversation
         if self._checking and not self._is_noop_answered(batch):
-            return connection.deadline(float("inf"))
-        surplus = gone = False
-        try:
-            surplus = connection.unread() or connection.receive()
-        except ConnectionLost:
-            gone = True  # and it said no more before
-        if surplus:
+            return conversation.deadline()
+        if conversation.unread:
             self.quiet_until = 0.0
             raise OutOfStep("more replies than commands")
-        if connection.now() < self.quiet_until and not gone:
+        # If the server has closed, it said no more before.
+        if conversation.now < self.quiet_until and not conversation.lost:
             return self.quiet_until
         self.quiet_until = 0.0
         return None
 
     def _is_noop_answered(self, batch: RecipientBatch) -> bool:
         """Has the reply to NOOP come? Raises OutOfStep where it is none, or ConnectionLost."""
-        connection = self._connection
-        turn = connection.already_received()
-        if turn is None and connection.receive():
-            turn = connection.already_received()
+        conversation = self._conversation
+        turn = conversation.next_exchange()
         if turn is None:
-            connection.check_clock(float("inf"))
+            conversation.check_clock()
             return False
         self._checking = False
-        self._judge_check(turn, batch)
+        self.judge_check(turn, batch)
         self.is_suspect = False
         # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
-        own_by = connection.sent_at + min(QUIET_MARGIN * self._host.usual_s, QUIET_S_MAX)
-        self.quiet_until = max(connection.received_at, own_by) + self.held.quiet_s
+        own_by = conversation.sent_at + min(QUIET_MARGIN * self._host.usual_s, QUIET_S_MAX)
+        self.quiet_until = max(conversation.received_at, own_by) + self.held.quiet_s
         return True
 
-    def is_check_answered(self, batch: RecipientBatch) -> bool:
-        """Has the reply to the NOOP behind the recipients come? Raises OutOfStep where it is none."""
-        turn = self._connection.already_received()
-        if turn is None:
-            return False
-        self._judge_check(turn, batch)
-        return True
-
-    def _judge_check(self, turn: CommandReply, batch: RecipientBatch) -> None:
+    def judge_check(self, turn: CommandReply, batch: RecipientBatch) -> None:
         """The reply to NOOP has come. Raises OutOfStep where it is none, or ConnectionLost."""
-        connection, code = self._connection, turn.reply.code
-        self._recorder.record_opening(batch.unanswered, turn)
+        conversation, code = self._conversation, turn.reply.code
+        if batch.noted:
+            self._recorder.record_opening(batch.unanswered, turn)
         if code == 421:
             raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
         unknown = code in NOT_IMPLEMENTED
-        late = connection.received_at >= connection.sent_at + self._host.late_s
+        late = conversation.received_at >= conversation.sent_at + self._host.late_s
         if not turn.reply.positive and (late or not unknown):
             raise OutOfStep(f"{code} in answer to NOOP")
         self.pairing.check_names_none(turn.reply, ())
@@ -226,21 +242,19 @@ class Proof:
 
     def release(self) -> list[ProvenVerdict]:
         """The pairing is proven: return the verdicts that were held."""
-        if self._early_s:
-            self._host.learn_fast_reply(self._early_s)
+        if self._early_s or self.pairing.renamed:
+            self._emit(Proven(self._early_s, self.pairing.pop_renamed()))
             self._early_s = 0.0
-        if self.pairing.renamed:
-            self._host.learn_renamings(self.pairing.pop_renamed())
         verdicts = self.held.release_all()
         if verdicts:
-            self._host.end_deferral(len(verdicts))
+            self._emit(HeldBack(-len(verdicts)))
         return verdicts
 
     def drop(self) -> list[Probe]:
         """There will be no proof: return the probes whose verdicts were held."""
         verdicts = self.held.release_all()
         if verdicts:
-            self._host.end_deferral(len(verdicts))
+            self._emit(HeldBack(-len(verdicts)))
         return [probe for probe, _, _ in verdicts]
 
     def distrust(self) -> None:

@@ -4,20 +4,19 @@ from collections.abc import Iterable
 
 from mailprobe.engine.evidence import ConnectionAttempt, shown
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import PendingProbe
-from mailprobe.engine.smtp.wire import CommandReply
+from mailprobe.engine.smtp.wire import CommandReply, Conversation
 
 
 class SessionRecorder:
     """Writes nothing for a probe without notes."""
 
-    __slots__ = ("_connection", "preamble")
+    __slots__ = ("_conversation", "preamble")
 
-    def __init__(self, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]) -> None:
+    def __init__(self, conversation: Conversation, preamble: list[tuple[float, bool, str]]) -> None:
         """`preamble`: lines before the first recipient, as (trio's clock, sent by us, text)."""
-        self._connection = connection
+        self._conversation = conversation
         self.preamble = preamble
 
     def record_start(self, probe: Probe, attempt: ConnectionAttempt, *, reused: bool) -> None:
@@ -56,10 +55,10 @@ class SessionRecorder:
         is_elsewhere = notes.session is not self  # its reply was late, so it was sent again
         if not is_elsewhere and turn.command == wire.rcpt(notes.awaited):
             notes.awaited = ""
-        for at, by_us, text in self._connection.lines_of(turn):
+        for at, by_us, text in self._conversation.lines_of(turn):
             if not (is_elsewhere and by_us and (at, by_us, shown(text)) in notes.lines):
                 notes.add_line(at, by_us, text)
 
     def unanswered(self, recipient: str) -> list[tuple[float, bool, str]]:
         """The lines sent for this recipient, or for all, that have no reply yet."""
-        return self._connection.unanswered_lines(recipient)
+        return self._conversation.unanswered_lines(recipient)

@@ -1,72 +1,87 @@
-"""One greeted connection with a mail host, from its first batch to its end.
+"""One greeted connection with a mail host, from its first batch to its end, without a socket.
 
-`exchange` sends batches and processes replies; here are the waits between them, TLS that the host
-demands, and the end. Nothing waits here: see `serving`.
+What a session is given: octets and times, by its conversation; recipients, by its host's queue.
+What it returns: octets, in the conversation; until when to wait; and effects. A step is one call of
+`react`: when something has come, the time is up, or at once, when the effects of the step before
+are applied. `exchange` sends batches and processes replies; here are the steps between them, TLS
+that the host demands, and the end. `mailprobe.engine.smtp.pool.serving` waits, writes and applies.
 """
 
-from collections import deque
-
-import trio
+from collections.abc import Callable
+from functools import partial
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import cause_of
-from mailprobe.engine.smtp.session.exchange import BatchExchange
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.parts import make_parts
-from mailprobe.engine.smtp.session.requeue import (
+from mailprobe.engine.smtp.session.causes import (
+    CONNECTION_ERRORS,
+    cause_of,
     leave_untested,
     requeue_unanswered,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.wire import RemoteProtocolError, Stage
+from mailprobe.engine.smtp.session.effects import Busy, Effect, Idle, SessionFailed
+from mailprobe.engine.smtp.session.exchange import NOW, BatchExchange
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.wire import Conversation, RemoteProtocolError, Stage
 
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
+CONTROL_CHECK_S = 0.02  # until a control that is due but cannot be sent yet is looked at again
+BY_TASK = -1.0  # instead of a time to wait until: the session is over, or TLS is to be started
+
+
+def _nothing() -> None:
+    """The step of a session that has ended."""
 
 
 class SmtpSession:
     """A greeted connection and the recipients sent on it."""
 
     __slots__ = (
-        *("_confirmation", "_failures", "_idle_until", "_interrupted", "_is_idle", "_now"),
-        *("_proof", "_transaction", "address", "agenda", "answers", "connection", "exchange"),
-        *("host", "limits", "recorder", "tenure"),
+        *("_control_from", "_emit", "_ends", "_had_control", "_idle_until", "_state"),
+        *("address", "conversation", "effects", "exchange", "host", "is_idle", "is_over"),
+        *("is_woken", "takes_more"),
     )
 
     def __init__(
         self,
         host: SessionHost,
-        connection: SmtpConnection,
+        conversation: Conversation,
         address: str,
         preamble: list[tuple[float, bool, str]],
     ) -> None:
         self.address = address
         self.host = host
-        self.connection = connection
-        parts = make_parts(host, connection, address, preamble)
-        self.recorder = parts.recorder
-        self.limits = parts.limits
-        self.agenda = parts.agenda
-        self.answers = parts.answers
-        self.tenure = parts.tenure
-        self._transaction = parts.transaction
-        self._proof = parts.proof
-        self._confirmation = parts.confirmation
-        self._failures = parts.failures
-        self.exchange = BatchExchange(parts)
-        self._is_idle = False
+        self.conversation = conversation
+        self.effects: list[Effect] = []  # of the latest step: whoever calls it takes them
+        self._emit = self.effects.append
+        self.exchange = BatchExchange(host, conversation, address, preamble, self._emit)
+        self._state: Callable[[], float | None] = self._choose  # the next step
+        self._ends = False  # it picks nothing more but tests and a control
+        self._had_control = False  # and that has been sent
         self._idle_until = 0.0
-        self._interrupted = False
-        self._now = trio.lowlevel.current_clock().current_time
+        self._control_from = 0.0  # until then one that was due and not sent is not looked at
+        self.is_idle = False
+        self.is_woken = False  # its idle time ends for a probe
+        self.takes_more = False  # its next batch is picked as soon as this one is answered
+        self.is_over = False
 
     # -- for its host --------------------------------------------------------------------------
 
     @property
     def is_leaving(self) -> bool:
-        return self.tenure.is_leaving
+        return self.exchange.tenure.is_leaving
+
+    @property
+    def is_spent(self) -> bool:
+        """Has it served as many recipients as it may?"""
+        return self.exchange.tenure.spent
+
+    @property
+    def recipients(self) -> int:
+        """Answered so far."""
+        return self.exchange.limits.recipients
 
     def is_sending(self, domain: DomainAcceptance) -> bool:
         """Is a listed address of this domain unanswered here?"""
@@ -79,176 +94,242 @@ class SmtpSession:
         """Is a random address unanswered here?"""
         return any(isinstance(each, CatchAllTest) for each in self.exchange.batch.unanswered)
 
-    def interrupt(self) -> None:
-        """Wake the session: a probe may be waiting."""
-        if self._is_idle:
-            self._interrupted = True
-            self.connection.interrupt()
+    def wake(self) -> bool:
+        """A probe may be waiting. Returns whether the session idles, so that its wait is to end."""
+        self.is_woken = self.is_idle
+        return self.is_idle
 
-    def withdraw(self) -> None:
+    def leave(self) -> None:
         """Send QUIT as soon as nothing is unanswered."""
-        self.tenure.leave()
-        self.interrupt()
+        self.exchange.tenure.leave()
 
     def revoke_permit(self) -> None:
         """Its task is about to be cancelled: then requeue what is unanswered."""
-        self.tenure.lose_permit()
+        self.exchange.tenure.lose_permit()
 
-    # -- picking -------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------
 
-    def wants_tls(self) -> bool:
-        """Is TLS to be started before anything else is sent?"""
-        wanted = self.answers.tls_wanted or self.host.terms.tls
-        return wanted and self.connection.conversation.offer.starttls
+    def react(self) -> float:
+        """Octets have come, the time is up, or NOW was returned and the effects are applied.
 
-    def pick(self) -> list[PendingProbe] | None:
-        """The recipients of the next batch; None if what is held is to be proven before."""
-        self.exchange.settle_limited()  # left only by a batch that was not answered to its end
-        self.agenda.requeue_again()
-        asked = self.agenda.pop_next() or self.exchange.pick()
-        if asked and self.must_prove and self._transaction.must_open(asked):
-            self.agenda.send_next(asked)
-            return None
-        return asked
+        Returns until when to wait: NOW if another step follows once the effects are applied, and
+        BY_TASK if there is nothing to wait for.
+        """
+        exchange = self.exchange
+        try:
+            until = exchange.send_next() if exchange.is_answered else self._state()
+        except CONNECTION_ERRORS as error:
+            return self.fail(error)
+        if until is None:
+            self._state, self.takes_more = self._choose, False
+            return NOW
+        return until
+
+    def fail(self, error: Exception) -> float:
+        """The connection failed with one of CONNECTION_ERRORS. Returns as react()."""
+        self.exchange.connection_failed(error)
+        self._state, self.takes_more = self._choose, False
+        return NOW
+
+    def _then(self, step: Callable[[], float | None]) -> float:
+        """This step follows once the effects are applied."""
+        self._state = step
+        return NOW
+
+    def _choose(self) -> float | None:
+        """Nothing is unanswered: what is sent next, if anything?"""
+        exchange, tenure = self.exchange, self.exchange.tenure
+        if self._ends or not tenure.may_continue(self.conversation.now) or tenure.spent:
+            return self._finish()
+        if self.wants_tls:
+            return self._prove() if self._must_prove else BY_TASK
+        if exchange.limits.held:  # left only by a batch that was not answered to its end
+            exchange.settle_limited()
+        if exchange.agenda.again:
+            exchange.agenda.requeue_again()
+        return self._then(self._pick) if self.effects else self._pick()
+
+    def _pick(self) -> float | None:
+        """Pick the recipients of the next batch; what is held may have to be proven before."""
+        exchange = self.exchange
+        agenda, transaction = exchange.agenda, exchange.transaction
+        asked = agenda.pop_next()
+        if not asked:
+            asked = agenda.pick(self.conversation.now)
+            if asked and transaction.must_open(asked):
+                agenda.open_next(asked)
+                asked = agenda.pop_next()
+        if asked and self._must_prove and transaction.must_open(asked):
+            agenda.send_next(asked)
+            return self._then(self._prove) if self.effects else self._prove()
+        return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
+
+    def _send(self, asked: list[PendingProbe]) -> float | None:
+        """Send what was picked: nothing of it is left to choose."""
+        if asked:
+            self._state, self.takes_more = self.exchange.receive, True
+            return self.exchange.send(asked)
+        tenure = self.exchange.tenure
+        return self._finish() if tenure.is_leaving or tenure.spent else self._begin_idle()
 
     @property
-    def must_prove(self) -> bool:
+    def _must_prove(self) -> bool:
         """Are verdicts held that are not proven?"""
-        return bool(self._proof.held.verdicts)
+        return bool(self.exchange.proof.held.verdicts)
 
-    @property
-    def is_done(self) -> bool:
-        """May it send nothing more, whatever comes?"""
-        return self.tenure.is_leaving or self.tenure.spent
-
-    @property
-    def _may_send(self) -> bool:
-        return self.connection.usable and not self.exchange.has_failed
-
-    def pick_last_tests(self) -> list[PendingProbe]:
-        """The tests that are due before the session ends, if it can still send."""
-        if not self._may_send or self.tenure.permit_lost:
-            return []
-        return self.agenda.pick_tests(self._now(), at_end=True)
-
-    def pick_last_control(self) -> list[PendingProbe]:
-        """A control for the last verdicts of the session, if it can still send."""
-        if not self._may_send or not self.tenure.may_send_control:
-            return []
-        control = self.agenda.last_control(self._now())
-        return [] if control is None else [control]
+    def _prove(self) -> float | None:
+        """Prove the held verdicts by a silence before the next command."""
+        self._state, self.takes_more = self.exchange.while_silent, True
+        until = self.exchange.proof.begin_quiet()
+        return self.exchange.while_silent() if self.conversation.unread else until
 
     # -- idle ----------------------------------------------------------------------------------
 
-    def begin_idle(self) -> float:
+    def _begin_idle(self) -> float:
         """Nothing is to be sent. Returns until when to wait."""
-        self._is_idle, self._interrupted = True, False
-        idle_s = max(IDLE_S, self.host.read_s) if self.agenda.tests else IDLE_S
-        self._idle_until = until = self._now() + idle_s
-        if self._confirmation.verdicts:
-            until = min(until, self._confirmation.due_at)
-        if self._proof.held.verdicts:
-            until = self._proof.begin_idle()
-        self.host.is_idle(self, tests=bool(self.agenda.tests))
+        exchange, conversation = self.exchange, self.conversation
+        self._state, self.is_idle, self.is_woken = self._while_idle, True, False
+        idle_s = max(IDLE_S, self.host.read_s) if exchange.agenda.tests else IDLE_S
+        self._idle_until = conversation.now + idle_s
+        until = self._idle_until
+        if self._must_prove:
+            until = exchange.proof.begin_idle()
+        elif exchange.confirmation.verdicts:
+            until = self._idles_until()
+        self._emit(Idle(tests=bool(exchange.agenda.tests)))
         return until
 
-    def while_idle(self) -> float | None:
-        """Until when to idle; None when that is over. Silence proves the held verdicts."""
-        if self._interrupted or self.connection.replied():
-            return None
-        now = self._now()
-        if self._proof.held.verdicts:
-            if now < self._proof.quiet_until:
-                return self._proof.quiet_until
-            self.exchange.settle_proven(is_idle=True)
-            if self._interrupted:  # for a probe just admitted
-                return None
-        if self._confirmation.verdicts and self._confirmation.due_at < self._idle_until:
-            return self._confirmation.due_at if now < self._confirmation.due_at else None
-        return self._idle_until if now < self._idle_until else None
+    def _idles_until(self) -> float:
+        """Verdicts await a control: until it is due."""
+        due_at = self.exchange.confirmation.due_at
+        return min(self._idle_until, max(due_at, self._control_from))
 
-    def end_idle(self) -> None:
-        self._is_idle = False
-        self._proof.end_idle()
-        self.host.is_busy(self, woken=self._interrupted)
+    def _while_idle(self) -> float | None:
+        """Until when to idle. Silence proves the held verdicts."""
+        exchange, conversation = self.exchange, self.conversation
+        proof = exchange.proof
+        if conversation.unread or conversation.lost:
+            conversation.fail()
+        if self.is_woken or not conversation.usable:
+            return self._end_idle()
+        now = conversation.now
+        if self._must_prove:
+            if now < proof.quiet_until:
+                return proof.quiet_until
+            exchange.settle_proven()
+        until = self._idles_until() if exchange.confirmation.verdicts else self._idle_until
+        return until if now < until else self._end_idle()
 
-    def goes_on(self) -> bool:
-        """The idle time is over: was the session woken, or is a control due?"""
-        if not self.connection.usable:
-            return False
-        if self._interrupted and not self.is_leaving:
-            self.host.session_reused()
-        confirmation = self._confirmation
-        return self._interrupted or (
-            bool(confirmation.verdicts) and self._now() >= confirmation.due_at
-        )
+    def _end_idle(self) -> float | None:
+        """Woken, the time is up, or the server spoke or closed. Then what the effects admit follows."""
+        confirmation, conversation = self.exchange.confirmation, self.conversation
+        self.is_idle = False
+        self.exchange.proof.end_idle()
+        is_due = bool(confirmation.verdicts) and conversation.now >= confirmation.due_at
+        if is_due:
+            self._control_from = conversation.now + CONTROL_CHECK_S
+        goes_on = conversation.usable and (self.is_woken or is_due)
+        self._ends = self._ends or not goes_on
+        woken, self.is_woken = self.is_woken, False
+        self._emit(Busy(woken, reused=woken and goes_on and not self.is_leaving))
+        return None
 
     # -- TLS -----------------------------------------------------------------------------------
 
+    @property
+    def wants_tls(self) -> bool:
+        """Is TLS to be started before anything else is sent?"""
+        wanted = self.exchange.answers.tls_wanted or self.host.terms.tls
+        return wanted and self.conversation.offer.starttls
+
     def begin_tls(self) -> RecipientBatch:
         """STARTTLS follows, as the host demands. Returns the recipients that wait for it."""
-        again = self.agenda.pop_again()
+        exchange = self.exchange
+        again = exchange.agenda.pop_again()
         deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
-        if self.connection.conversation.stage is Stage.MAIL:
-            self._transaction.count_reset()
-        before = self.exchange.batch
+        if self.conversation.stage is Stage.MAIL:
+            exchange.transaction.count_reset()
+        before = exchange.batch
         waiting = RecipientBatch(
             [],
             False,
             before.reused,
-            deque(again),
+            again,
             elsewhere=before.elsewhere,
             first=True,
             until=max(deadlines, default=float("inf")),
         )
-        self.exchange.set_aside(waiting)
+        exchange.set_aside(waiting)
         return waiting
 
     def end_tls(self, cause: Cause | None) -> None:
         """TLS is established, or failed with this cause."""
-        batch = self.exchange.resume_batch()
-        terms = self.host.terms
+        exchange, terms = self.exchange, self.host.terms
+        batch = exchange.resume_batch()
         if cause is None:
             terms.tls_works()
             for asked in batch.pop_unanswered():
-                self.agenda.send_again(asked)
+                exchange.agenda.send_again(asked)
             return
         for asked in batch.unanswered:
             if isinstance(asked, Probe):
-                self.recorder.record_preamble(asked)
+                exchange.recorder.record_preamble(asked)
         terms.tls_failed()
-        failure, is_late = self.answers.tls_of_all, self.exchange.is_late
-        self._failures.fail(batch, cause, is_late=is_late, failure=failure)
+        failure, is_late = exchange.answers.tls_of_all, exchange.is_late
+        exchange.failures.fail(batch, cause, is_late=is_late, failure=failure)
 
     def expire_tls(self) -> None:
         """The deadlines of the recipients that waited for TLS have passed."""
         batch = self.exchange.resume_batch()
-        self._failures.expire(batch)
+        self.exchange.failures.expire(batch)
 
     # -- the end -------------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """The session ends: hand back all that is not answered."""
-        host, batch, agenda = self.host, self.exchange.batch, self.agenda
-        self.limits.reserve(0)
-        agenda.return_unsent(agenda.pop_next())
-        self._failures.requeue_unproven()
-        self.exchange.settle_limited()
-        if self.limits.refusals_allowed <= 0:  # none is left for a control: ask again, once
-            for probe in self._confirmation.withdraw_refusals():
-                requeue_uncounted(host, probe)
-        self._confirmation.end(self._now())
-        agenda.requeue_again()
-        if self.tenure.permit_lost:
-            requeue_unanswered(host, batch.unanswered, batch.elsewhere)
-        for asked in batch.pop_unanswered():
-            if isinstance(asked, CatchAllTest):
-                leave_untested(host, asked)
-        agenda.abandon()
+    def _finish(self) -> float | None:
+        """It ends: prove what is held, send the tests that are due and a control, if it still can."""
+        exchange, now = self.exchange, self.conversation.now
+        self._ends = True
+        if self._must_prove:
+            return self._prove()
+        may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
+        asked: list[PendingProbe] = []
+        if may_send and self.conversation.usable:
+            asked = exchange.agenda.pick_tests(now, at_end=True)
+            if not asked and exchange.limits.may_send_control(now):
+                control = exchange.agenda.last_control(now)
+                asked, self._had_control = [] if control is None else [control], True
+        if asked:
+            return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
+        self._check_unasked()
+        self.is_over = True
+        return BY_TASK
 
-    def check_unasked(self) -> None:
+    def _check_unasked(self) -> None:
         """Did octets come before any batch was sent?"""
-        if self.exchange.batches or not self.connection.unread():
+        if self.exchange.batches or not self.conversation.unread:
             return
         cause = cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
-        self.host.session_failed(cause, before_recipients=True, late=False, at_recipient=False)
+        self._emit(SessionFailed(cause, before_recipients=True, late=False, at_recipient=False))
+
+    def end(self) -> None:
+        """The session ends, or its task is cancelled: hand back all that is not answered."""
+        exchange = self.exchange
+        batch, agenda = exchange.batch, exchange.agenda
+        if self.is_idle:
+            self._end_idle()
+        exchange.limits.reserve(0)
+        agenda.return_unsent(agenda.pop_next())
+        exchange.failures.requeue_unproven()
+        exchange.settle_limited()
+        if exchange.limits.refusals_allowed <= 0:  # none is left for a control: ask again, once
+            for probe in exchange.confirmation.withdraw_refusals():
+                requeue_uncounted(self._emit, probe)
+        exchange.confirmation.end(self.conversation.now)
+        agenda.requeue_again()
+        if exchange.tenure.permit_lost:
+            requeue_unanswered(self._emit, batch.unanswered, batch.elsewhere)
+        for asked in batch.pop_unanswered():
+            if isinstance(asked, CatchAllTest):
+                leave_untested(self._emit, asked)
+        agenda.abandon()
+        self._state = _nothing  # breaks a reference cycle

@@ -70,7 +70,7 @@ class Transaction:
         self._domains = set()
         self.join(asked)
         self.smtputf8 = asked[0].smtputf8
-        self.sender = self._host.terms.sender
+        self.sender = self._host.terms.senders[0]
         return [*opening, wire.mail(self.sender, smtputf8=self.smtputf8)]
 
     def join(self, asked: Sequence[PendingProbe]) -> None:
@@ -84,11 +84,15 @@ class Transaction:
             return True
         if asked[0].smtputf8 and not self.smtputf8:  # `asked` are alike
             return True
-        if self.sender != self._host.terms.sender:
+        if self.sender != self._host.terms.senders[0]:
             return True
-        if self._limits.in_transaction + len(asked) > self.recipients_max:
+        offer, count = self._conversation.offer, self._limits.in_transaction + len(asked)
+        # recipients_max, written here to save a call for each batch
+        if count > self._host.terms.limits.per_transaction or (
+            count > (offer.recipients_max or RECIPIENTS_MAX)
+        ):
             return True
-        domains_max = self._conversation.offer.domains_max
+        domains_max = offer.domains_max
         if domains_max is None:
             return False
         return len(self._domains | {domain_of(each) for each in asked}) > domains_max

@@ -1,0 +1,140 @@
+"""Opens layer 4: one dispatcher, or one for each egress of the settings behind a router."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from mailprobe.engine.background import contained, supervised
+from mailprobe.engine.dns.routes import Routes
+from mailprobe.engine.egress import Egress, EgressControl
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.reactor import open_reactor
+from mailprobe.engine.observer import NO_OBSERVER, Observer
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.smtp.catchall import Domains, random_local
+from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.deadlines import ProbeAdmission
+from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
+from mailprobe.engine.smtp.egress.budgets import EgressBudgets
+from mailprobe.engine.smtp.egress.router import EgressRouter, ReadCause
+from mailprobe.engine.smtp.operators import MailOperators
+from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
+from mailprobe.engine.smtp.replies.rules import Rules
+
+
+@asynccontextmanager
+async def open_dispatcher(
+    settings: EngineSettings,
+    *,
+    routes: Routes,
+    dial: Dial,
+    rules: Rules,
+    operators: MailOperators,
+    mint: Callable[[int], str] | None = None,
+    observer: Observer = NO_OBSERVER,
+    permits: ConnectionBudget | None = None,
+    exchange: FactExchange | None = None,
+) -> AsyncIterator[ProbeDispatcher]:
+    """Layer 4. Leaving the block sends QUIT and closes every connection.
+
+    `mint` makes the local part of a random address, of shape 0 or 1; the default is unguessable.
+    `permits` is the connection budget; by default it is all that the settings allow.
+    `exchange` carries what is learned of hosts between engines.
+    """
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
+        mint = mint or random_local
+        dispatcher = ProbeDispatcher(
+            *(settings, routes, dial, rules, operators, nursery, mint, observer, reactor),
+            permits,
+            fleet=_fleet_facts(exchange),
+        )
+        for patient in (False, True):
+            nursery.start_soon(supervised, partial(dispatcher.keep_time, patient=patient))
+        try:
+            yield dispatcher
+            await dispatcher.close()
+        finally:
+            dispatcher.stop()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_egresses(
+    settings: EngineSettings,
+    *,
+    routes: Routes,
+    dial_by: Callable[[Egress], Dial],
+    rules: Rules,
+    operators: MailOperators,
+    control: EgressControl,
+    cause_of: ReadCause,
+    mint: Callable[[int], str] | None = None,
+    observer: Observer = NO_OBSERVER,
+    permits: ConnectionBudget | None = None,
+    exchange: FactExchange | None = None,
+) -> AsyncIterator[EgressRouter]:
+    """Layer 4 with the egresses of the settings; otherwise like open_dispatcher()."""
+    admission = ProbeAdmission(settings)
+    budgets = None if permits is None else EgressBudgets(permits)
+    domains: list[Domains] = []
+    fleet = _fleet_facts(exchange)
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
+
+        def new_dispatcher(row: Egress, router: EgressRouter) -> ProbeDispatcher:
+            domains.append(Domains(settings.cache_s, mint or random_local, domains))
+            return ProbeDispatcher(
+                settings_of(settings, row),
+                routes,
+                dial_by(row),
+                rules,
+                operators,
+                nursery,
+                mint or random_local,
+                observer,
+                reactor,
+                None if budgets is None else budgets.of(row.name),
+                row,
+                domains[-1],
+                admission,
+                router,
+                fleet,
+            )
+
+        dispatchers: list[ProbeDispatcher] = []
+
+        def new_dispatchers(router: EgressRouter) -> list[tuple[Egress, ProbeDispatcher]]:
+            dispatchers.extend(new_dispatcher(row, router) for row in settings.egresses.rows)
+            return list(zip(settings.egresses.rows, dispatchers, strict=True))
+
+        share = settings.egresses.quarantine_share
+        router = EgressRouter(new_dispatchers, operators, admission, control, share, cause_of)
+        for patient in (False, True):  # the clocks are those of all
+            nursery.start_soon(supervised, partial(dispatchers[0].keep_time, patient=patient))
+        for keep in (router.keep_held, router.keep_withdrawn):
+            nursery.start_soon(supervised, keep)
+        try:
+            yield router
+            async with trio.open_nursery() as closing:
+                for dispatcher in dispatchers:
+                    closing.start_soon(contained, dispatcher.close)
+        finally:
+            for dispatcher in dispatchers:
+                dispatcher.stop()
+            nursery.cancel_scope.cancel()
+
+
+def _fleet_facts(exchange: FactExchange | None) -> FleetFacts | None:
+    return None if exchange is None else FleetFacts(exchange)
+
+
+def settings_of(settings: EngineSettings, row: Egress) -> EngineSettings:
+    """The settings with the names of this egress."""
+    return replace(
+        settings,
+        helo_name=settings.helo_name if row.helo_name is None else row.helo_name,
+        mail_from=settings.mail_from if row.mail_from is None else row.mail_from,
+    )

@@ -1,0 +1,113 @@
+"""What other engines of a fleet have found of mail hosts and domains: one table for all egresses here.
+
+It listens once, and passes a fact about an egress to that one alone: facts about egresses of
+other machines are ignored unread. What a domain accepts holds for all egresses; it is kept here
+until one of them meets the domain.
+
+Of what others say of a domain the later holds: each finding, and each end of one, is kept for
+the same time, so that which ends later was found later, whatever the order in which they arrive.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import trio
+
+from mailprobe.engine.shared_knowledge import Fact, FactExchange
+from mailprobe.engine.smtp.catchall import DOMAINS_MAX, Acceptance
+from mailprobe.engine.smtp.refusal_budget import BUDGETS_MAX, ENGINES_MAX, CountedStep
+
+VALUES = {Acceptance.ALL: "all", Acceptance.SOME: "some"}
+ACCEPTANCES = {value: acceptance for acceptance, value in VALUES.items()}
+NOT = "not "  # before what no longer holds
+
+
+class KnownAcceptance(NamedTuple):
+    """What a domain accepts at an exchange, or no longer accepts. `until` is on trio's clock."""
+
+    acceptance: Acceptance
+    until: float
+    holds: bool
+
+
+class EgressFacts(Protocol):
+    """Takes the facts about one egress; implemented by host_facts.HostFacts."""
+
+    def absorb(self, fact: Fact, subject: str) -> bool:
+        """A fact about this egress; `subject` is its key without the egress. Was it of use?"""
+
+    def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
+        """What a domain accepts at the exchange of this name. Was it new here?"""
+
+
+class FleetFacts:
+    """The listener of one engine, and what it keeps for hosts that are not known here yet."""
+
+    def __init__(self, exchange: FactExchange) -> None:
+        self.exchange = exchange
+        self._now = trio.lowlevel.current_clock().current_time
+        self._egresses: dict[str, EgressFacts] = {}  # of this engine, by the name in keys
+        self._accepted: OrderedDict[tuple[str, str], KnownAcceptance] = OrderedDict()
+        # By egress and address, then by the engine that sent them.
+        self._refused: OrderedDict[tuple[str, str], dict[str, list[CountedStep]]] = OrderedDict()
+        exchange.listen(("backoff", "strike", "refusals", "acceptance"), self._absorb)
+
+    def add(self, egress: str, facts: EgressFacts) -> None:
+        """Pass on what is about this egress from now on."""
+        self._egresses[egress] = facts
+
+    def accepted(self, name: str, domain: str) -> KnownAcceptance | None:
+        """What others have found of the domain at the exchange of this name, if it holds."""
+        known = self._accepted.get((name, domain))
+        return known if known is not None and known.holds else None
+
+    def forget_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> None:
+        """An egress here has found that this no longer holds."""
+        self._keep_acceptance((name, domain), known)
+
+    def refused(self, egress: str, address: str) -> Mapping[str, list[CountedStep]]:
+        """The recipients that others sent to this address by the egress, by engine."""
+        return self._refused.get((egress, address), {})
+
+    def keep_refused(
+        self, egress: str, address: str, engine: str, steps: list[CountedStep]
+    ) -> None:
+        """Another engine has sent so many: this replaces what it said before."""
+        key = egress, address
+        known = self._refused.setdefault(key, {})
+        self._refused.move_to_end(key)
+        known.pop(engine, None)
+        known[engine] = steps
+        if len(known) > ENGINES_MAX:
+            del known[next(iter(known))]
+        if len(self._refused) > BUDGETS_MAX:
+            self._refused.popitem(last=False)
+
+    def _absorb(self, fact: Fact) -> bool:
+        if fact.kind == "acceptance":
+            return self._absorb_acceptance(fact)
+        egress, _, subject = fact.key.partition(" ")
+        facts = self._egresses.get(egress)
+        return facts is not None and facts.absorb(fact, subject)
+
+    def _absorb_acceptance(self, fact: Fact) -> bool:
+        name, domain = fact.key.split(" ")
+        acceptance = ACCEPTANCES[fact.value.removeprefix(NOT)]
+        holds = not fact.value.startswith(NOT)
+        known = KnownAcceptance(acceptance, self._now() + fact.kept_s, holds)
+        if not self._keep_acceptance((name, domain), known):
+            return False
+        used = [each.absorb_acceptance(name, domain, known) for each in self._egresses.values()]
+        return holds or any(used)
+
+    def _keep_acceptance(self, key: tuple[str, str], known: KnownAcceptance) -> bool:
+        """Keep it, unless something later is known; return whether it was kept."""
+        before = self._accepted.get(key)
+        if before is not None and before.until > known.until:
+            return False
+        self._accepted[key] = known
+        self._accepted.move_to_end(key)
+        if len(self._accepted) > DOMAINS_MAX:
+            self._accepted.popitem(last=False)
+        return True

@@ -1,0 +1,305 @@
+"""What this engine learns of mail hosts as facts for the other engines of a fleet, and theirs here.
+
+Shared are: back-offs after a host's own words, and the refusal before one; recipients refused
+within the hour; and what a domain accepts. Back-offs and refusals are about a host and the
+egress that it saw, so they have the egress in their key; what a domain accepts is not.
+
+Silence and unreachable hosts are not shared: an engine whose own network is gone would stop all
+others. Nor are inconclusive tests, which expire within a minute. A fact is never believed
+against what this engine has found, and has no effect on what is under way.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from socket import gethostname
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import trio
+
+from mailprobe.engine.dns.messages import Route
+from mailprobe.engine.dns.routes import Routes
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.shared_knowledge import KEPT_S_MAX, Fact
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, Domains
+from mailprobe.engine.smtp.host_memory import NAMES_OF_POOL_MAX, HostMemory
+from mailprobe.engine.smtp.pool.fleet_facts import NOT, VALUES, FleetFacts, KnownAcceptance
+from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.refusal_budget import HOUR_S, STEP_S, CountedStep
+from mailprobe.engine.smtp.throttle import HostBackoff
+from mailprobe.engine.verdict import LADDER, Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+    from mailprobe.engine.smtp.pools import Pools
+
+STRUCK_S = 600.0  # after one refusal the next one counts as the second for so long, fleet-wide
+# An engine that was not refused itself waits longer: so one of the fleet tries the host first,
+# and the others have heard what came of it.
+LATER_S = 2.5  # a fact arrives within two seconds
+APART_SHARE = 0.1  # of the back-off, over which the others are spread,
+APART_S_MIN = 10.0  # and at least: so one of 29 comes each 0.3 s
+STEPS_MAX = 16  # an hour has 13 steps
+FAILURES_MAX = 20  # the back-off stops doubling before
+COUNT_MAX = 1_000_000  # recipients in a step: more is a fault
+WORDS = "it refused another engine of this fleet"  # the host's own may name a mailbox
+
+
+class _SharedBackoff(msgspec.Struct, array_like=True):
+    outcome: str
+    rule: str
+    failures: int
+
+
+class FactsOfEgress(NamedTuple):
+    """What engines share of one egress, for the operator."""
+
+    resting: list[tuple[str, str, float]]  # exchange name, rule, seconds left; the longest first
+    refused: list[tuple[str, int, int]]  # address, recipients sent and refused; the most first
+
+
+def facts_of_egress(facts: Iterable[Fact], egress: str) -> FactsOfEgress:
+    """Read shared facts; what cannot be read is left out."""
+    resting: list[tuple[str, str, float]] = []
+    refused: dict[str, tuple[int, int]] = {}
+    for fact in facts:
+        its, _, subject = fact.key.partition(" ")
+        if its != egress or not fact.is_sound:
+            continue
+        where, _, what = subject.partition(" ")
+        try:
+            if fact.kind == "backoff" and where == "name":
+                shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+                resting.append((what, shared.rule, fact.kept_s))
+            elif fact.kind == "refusals":
+                steps = msgspec.json.decode(fact.value, type=list[tuple[float, int, int]])
+                before = refused.get(where, (0, 0))
+                since_s = HOUR_S - fact.kept_s
+                recent = [step for step in steps if step[0] - since_s > -HOUR_S]
+                refused[where] = (
+                    before[0] + sum(sent for _, sent, _ in recent),
+                    before[1] + sum(count for _, _, count in recent),
+                )
+        except msgspec.MsgspecError:
+            continue
+    return FactsOfEgress(
+        sorted(resting, key=lambda each: (-each[2], each[0])),
+        sorted(
+            ((address, *counts) for address, counts in refused.items() if counts[1]),
+            key=lambda each: (-each[2], each[0]),
+        ),
+    )
+
+
+class HostFacts:
+    """Shares what one dispatcher learns through one egress; the listener of its domains."""
+
+    def __init__(
+        self,
+        fleet: FleetFacts,
+        egress: str,
+        kept_s: float,
+        routes: Routes,
+        domains: Domains,
+        memory: HostMemory,
+        pools: "Sequence[Pools]",
+    ) -> None:
+        """`kept_s`: for so long a test's result is kept.
+
+        `pools`: the dispatcher's ordinary ones, and the patient ones.
+        """
+        self._fleet = fleet
+        self._exchange = fleet.exchange
+        self._egress = egress
+        self._kept_s = min(kept_s, KEPT_S_MAX["acceptance"])
+        self._engine = secrets.token_hex(4)
+        self._routes = routes
+        self._domains = domains
+        self._memory = memory
+        self._pools = pools
+        self._now = trio.lowlevel.current_clock().current_time
+        self._absorb = {
+            "backoff": self._absorb_backoff,
+            "strike": self._absorb_strike,
+            "refusals": self._absorb_refusals,
+        }
+        fleet.add(egress, self)
+
+    def absorb(self, fact: Fact, subject: str) -> bool:
+        """See fleet_facts.EgressFacts."""
+        return self._absorb[fact.kind](fact, subject)
+
+    def pool_opened(self, pool: "Pool", name: str) -> None:
+        """A host is new here: apply what others have found of it."""
+        if self._memory.is_struck(name):
+            pool.struck_elsewhere()
+        for address in pool.addresses:
+            for engine, steps in self._fleet.refused(self._egress, address).items():
+                pool.budget.count_elsewhere(engine, steps, self._now())
+
+    def _named(self, name: str) -> "Iterator[Pool]":
+        return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
+
+    # -- back-offs -----------------------------------------------------------------------------
+
+    def struck(self, names: Iterable[str], cause: Cause) -> None:
+        """The host has refused us once: there is no back-off yet."""
+        if _is_shared(cause):
+            for name in list(names)[:NAMES_OF_POOL_MAX]:
+                self._exchange.share(Fact("strike", f"{self._egress} {name}", "", STRUCK_S))
+
+    def backed_off(self, pool: "Pool", addresses: Iterable[str], cause: Cause) -> None:
+        if not _is_shared(cause):
+            return
+        for address in addresses:
+            self._share_backoff(f"address {address}", pool.backoff, cause)
+        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._share_backoff(f"name {name}", self._memory.backoff_of(name), cause)
+
+    def _share_backoff(self, where: str, backoff: HostBackoff, cause: Cause) -> None:
+        shared = _SharedBackoff(cause.outcome.name, cause.rule, min(backoff.failures, FAILURES_MAX))
+        value = msgspec.json.encode(shared).decode()
+        left_s = backoff.until - self._now()
+        self._exchange.share(Fact("backoff", f"{self._egress} {where}", value, left_s))
+
+    def _absorb_backoff(self, fact: Fact, subject: str) -> bool:
+        kind, where = subject.split(" ")
+        shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+        cause = Cause(Outcome[shared.outcome], shared.rule, WORDS, about_us=True)
+        if not _is_shared(cause):
+            return False
+        now = self._now()
+        failures = max(1, min(shared.failures, FAILURES_MAX))
+        until = now + fact.kept_s + self._later_s(where, fact.kept_s)
+        backoff = HostBackoff(failures, until, now)
+        if kind == "address":
+            return self._memory.back_off_address(where, backoff, cause)
+        self._strike(where, backoff.until + STRUCK_S)
+        if not self._memory.back_off_name(where, backoff, cause):
+            return False
+        for pool in self._named(where):
+            pool.backed_off_elsewhere(backoff.until)
+        return True
+
+    def _later_s(self, where: str, kept_s: float) -> float:
+        """How much longer than the engine that was refused this one waits: another for each host."""
+        place = Random(f"{self._engine} {where}").random()
+        return LATER_S + place * max(APART_S_MIN, APART_SHARE * kept_s)
+
+    def _absorb_strike(self, fact: Fact, subject: str) -> bool:
+        self._strike(subject, self._now() + fact.kept_s)
+        return True
+
+    def _strike(self, name: str, until: float) -> None:
+        self._memory.strike_elsewhere(name, until)
+        for pool in self._named(name):
+            pool.struck_elsewhere()
+
+    # -- refused recipients --------------------------------------------------------------------
+
+    def recipient_refused(self, pool: "Pool") -> None:
+        """Share the recipients of this hour at the host, with this one."""
+        if not pool.budget.is_bounded:
+            return
+        now = self._now()
+        steps = [
+            (round(step.ended_at - now, 1), step.sent, step.refused)
+            for step in pool.budget.own_steps(now)
+        ]
+        key = f"{self._egress} {pool.addresses[0]} {self._engine}"
+        self._exchange.share(Fact("refusals", key, msgspec.json.encode(steps).decode(), HOUR_S))
+
+    def _absorb_refusals(self, fact: Fact, subject: str) -> bool:
+        address, engine = subject.split(" ")
+        shared = msgspec.json.decode(fact.value, type=list[tuple[float, int, int]])
+        counts_are_sound = all(0 <= refused <= sent <= COUNT_MAX for _, sent, refused in shared)
+        if len(shared) > STEPS_MAX or not counts_are_sound:
+            return False
+        now = self._now()
+        shared_at = now + fact.kept_s - HOUR_S
+        steps = [
+            CountedStep(min(shared_at + ended_in_s, now + STEP_S), sent, refused)
+            for ended_in_s, sent, refused in shared
+        ]
+        self._fleet.keep_refused(self._egress, address, engine, steps)
+        for pool in self._pools[0].at_address.get(address, ()):
+            pool.budget.count_elsewhere(engine, steps, now)
+        return True
+
+    # -- what a domain accepts -----------------------------------------------------------------
+
+    def learned(self, domain: DomainAcceptance, kept_s: float) -> None:
+        if domain.acceptance in VALUES:
+            self._share_acceptance(domain, VALUES[domain.acceptance], kept_s)
+
+    def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
+        """It no longer holds, whoever found it."""
+        if acceptance in VALUES:
+            value = NOT + VALUES[acceptance]
+            known = KnownAcceptance(acceptance, self._now() + self._kept_s, holds=False)
+            for name in self._share_acceptance(domain, value, self._kept_s):
+                self._fleet.forget_acceptance(name, domain.name, known)
+
+    def recall(self, domain: DomainAcceptance) -> None:
+        for pool, name in self._exchanges_of(domain):
+            if (known := self._fleet.accepted(name, domain.name)) is not None:
+                self._believe(domain, pool, known.acceptance, known.until)
+
+    def _share_acceptance(self, domain: DomainAcceptance, value: str, kept_s: float) -> list[str]:
+        names = [name for _, name in self._exchanges_of(domain)]
+        for name in names:
+            self._exchange.share(Fact("acceptance", f"{name} {domain.name}", value, kept_s))
+        return names
+
+    def _exchanges_of(self, domain: DomainAcceptance) -> "list[tuple[Pool, str]]":
+        """The exchanges of the domain that are this host: elsewhere it may have another key."""
+        route = self._routes.cached_route(domain.name)
+        if not isinstance(route, Route):
+            return []
+        return [
+            (pool, exchange.name)
+            for exchange in route.exchanges
+            if (pool := self._pools[0].named(exchange.name)) is not None
+            and pool.host == domain.host
+        ]
+
+    def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
+        """See fleet_facts.EgressFacts."""
+        pool = self._pools[0].named(name)
+        here = None if pool is None else self._domains.known(pool.host, domain)
+        if pool is None or here is None:
+            return False
+        if known.holds:
+            return self._believe(here, pool, known.acceptance, known.until)
+        if here.acceptance is not known.acceptance or here.known_until > known.until:
+            return False
+        here.drop_test()
+        return True
+
+    def _believe(
+        self, domain: DomainAcceptance, pool: "Pool", acceptance: Acceptance, until: float
+    ) -> bool:
+        """Set what another engine has found, unless this one knows or is finding out itself."""
+        now = self._now()
+        knows = now >= until or domain.known(now) in VALUES or domain.testing or domain.awaiting
+        refuses_some = domain.accepts_most or domain.unknown_mailbox
+        if knows or (acceptance is Acceptance.ALL and refuses_some):
+            return False
+        if pool.controls.has_changed(now):
+            return False
+        domain.believe(acceptance, until)
+        pool.controls.note_learned_elsewhere(domain)
+        return True
+
+
+def egress_of(settings: EngineSettings) -> str:
+    """The client that hosts see: engines with one EHLO name. A local name is each machine's own."""
+    name = settings.helo_name.lower()
+    return f"{name}@{gethostname()}" if settings.helo_is_local else name
+
+
+def _is_shared(cause: Cause) -> bool:
+    """Has the host refused us in its own words? Silence may be another engine's own fault."""
+    spoke = cause.outcome is not Outcome.TIMED_OUT
+    return cause.about_us and spoke and LADDER[cause.outcome].status == "unknown"

@@ -1,0 +1,31 @@
+"""Which mail hosts are left alone, and which have refused recipients: for the operator. Pure."""
+
+from collections.abc import Iterable
+
+from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.pool.pool import Pool
+from mailprobe.engine.smtp.refusal_budget import SpentBudget
+from mailprobe.engine.smtp.throttle import RestingHost
+
+
+def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:
+    """The mail hosts that are left alone now, and why: also those that refused other engines."""
+    resting = [each for each in pools if each.backoff.active(now) and each.backoff_cause]
+    own = {name for pool in resting for name in pool.names}
+    found = [(pool.name, pool.backoff.until, pool.backoff_cause) for pool in resting]
+    found += [each for each in memory.resting_names(now) if each[0] not in own]
+    return [
+        RestingHost(name, cause.words, cause.about_us, until - now)
+        for name, until, cause in found
+        if cause is not None
+    ]
+
+
+def spent_budgets(pools: Iterable[Pool], now: float) -> list[SpentBudget]:
+    """The hosts that have refused recipients within the hour, and tolerate so many more."""
+    found = {pool.host: pool for pool in pools if pool.budget.is_bounded}
+    return [
+        SpentBudget(pool.name, pool.budget.label, refused, pool.budget.left(now))
+        for pool in found.values()
+        if (refused := pool.budget.refused(now))
+    ]
