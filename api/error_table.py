@@ -11,48 +11,8 @@ from math import ceil
 
 import msgspec
 
-from mailprobe.api.refusals import (
-    AnswerLost,
-    FormBusy,
-    FormOff,
-    HardCapReached,
-    IdempotencyReused,
-    IdempotencyRunning,
-    InvalidKey,
-    InvalidRequest,
-    JobNotFound,
-    KeyNotFound,
-    KeysTooFast,
-    ListNotFound,
-    ListsTooFast,
-    ListsTooLarge,
-    MethodNotAllowed,
-    MissingKey,
-    NeverFits,
-    NoBillingAccount,
-    NoSuchRoute,
-    OriginNotAllowed,
-    OurFault,
-    Overloaded,
-    PayloadTooLarge,
-    ProbingUnavailable,
-    ProofRequired,
-    ProviderUnavailable,
-    QuotaExhausted,
-    RateLimited,
-    Refusal,
-    Section,
-    SlowBody,
-    SlowUpload,
-    TooManyJobs,
-    TooManyKeptLists,
-    TooManyKeys,
-    TooManyLists,
-    UnsupportedCoding,
-    UpgradeRequired,
-    UsageUnknown,
-    WrongKeyType,
-)
+from mailprobe.api import refusals
+from mailprobe.api.refusals import Refusal, Section
 from mailprobe.api.schema import (
     BODY_OCTETS_MAX,
     BODY_S_MAX,
@@ -90,171 +50,171 @@ AUTHENTICATE = "Send the header Authorization: Bearer <key> with "
 WAIT = "Wait until reset_at (Retry-After seconds) and a little longer, then send it again."
 
 TABLE: dict[type[Refusal], ErrorRow] = {
-    NoSuchRoute: ErrorRow(
+    refusals.NoSuchRoute: ErrorRow(
         404, "not_found", "There is nothing at this path.",
         "To verify, use POST {base_url}/v1/email/verify, POST {base_url}/v1/email/verify/batch or "
         "POST {base_url}/v1/email/verify/stream; {base_url}/openapi.json describes every route.",
         "endpoints",
     ),
-    MethodNotAllowed: ErrorRow(
+    refusals.MethodNotAllowed: ErrorRow(
         405, "method_not_allowed", "{method} is not a method of this path.",
         "Use {allow}; {base_url}/openapi.json describes every route.", "endpoints",
     ),
-    MissingKey: ErrorRow(
+    refusals.MissingKey: ErrorRow(
         401, "missing_api_key", "The request has no Authorization header.",
         AUTHENTICATE + "your {kind} key.", "authentication",
     ),
-    InvalidKey: ErrorRow(
+    refusals.InvalidKey: ErrorRow(
         401, "invalid_api_key", "{why}",
         AUTHENTICATE + "an active key; {dashboard_url} makes a new one.", "authentication",
     ),
-    WrongKeyType: ErrorRow(
+    refusals.WrongKeyType: ErrorRow(
         403, "wrong_key_type", "A standard key does not open the management routes.",
         AUTHENTICATE + "a provisioning key (sk_mgmt_…).", "authentication",
     ),
-    OriginNotAllowed: ErrorRow(
+    refusals.OriginNotAllowed: ErrorRow(
         403, "origin_not_allowed", "The publishable key is not for pages of this origin.",
         "Make a key for the origin of the page, as its Origin header has it.", "forms",
     ),
-    ProofRequired: ErrorRow(
+    refusals.ProofRequired: ErrorRow(
         428, "proof_required", "The request has no proof of work that is valid now.",
         "Solve the challenge in the header Form-Challenge, and send it again with Form-Proof.", "forms",
     ),
-    FormBusy: ErrorRow(
+    refusals.FormBusy: ErrorRow(
         429, "form_busy", "There were too many checks in the last minute.",
         "Accept the address as it is, or wait Retry-After seconds.", "forms",
     ),
-    FormOff: ErrorRow(
+    refusals.FormOff: ErrorRow(
         503, "form_off", "This form's addresses are not verified at the moment.",
         "Accept the address as it is. The key's owner finds the cause in the dashboard.", "forms",
         retry_s=600,
     ),
-    PayloadTooLarge: ErrorRow(
+    refusals.PayloadTooLarge: ErrorRow(
         413, "payload_too_large", "The body has more than {octets_max} octets.",
         "Send at most 50 addresses in a request, and nothing else.", "limits", closes=True,
     ),
-    SlowBody: ErrorRow(
+    refusals.SlowBody: ErrorRow(
         408, "request_timeout", "The body was not complete within {seconds_max} seconds.",
         "Send the whole body at once.", "limits", closes=True,
     ),
-    SlowUpload: ErrorRow(
+    refusals.SlowUpload: ErrorRow(
         408, "request_timeout", "The upload brought less than {kib_min} KiB in {seconds} seconds.",
         "Send it over a faster connection, compressed with gzip, or in several lists.", "lists",
         closes=True,
     ),
-    UnsupportedCoding: ErrorRow(
+    refusals.UnsupportedCoding: ErrorRow(
         415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",
         "Send the body as it is, without a Content-Encoding.", "request-bodies",
     ),
-    UpgradeRequired: ErrorRow(
+    refusals.UpgradeRequired: ErrorRow(
         426, "upgrade_required", "This path takes a WebSocket, and the request asks for none.",
         "Open it with a WebSocket client (RFC 6455), with the key in the Authorization header.",
         "live",
     ),
-    InvalidRequest: ErrorRow(400, "invalid_request", "{why}", "{fix}", None),
-    HardCapReached: ErrorRow(
+    refusals.InvalidRequest: ErrorRow(400, "invalid_request", "{why}", "{fix}", None),
+    refusals.HardCapReached: ErrorRow(
         402, "payment_required",
         "This request could take the overage of the billing period above the hard spend cap.",
         "Do not send it again before the hard cap is raised or the plan is upgraded: "
         "{dashboard_url}.",
         "spend-caps", PaymentRequiredError,
     ),
-    RateLimited: ErrorRow(
+    refusals.RateLimited: ErrorRow(
         429, "rate_limit_exceeded",
         "{units} more would make more than {limit} verifications in 60 seconds.{also}",
         WAIT, "limits", RateLimitError,
     ),
-    NeverFits: ErrorRow(
+    refusals.NeverFits: ErrorRow(
         429, "rate_limit_exceeded",
         "The request is worth {units} verifications, and the limit is {limit} in 60 seconds: "
         "it must be split.{also}",
         "Split the request into ones of at most {limit} addresses, or upgrade: {dashboard_url}.",
         "limits", RateLimitError,
     ),
-    QuotaExhausted: ErrorRow(
+    refusals.QuotaExhausted: ErrorRow(
         429, "monthly_quota_exceeded",
         "{units} more would make more than {limit} verifications this month; {used} are counted.",
         "Wait until reset_at, the start of the next month (UTC), or upgrade: {dashboard_url}.",
         "limits", MonthlyQuotaError,
     ),
-    JobNotFound: ErrorRow(
+    refusals.JobNotFound: ErrorRow(
         404, "job_not_found", "The account has no job with this id.",
         "Use the job_id of a 202. A job is kept as long as the usage rows of the tier.", "jobs",
     ),
-    ListNotFound: ErrorRow(
+    refusals.ListNotFound: ErrorRow(
         404, "list_not_found", "The account has no list with this id.",
         "GET {base_url}/v1/lists has the lists that are kept.", "lists",
     ),
-    TooManyLists: ErrorRow(
+    refusals.TooManyLists: ErrorRow(
         429, "list_limit_reached", "The account has {lists_max} lists that have not ended.",
         "Wait until one has ended, or cancel one.", "lists", retry_s=60,
     ),
-    TooManyKeptLists: ErrorRow(
+    refusals.TooManyKeptLists: ErrorRow(
         429, "list_limit_reached", "The account has {lists_max} lists.",
         "Delete a list that is not needed any more.", "lists",
     ),
-    ListsTooLarge: ErrorRow(
+    refusals.ListsTooLarge: ErrorRow(
         429, "list_limit_reached", "The account's lists would take more than {mib_max} MiB.",
         "Delete lists that are not needed any more, or upgrade: {dashboard_url}.", "lists",
     ),
-    ListsTooFast: ErrorRow(
+    refusals.ListsTooFast: ErrorRow(
         429, "rate_limit_exceeded", "An account may send {limit} lists in 60 seconds.",
         WAIT, "lists", RateLimitError,
     ),
-    KeyNotFound: ErrorRow(
+    refusals.KeyNotFound: ErrorRow(
         404, "key_not_found", "The account has no active standard key with this id.",
         "GET {base_url}/v1/management/keys lists the keys that can be revoked.", "management",
     ),
-    TooManyKeys: ErrorRow(
+    refusals.TooManyKeys: ErrorRow(
         429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
         "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
     ),
-    KeysTooFast: ErrorRow(
+    refusals.KeysTooFast: ErrorRow(
         429, "rate_limit_exceeded", "An account may make {limit} keys in 60 seconds.",
         WAIT, "management", RateLimitError,
     ),
-    TooManyJobs: ErrorRow(
+    refusals.TooManyJobs: ErrorRow(
         429, "job_limit_reached",
         "The account has {jobs_max} callbacks that are not delivered yet.",
         "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
         "delivered or given up.",
         "limits",
     ),
-    NoBillingAccount: ErrorRow(
+    refusals.NoBillingAccount: ErrorRow(
         402, "no_billing_account", "The account has no billing account.",
         "Choose a paid plan first: {dashboard_url}.", "management",
     ),
-    IdempotencyReused: ErrorRow(
+    refusals.IdempotencyReused: ErrorRow(
         422, "idempotency_key_reused", "This Idempotency-Key came with another request before.",
         "Use a new key for every new request, the same one only to repeat it.", "idempotency",
     ),
-    IdempotencyRunning: ErrorRow(
+    refusals.IdempotencyRunning: ErrorRow(
         409, "idempotency_in_progress", "The first request with this Idempotency-Key still runs.",
         "Send it again in a few seconds to get its answer.", "idempotency", retry_s=1,
     ),
-    AnswerLost: ErrorRow(
+    refusals.AnswerLost: ErrorRow(
         409, "idempotency_answer_lost",
         "The first request with this Idempotency-Key was done and counted; its answer was too large "
         "to be kept.",
         "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),
-    Overloaded: ErrorRow(
+    refusals.Overloaded: ErrorRow(
         503, "overloaded", "The service is overloaded.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
     ),
-    ProbingUnavailable: ErrorRow(
+    refusals.ProbingUnavailable: ErrorRow(
         503, "probing_unavailable", "The service reaches no mail host at the moment.",
         "Send it again in a minute; nothing was counted.", "errors", retry_s=30,
     ),
-    UsageUnknown: ErrorRow(
+    refusals.UsageUnknown: ErrorRow(
         503, "quota_check_failed", "The usage store is unavailable.",
         "Send it again in a second or two.", "errors", retry_s=1,
     ),
-    ProviderUnavailable: ErrorRow(
+    refusals.ProviderUnavailable: ErrorRow(
         503, "billing_unavailable", "The billing provider is unavailable.",
         "Send it again in a few seconds.", "errors", retry_s=5,
     ),
-    OurFault: ErrorRow(
+    refusals.OurFault: ErrorRow(
         500, "internal_error", "The service has failed; it is not the request's fault.",
         "Send it again; if it fails again, tell the operator this request id: {request_id}.",
         "errors",
@@ -264,11 +224,13 @@ TABLE: dict[type[Refusal], ErrorRow] = {
 
 # refusals by the HTTP server itself, which knows only their code
 BEFORE_ROUTING: dict[str, Refusal] = {
-    "invalid_request": InvalidRequest("The request is not well-formed HTTP/1.1.", "endpoints"),
-    "request_timeout": SlowBody(BODY_S_MAX),
-    "payload_too_large": PayloadTooLarge(BODY_OCTETS_MAX),
-    "internal_error": OurFault("the header X-Request-Id"),
-    "overloaded": Overloaded(),
+    "invalid_request": refusals.InvalidRequest(
+        "The request is not well-formed HTTP/1.1.", "endpoints"
+    ),
+    "request_timeout": refusals.SlowBody(BODY_S_MAX),
+    "payload_too_large": refusals.PayloadTooLarge(BODY_OCTETS_MAX),
+    "internal_error": refusals.OurFault("the header X-Request-Id"),
+    "overloaded": refusals.Overloaded(),
 }
 
 
@@ -303,17 +265,17 @@ def octets_of_code(code: str, places: Links) -> bytes:
 def headers_of(refusal: Refusal) -> dict[str, str]:
     """The refusal's response headers, without Connection."""
     match refusal:
-        case MethodNotAllowed(allow=allow):
+        case refusals.MethodNotAllowed(allow=allow):
             return {"Allow": allow}
-        case MissingKey() | InvalidKey():
+        case refusals.MissingKey() | refusals.InvalidKey():
             return {"WWW-Authenticate": "Bearer"}  # RFC 9110 11.6.1
-        case FormBusy(retry_s=seconds):
+        case refusals.FormBusy(retry_s=seconds):
             return {"Retry-After": str(seconds)}
-        case UpgradeRequired():
+        case refusals.UpgradeRequired():
             return {"Upgrade": "websocket"}  # RFC 9110 15.5.22
-        case RateLimited(asked_at=asked_at, reset_at=reset_at):
+        case refusals.RateLimited(asked_at=asked_at, reset_at=reset_at):
             return {"Retry-After": str(retry_after_s(asked_at, reset_at))}
-        case QuotaExhausted(asked_at=asked_at, reset_at=reset_at):
+        case refusals.QuotaExhausted(asked_at=asked_at, reset_at=reset_at):
             return {"Retry-After": str(retry_after_s(asked_at, reset_at))}
     retry_s = row_of(refusal).retry_s
     return {} if retry_s is None else {"Retry-After": str(retry_s)}

@@ -192,11 +192,12 @@ class BounceCounts(Struct, frozen=True):
     ignored: int
 
 
-class HealthResponse(Struct, frozen=True):
+class HealthResponse(Struct, frozen=True, omit_defaults=True):
     """`ok`: the usage store can be written. `ts`: milliseconds since 1970."""
 
     ok: bool
     ts: int
+    drained: bool = False
 
 
 class AccountLimits(Struct, frozen=True):
@@ -233,7 +234,10 @@ class AuditChange(Struct, frozen=True):
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """What was done to the account: by whom, when, and from where. It never has a secret."""
+    """What was done to the account: by whom, when, and from where. It never has a secret.
+
+    `on_account_id` is only in the log of an operator: the other account that it was done to.
+    """
 
     id: str
     at: Instant
@@ -243,6 +247,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     actor_key_id: str | None = None
     actor_key_prefix: str | None = None
     client_address: str | None = None
+    on_account_id: str | None = None
     subject_id: str | None = None
     name: str | None = None
     prefix: str | None = None

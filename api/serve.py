@@ -19,16 +19,18 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.api.alerts.sender import open_alerts
+from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.disposable_hosts import download, keep_fresh
+from mailprobe.api.egress.control import StoredControl, open_control
+from mailprobe.api.egress.ways import dial_of
 from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.encoder import PROTOCOL_ERRORS
 from mailprobe.api.http.listeners import listeners_on
 from mailprobe.api.http.server import drain_on_signals, serve_app
 from mailprobe.api.http.shared import Limits
-from mailprobe.api.jobs.delivery import open_webhook_sender
+from mailprobe.api.jobs.delivery import WebhookSender, open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.live.server import LiveServer
@@ -40,6 +42,7 @@ from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import request_rejected
 from mailprobe.api.observability.shared_counters import SharedCounters
+from mailprobe.api.observability.traces import open_traces
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.documentation_key import reader_of
 from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
@@ -47,27 +50,30 @@ from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.examples import Places
-from mailprobe.api.pages.views import pages_blueprint
+from mailprobe.api.pages.views import Documentation, pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
+from mailprobe.api.quota.known_facts import KnownFacts, exchanging
 from mailprobe.api.quota.list_limits import ListLimits
+from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.quota.self_probe import PROVIDERS, sees
-from mailprobe.api.quota.self_protection import SelfProtection, count_nothing
+from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
-from mailprobe.api.service import Build, Deployment, Service, new_service, utc_now
+from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.watchdog import Watchdog
-from mailprobe.engine import Engine, observer, open_engine
-from mailprobe.engine.background import contained, supervised
+from mailprobe.engine import Engine, open_engine
+from mailprobe.engine.background import contained, running_loops, supervised
+from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.lists.lists import Lists
-from mailprobe.engine.net.dialer import Dialer
+from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import commit, version
-from mailprobe.storage import is_postgres, newest_schema, open_store, shown
+from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
@@ -95,11 +101,11 @@ async def serve_until_drained(
     plans: Plans,
     listeners: Listeners,
     ready: Callable[[], None],
-    counters: SharedCounters | None = None,
+    counters: SharedCounters | None,
     *,
-    workers: int = 1,
+    workers: int,
     watchdog: Watchdog,
-    beat: Callable[[], None] = lambda: None,
+    beat: Callable[[], None],
 ) -> None:
     """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
@@ -114,7 +120,8 @@ async def serve_until_drained(
         nursery.start_soon(watchdog.limit_stop, drain)
         deployment = deployment_of(settings, workers, counters)
         opening = open_service(settings, plans, metrics, deployment)
-        async with opening as service, trio.open_nursery() as serving:
+        tracing = open_traces(settings.traces_protocol)
+        async with tracing, opening as service, trio.open_nursery() as serving:
             if counters and metrics:
                 await serving.start(
                     serve_metrics, service, metrics, counters, listeners.metrics, drain
@@ -137,7 +144,7 @@ async def serve_until_drained(
 async def _log_stop(service: Service, drain: trio.Event) -> None:
     """Log what is under way when the stop begins; what is cut off has lines of its own."""
     await drain.wait()
-    addresses = service.capacity.addresses
+    addresses = service.capacity.addresses + service.quota.list_capacity.addresses
     log.info("stopping", extra={"version": version(), "commit": commit(), "addresses": addresses})
 
 
@@ -155,12 +162,64 @@ async def open_service(
     Raises StoreUnavailable if the store lacks one of its connections.
     """
     rng, links = random.Random(), links_of(settings)
-    build = Build(
-        version(), await trio.to_thread.run_sync(commit), newest_schema(settings.database)
-    )
-    reputation = ReputationCounter(metrics or observer.NO_OBSERVER)
+    reputation = ReputationCounter(metrics or NO_OBSERVER)
     async with (
-        open_store(settings.database, secret_key=settings.secret_key) as store,
+        open_store(
+            settings.database,
+            secret_key=settings.secret_key,
+            size=StoreSize(settings.database_readers, settings.database_writers),
+        ) as opened,
+        _open_payments_and_alerts(settings, opened, plans, links, rng) as (payments, alerts),
+        open_background_writes() as background_writes,
+        nullcontext(metrics.timed(opened) if metrics else opened) as store,
+        _open_engine(settings, store, metrics, deployment, reputation.observer) as (
+            engine,
+            control,
+        ),
+        open_webhook_sender(
+            engine.routes.addresses_now,
+            allow_private=settings.engine.allow_private,
+            ca_file=settings.webhook_ca_file,
+        ) as webhook_sender,
+    ):
+        await opened.check()
+        service = replace(
+            new_service(
+                store=store,
+                engine=engine,
+                background_writes=background_writes,
+                places=links,
+                plans=plans,
+                payments=payments,
+                reports_usage=settings.stripe_key is not None,
+                watch=alerts.watch,
+                request_log=metrics or request_context.NO_REQUEST_LOG,
+                takes_test_keys=not settings.production,
+                operators=None if settings.operators is None else frozenset(settings.operators),
+                form_proof_bits=settings.form_proof_bits,
+                protection=SelfProtection(load_operators(), refuses=settings.refuses_when_blind),
+                pauses=FleetPauses(socket.gethostname()),
+            ),
+            alerts=alerts,
+            build=await _build(settings),
+            list_limits=list_limits_of(settings),
+            reputation=reputation,
+            about_probes=settings.about_probes,
+            trusted_proxies=settings.trusted_proxies,
+            tools_url=tools_url_of(settings),
+            deployment=deployment,
+            egress_control=control,
+        )
+        async with _running(service, settings, webhook_sender, rng) as running:
+            yield running
+
+
+@asynccontextmanager
+async def _open_payments_and_alerts(
+    settings: Settings, store: Store, plans: Plans, links: Links, rng: random.Random
+) -> AsyncIterator[tuple[Payments | None, Alerts]]:
+    """What leaves for the billing provider, and the mails about reached thresholds."""
+    async with (
         open_payments(
             store,
             key=settings.stripe_key,
@@ -179,78 +238,90 @@ async def open_service(
             sender=settings.alert_from,
             rng=rng,
         ) as alerts,
-        open_background_writes() as background_writes,
-        _open_leases(settings, metrics.timed(store) if metrics else store) as leases,
-        open_engine(settings.engine, observer=reputation.observer, permits=leases) as engine,
-        open_webhook_sender(
-            engine.routes.addresses_now,
-            allow_private=settings.engine.allow_private,
-            ca_file=settings.webhook_ca_file,
-        ) as webhook_sender,
     ):
-        await store.check()
-        protection = SelfProtection(
-            load_operators(),
-            refuses=settings.refuses_when_blind,
-            count_reply=metrics.replied if metrics else count_nothing,
-        )
-        service = new_service(
-            store=metrics.timed(store) if metrics else store,
-            engine=engine,
-            background_writes=background_writes,
-            places=links,
-            plans=plans,
-            payments=payments,
-            reports_usage=settings.stripe_key is not None,
-            watch=alerts.watch,
-            request_log=metrics or request_context.NO_REQUEST_LOG,
-            takes_test_keys=not settings.production,
-            operators=None if settings.operators is None else frozenset(settings.operators),
-            form_proof_bits=settings.form_proof_bits,
-            protection=protection,
-        )
-        async with (
-            _watching(engine, protection),
-            open_jobs(
-                service.store,
-                service.quota,
-                webhook_sender,
-                retry_s=settings.webhook_retry_s,
-                now=utc_now,
-                rng=rng,
-            ) as jobs,
-            open_lists(
-                service.store,
-                service.quota,
-                now=utc_now,
-                rng=rng,
-                wake_jobs=jobs.wake,
-                chunks_at_once=settings.list_chunks,
-            ) as lists,
-        ):
-            yield replace(
-                service,
-                alerts=alerts,
-                build=build,
-                jobs=jobs,
-                lists=lists,
-                list_limits=list_limits_of(settings),
-                reputation=reputation,
-                about_probes=settings.about_probes,
-                trusted_proxies=settings.trusted_proxies,
-                tools_url=tools_url_of(settings),
-                deployment=deployment,
-            )
+        yield payments, alerts
 
 
 @asynccontextmanager
-async def _watching(engine: Engine, protection: SelfProtection) -> AsyncIterator[None]:
+async def _open_engine(
+    settings: Settings,
+    store: Store,
+    metrics: Metrics | None,
+    deployment: Deployment | None,
+    observer: Observer,
+) -> AsyncIterator[tuple[Engine, StoredControl | None]]:
+    """The engine, and what it shares with other processes: connections, egresses and facts."""
+    facts = _known_facts(settings, store, metrics, deployment)
+    async with (
+        _open_leases(settings, store) as leases,
+        _open_control(settings, store) as control,
+        open_engine(
+            settings.engine,
+            observer=observer,
+            permits=leases,
+            egress_control=control,
+            exchange=facts,
+        ) as engine,
+        exchanging(facts),
+    ):
+        yield engine, control
+
+
+@asynccontextmanager
+async def _running(
+    service: Service, settings: Settings, webhook_sender: WebhookSender, rng: random.Random
+) -> AsyncIterator[Service]:
+    """Let jobs, lists and what they depend on run for the duration of the block."""
+    quota = service.quota
+    await quota.pauses.start(service.store, quota.engine.pauses)
+    async with (
+        _watching(quota.engine, quota.protection, service.egress_control),
+        open_jobs(
+            service.store,
+            quota,
+            webhook_sender,
+            retry_s=settings.webhook_retry_s,
+            now=utc_now,
+            rng=rng,
+        ) as jobs,
+        open_lists(
+            service.store,
+            quota,
+            now=utc_now,
+            rng=rng,
+            wake_jobs=jobs.wake,
+            chunks_at_once=settings.list_chunks,
+        ) as lists,
+        running_loops(
+            partial(
+                quota.pauses.watch,
+                quota.store,
+                quota.engine.pauses,
+                now=quota.now,
+                wake_lists=lists.wake,
+            )
+        ),
+    ):
+        yield replace(service, jobs=jobs, lists=lists)
+
+
+async def _build(settings: Settings) -> Build:
+    found = await trio.to_thread.run_sync(commit)
+    return Build(version(), found, newest_schema(settings.database))
+
+
+@asynccontextmanager
+async def _watching(
+    engine: Engine, protection: SelfProtection, control: StoredControl | None
+) -> AsyncIterator[None]:
     """Let self-protection probe for the duration of the block; a lab has no providers."""
     settings = engine.settings
-    dial = Dialer(settings.proxies, allow_private=settings.allow_private)
+    dials = {row.name: dial_of(row, settings) for row in settings.egresses.rows}
     providers = () if settings.allow_private else PROVIDERS
 
     async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+        active = [name for name in dials if control is None or control.state(name) == "active"]
+        dial = dials[random.choice(active or list(dials))]
         return await sees(engine, dial, domains, must_answer, providers)
 
     async with trio.open_nursery() as nursery:
@@ -267,19 +338,42 @@ def _open_leases(
     return open_leases(store, settings.engine.host_connections)
 
 
+def _open_control(
+    settings: Settings, store: Store
+) -> AbstractAsyncContextManager[StoredControl | None]:
+    """What processes share of their egresses; without a file there is one, of this process alone."""
+    if settings.engine.egresses is ONE_EGRESS:
+        return nullcontext()
+    return open_control(settings.engine.egresses, store, utc_now)
+
+
+def _known_facts(
+    settings: Settings, store: Store, metrics: Metrics | None, deployment: Deployment | None
+) -> KnownFacts | None:
+    """This process's side of the fleet's knowledge; None for the only process of a store.
+
+    A file of SQLite is used by the workers of one service.
+    """
+    workers = 1 if deployment is None else deployment.workers
+    if not is_postgres(settings.database) and workers == 1:
+        return None
+    if metrics is None:
+        return KnownFacts(store)
+    return KnownFacts(store, metrics.facts_shared, metrics.facts_absorbed)
+
+
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
     app = create_api(service)
     frame = Frame(service, Sessions(service.store), Operators(service.store, service.operators))
     app.register_blueprint(dashboard_blueprint(frame))
-    app.register_blueprint(
-        pages_blueprint(
-            lambda: description(service.links),
-            lambda: service.about_probes or about_probes(service.quota.engine.settings),
-            Places(service.links.base_url, service.tools_url),
-            lambda: reader_of(frame),
-        )
+    documentation = Documentation(
+        lambda: description(service.links),
+        lambda: service.about_probes or about_probes(service.quota.engine.settings),
+        Places(service.links.base_url, service.tools_url),
+        lambda: reader_of(frame),
     )
+    app.register_blueprint(pages_blueprint(documentation))
     return app
 
 
@@ -367,7 +461,6 @@ async def serve_tools(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Serve the tool server."""
     await serve_app(
         create_tools_app(service, tools_url, service.links.docs_url),
         listeners_on(sockets),

@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.egress.control import StoredControl
 from mailprobe.api.error_table import Links
 from mailprobe.api.forms.proof_of_work import ProofOfWork
 from mailprobe.api.forms.visitors import Networks, VisitorLimit, is_in, visitor_address
@@ -18,19 +19,17 @@ from mailprobe.api.observability.metrics import Load
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
 from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.api.quota.capacity import Capacity
+from mailprobe.api.quota.capacity import LISTED, Capacity
 from mailprobe.api.quota.list_limits import LIST_LIMITS, ListLimits
+from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.quota.service import QuotaService, Watch, not_observed
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
+from mailprobe.storage import utc_now
 from mailprobe.storage.records import Account, Caller
 from mailprobe.storage.store import Store
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Payments(Protocol):
@@ -158,6 +157,7 @@ class Service:
     visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
     proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
     build: Build | None = None  # None: it is not shown
+    egress_control: StoredControl | None = None  # None: there is no file of egresses
     trusted_proxies: Networks = ()  # whose X-Forwarded-For is believed
 
     def visitor(self, peer: str, forwarded_for: str) -> str:
@@ -167,15 +167,16 @@ class Service:
         return visitor_address(peer, forwarded_for, self.trusted_proxies)
 
     def plan(self, caller: Caller) -> PricingPlan:
-        """The plan of the caller's account."""
         return self.plans[caller.account.tier]
 
     def load(self) -> Load:
         """What this process has under way."""
         return Load(
-            self.quota.engine.dispatcher.statistics(), self.capacity.addresses,
+            self.quota.engine.probing.statistics(), self.capacity.addresses,
             self.capacity.addresses_max, self.background_writes.pending,
             self.quota.protection.blind,
+            () if self.egress_control is None else tuple(self.egress_control.overview()),
+            self.quota.pauses.drained,
         )  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def new_service(
     operators: frozenset[str] | None = None,
     form_proof_bits: int = 0,
     protection: SelfProtection | None = None,
+    pauses: FleetPauses | None = None,
 ) -> Service:
     """Put the parts together.
 
@@ -205,10 +207,11 @@ def new_service(
     caller whose usage has changed, `request_log` with every request. `form_proof_bits`: how much
     work a check of a form takes; 0 is none.
     """
-    capacity = Capacity(addresses_max or engine.settings.probes_max)
+    most = addresses_max or engine.settings.probes_max
+    capacity, list_capacity = Capacity(most), Capacity(LISTED * most)
     quota = QuotaService(
-        store, engine, background_writes, plans, capacity, now, reports_usage, watch,
-        protection=protection or SelfProtection(),
+        store, engine, background_writes, plans, capacity, list_capacity, now, reports_usage, watch,
+        protection=protection or SelfProtection(), pauses=pauses or FleetPauses(),
     )  # fmt: skip
     return Service(
         store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),

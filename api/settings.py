@@ -7,11 +7,12 @@ WrongSetting with one line for a person.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
+from mailprobe.api.egress.file import read_egress_file
 from mailprobe.api.forms.proof_of_work import BITS_MAX
 from mailprobe.api.setting_values import (
     BIND_TAKES,
@@ -46,6 +47,7 @@ from mailprobe.api.setting_values import (
     read_yes_or_no,
 )
 from mailprobe.api.settings_files import Unreadable, read_toml
+from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.own_lists import NO_OWN_LISTS
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
@@ -60,9 +62,12 @@ LISTS_ACTIVE_MAX = 1_000  # of an account: a claim reads a little of each runnin
 LIST_CHUNKS_MIN = 20  # fewer leave no place for a second account
 LIST_CHUNKS_MAX = 10_000  # each is extended every 4 s by a transaction
 WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+DATABASE_CONNECTIONS_MAX = 32  # of a kind and process: PostgreSQL takes 100 in all by default
+COMMAND_S_MAX = 3600
 SHOWN_MAX = 200  # characters of a wrong value in its error: enough for a path
 SECRET = "***"  # shown in place of a wrong secret
 URL_TAKES = "an http:// or https:// address"
+TRACES_PROTOCOL = "http/protobuf"  # OpenTelemetry's default
 ALL_LAYERS = "1-5"
 LAYERS = (ALL_LAYERS, "1-3,5")  # layer 4 is the only one that may be left out
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -81,8 +86,8 @@ class Setting:
     """
 
     name: str
-    default: Callable[[], Any]
-    read: Callable[[str], Any]
+    default: Callable[[], object]
+    read: Callable[[str], object]
     takes: str
     secret: bool = False  # a wrong value is not shown
 
@@ -95,10 +100,20 @@ class Setting:
         return self.name.lower()
 
 
+def _whole(
+    name: str, default: int | None, least: int, most: int, takes: str = "a whole number"
+) -> Setting:
+    """The row of a number."""
+    return Setting(name, lambda: default, read_whole(least, most), f"{takes}, {least} to {most}")
+
+
 TABLE: tuple[Setting, ...] = (
     Setting(
         "DATABASE", lambda: "data/mailprobe.db", read_database, "a path or a postgresql:// URL"
     ),
+    _whole("DATABASE_READERS", 2, 1, DATABASE_CONNECTIONS_MAX),
+    _whole("DATABASE_WRITERS", 2, 1, DATABASE_CONNECTIONS_MAX),
+    _whole("COMMAND_SECONDS", 30, 1, COMMAND_S_MAX, "a whole number of seconds"),
     Setting(
         "DOH_URLS",
         lambda: DOH_URLS,
@@ -106,7 +121,7 @@ TABLE: tuple[Setting, ...] = (
         "comma-separated https:// addresses of DNS-over-HTTPS endpoints",
     ),
     Setting("DOH_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
-    Setting("SMTP_PORT", lambda: 25, read_whole(1, 65535), "a port, 1 to 65535"),
+    _whole("SMTP_PORT", 25, 1, 65535, "a port"),
     Setting("SMTP_HELO", host_name, read_helo, "a host name, in ASCII and without spaces"),
     Setting(
         "SMTP_MAIL_FROM",
@@ -120,46 +135,17 @@ TABLE: tuple[Setting, ...] = (
         read_list_of(read_proxy_url, empty=True),
         "comma-separated socks5://[user:pass@]host:port",
     ),
-    Setting(
-        "HOST_CONNECTIONS",
-        lambda: 4,
-        read_whole(1, HOST_CONNECTIONS_MAX),
-        f"a whole number, 1 to {HOST_CONNECTIONS_MAX}",
-    ),
-    Setting(
-        "MAX_PROBES",
-        lambda: 2000,
-        read_whole(1, PROBES_MAX),
-        f"a whole number, 1 to {PROBES_MAX}",
-    ),
+    Setting("EGRESS_FILE", lambda: ONE_EGRESS, read_egress_file, "the path of a TOML file"),
+    _whole("HOST_CONNECTIONS", 4, 1, HOST_CONNECTIONS_MAX),
+    _whole("MAX_PROBES", 2000, 1, PROBES_MAX),
     Setting(
         "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
     ),
     Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
-    Setting(
-        "LIST_ROWS_MAX",
-        lambda: None,
-        read_whole(1, LIST_ROWS_MAX),
-        f"a whole number, 1 to {LIST_ROWS_MAX}",
-    ),
-    Setting(
-        "LIST_OCTETS_MAX",
-        lambda: LIST_OCTETS,
-        read_whole(1, LIST_OCTETS_MAX),
-        f"a whole number, 1 to {LIST_OCTETS_MAX}",
-    ),
-    Setting(
-        "LISTS_ACTIVE_MAX",
-        lambda: 10,
-        read_whole(1, LISTS_ACTIVE_MAX),
-        f"a whole number, 1 to {LISTS_ACTIVE_MAX}",
-    ),
-    Setting(
-        "LIST_CHUNKS",
-        lambda: 400,
-        read_whole(LIST_CHUNKS_MIN, LIST_CHUNKS_MAX),
-        f"a whole number, {LIST_CHUNKS_MIN} to {LIST_CHUNKS_MAX}",
-    ),
+    _whole("LIST_ROWS_MAX", None, 1, LIST_ROWS_MAX),
+    _whole("LIST_OCTETS_MAX", LIST_OCTETS, 1, LIST_OCTETS_MAX),
+    _whole("LISTS_ACTIVE_MAX", 10, 1, LISTS_ACTIVE_MAX),
+    _whole("LIST_CHUNKS", 400, LIST_CHUNKS_MIN, LIST_CHUNKS_MAX),
     Setting("UPLOAD_DIR", lambda: None, read_folder_or_none, "the path of a folder"),
     Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
     Setting(
@@ -251,9 +237,11 @@ class Settings:
 
     engine: EngineSettings
     database: str = field(repr=False)  # a URL may hold a password
-    operators: (
-        tuple[str, ...] | None
-    )  # ids or e-mail addresses in lower case; None: the first account
+    database_readers: int  # connections to PostgreSQL of each process
+    database_writers: int
+    command_s: int  # for each answer of the database to an operator's command
+    # Ids or e-mail addresses in lower case; None: the first account.
+    operators: tuple[str, ...] | None
     production: bool  # takes no test keys
     refuses_when_blind: bool  # with 503, while no mail host is reached
     list_rows_max: int | None  # None: by tier
@@ -275,6 +263,7 @@ class Settings:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]  # whose X-Forwarded-For is believed
     form_proof_bits: int  # zero bits of a form's proof of work; 0: none is needed
     metrics_bind: Bind | None
+    traces_protocol: str | None  # None: traces are off
     webhook_ca_file: str | None  # None: the system's
     webhook_retry_s: tuple[int, ...]  # seconds before each retry of a callback
     stripe_key: str | None = field(repr=False)  # None: billing is local
@@ -300,55 +289,44 @@ class Settings:
             raise WrongSetting(
                 "MAILPROBE_DISPOSABLE_HOSTS_URL needs MAILPROBE_LISTS_DIR, the folder of the download"
             )
+        if value["SMTP_PROXIES"] and value["EGRESS_FILE"] is not ONE_EGRESS:
+            raise WrongSetting(
+                "MAILPROBE_SMTP_PROXIES and MAILPROBE_EGRESS_FILE are both set: write each proxy"
+                " into the file, as the proxy of an egress"
+            )
+        of_their_names = {
+            each.name: value[each.name.upper()]
+            for each in fields(cls)
+            if each.name.upper() in value
+        }
         return cls(
-            engine=EngineSettings(
-                doh_urls=value["DOH_URLS"],
-                doh_ca_file=value["DOH_CA_FILE"],
-                smtp_port=value["SMTP_PORT"],
-                helo_name=value["SMTP_HELO"],
-                mail_from=value["SMTP_MAIL_FROM"],
-                proxies=value["SMTP_PROXIES"],
-                host_connections=value["HOST_CONNECTIONS"],
-                probes_max=value["MAX_PROBES"],
-                asks_hosts=value["LAYERS"] == ALL_LAYERS,
-                own_lists=value["LISTS_DIR"],
-                allow_private=value["ALLOW_PRIVATE"],
-            ),
-            database=value["DATABASE"],
+            engine=_engine_settings(value),
+            command_s=value["COMMAND_SECONDS"],
             operators=value["OPERATOR"],
-            production=value["PRODUCTION"],
             refuses_when_blind=value["WHEN_BLIND"] == "503",
-            list_rows_max=value["LIST_ROWS_MAX"],
-            list_octets_max=value["LIST_OCTETS_MAX"],
-            lists_active_max=value["LISTS_ACTIVE_MAX"],
-            list_chunks=value["LIST_CHUNKS"],
             upload_folder=value["UPLOAD_DIR"],
-            disposable_hosts_url=value["DISPOSABLE_HOSTS_URL"],
-            log=value["LOG"],
-            bind=value["BIND"],
-            tools_bind=value["TOOLS_BIND"],
-            base_url=value["BASE_URL"],
-            tools_url=value["TOOLS_URL"],
-            docs_url=value["DOCS_URL"],
-            dashboard_url=value["DASHBOARD_URL"],
-            secret_key=value["SECRET_KEY"],
-            plans_file=value["PLANS_FILE"],
             about_probes=value["ABOUT_PROBES_FILE"],
-            trusted_proxies=value["TRUSTED_PROXIES"],
-            form_proof_bits=value["FORM_PROOF_BITS"],
-            metrics_bind=value["METRICS_BIND"],
-            webhook_ca_file=value["WEBHOOK_CA_FILE"],
+            traces_protocol=traces_protocol(environ),
             webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],
-            stripe_key=value["STRIPE_KEY"],
-            stripe_webhook_secret=value["STRIPE_WEBHOOK_SECRET"],
-            stripe_api_base=value["STRIPE_API_BASE"],
-            alert_smtp_url=value["ALERT_SMTP_URL"],
-            alert_from=value["ALERT_FROM"],
-            server=value["SERVER"],
-            key=value["KEY"],
-            webhook_secret=value["WEBHOOK_SECRET"],
-            provisioning_key=value["PROVISIONING_KEY"],
+            **of_their_names,
         )
+
+
+def _engine_settings(value: Mapping[str, Any]) -> EngineSettings:
+    return EngineSettings(
+        doh_urls=value["DOH_URLS"],
+        doh_ca_file=value["DOH_CA_FILE"],
+        smtp_port=value["SMTP_PORT"],
+        helo_name=value["SMTP_HELO"],
+        mail_from=value["SMTP_MAIL_FROM"],
+        proxies=value["SMTP_PROXIES"],
+        egresses=value["EGRESS_FILE"],
+        host_connections=value["HOST_CONNECTIONS"],
+        probes_max=value["MAX_PROBES"],
+        asks_hosts=value["LAYERS"] == ALL_LAYERS,
+        own_lists=value["LISTS_DIR"],
+        allow_private=value["ALLOW_PRIVATE"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +346,25 @@ def survey(environ: Mapping[str, str], directory: Path | None = None) -> list[Se
     """
     file_values = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
     return [_state(row, environ, file_values) for row in TABLE]
+
+
+def traces_protocol(environ: Mapping[str, str]) -> str | None:
+    """The protocol of traces by OpenTelemetry's own variables; None if they ask for no traces.
+
+    OpenTelemetry reads those of its variables that are not here.
+    """
+
+    def value(*names: str) -> str:
+        found = (environ.get(f"OTEL_{name}", "").strip() for name in names)
+        return next(filter(None, found), "")
+
+    exporters = {each.strip() for each in value("TRACES_EXPORTER").lower().split(",")}
+    if value("SDK_DISABLED").lower() == "true" or not {"", "otlp"} & exporters:
+        return None
+    if not value("EXPORTER_OTLP_TRACES_ENDPOINT", "EXPORTER_OTLP_ENDPOINT"):
+        return None
+    stated = value("EXPORTER_OTLP_TRACES_PROTOCOL", "EXPORTER_OTLP_PROTOCOL")
+    return stated.lower() or TRACES_PROTOCOL
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -398,7 +395,7 @@ def _plain_text(value: object) -> str:
     """A value as one would write it into the environment; nothing where nothing is set."""
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
-    if value is None or value is NO_OWN_LISTS:
+    if value in (None, NO_OWN_LISTS, ONE_EGRESS):
         return ""
     return str(int(value) if isinstance(value, bool) else value)
 
@@ -408,7 +405,7 @@ class _FileValues:
     """The values of the file by lower-case name, and its path for error messages."""
 
     path: Path
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
 def _value(row: Setting, environ: Mapping[str, str], file_values: _FileValues) -> Any:
@@ -452,7 +449,7 @@ def _read_file(named: str | None, directory: Path) -> _FileValues:
     return _FileValues(path, values)
 
 
-def _check_names(path: Path, values: Mapping[str, Any]) -> None:
+def _check_names(path: Path, values: Mapping[str, object]) -> None:
     known = [row.key for row in TABLE]
     for name in values:
         if name in known:

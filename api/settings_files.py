@@ -7,7 +7,6 @@ adds the setting's name and value.
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 FILE_OCTETS_MAX = 4 * 1024 * 1024  # a bundle of all public certificate authorities has 250 KB
 
@@ -55,7 +54,7 @@ def read_text(path: Path) -> str:
         raise Unreadable("cannot be read: it is not in UTF-8") from None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, object]:
     """The content of a TOML file."""
     import tomllib  # most runs have no file
 

@@ -27,8 +27,8 @@ from mailprobe.api.alerts.smtp_relay import (
     Relay,
     RelayMailer,
     SendResult,
+    printable,
     read_relay,
-    shortened,
 )
 from mailprobe.api.alerts.thresholds import (
     Unwritable,
@@ -40,12 +40,13 @@ from mailprobe.api.alerts.thresholds import (
     trial,
 )
 from mailprobe.api.error_table import Links
+from mailprobe.api.observability.logs import shortened
 from mailprobe.api.outbox.backoff import Backoff, growing
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.setting_values import host_name
 from mailprobe.api.settings import WrongSetting
-from mailprobe.engine.background import contained, supervised
+from mailprobe.engine.background import contained, running_loops
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
 from mailprobe.storage.store import Store
@@ -108,9 +109,8 @@ class Alerts:
         self._now = now
         self._notify_sender = notify_sender
         self._changed: dict[str, Key] = {}  # by account; each at most once
-        self._refused: dict[
-            str, tuple[Tier, int | None]
-        ] = {}  # tier and hard cap at the refusal, by account
+        # Tier and hard cap at the refusal, by account.
+        self._refused: dict[str, tuple[Tier, int | None]] = {}
         self._changed_event = trio.Event()
         self._posted: set[tuple[str, str]] = set()  # by account and name
 
@@ -219,7 +219,6 @@ class AlertSender:
         self._sender = sender
 
     def worker(self) -> Worker[OutboxMessage]:
-        """Return the outbox worker of alerts."""
         queue = WorkQueue(
             "alerts",
             PACE,
@@ -277,7 +276,7 @@ def _log_send_result(
     send_result: SendResult,
     due_at: datetime | None,
 ) -> None:
-    to = shortened(account.email) if account else None
+    to = printable(shortened(account.email)) if account else None
     what = f"account={message.account_id} alert={message.name} to={to}"
     if send_result.why is None:
         log.info("alert sent: %s", what)
@@ -320,13 +319,8 @@ async def open_alerts(
         workers = [alert_sender.worker()]
     wake_sender = workers[0].wake if workers else None
     alerts = Alerts(store, plans, now=now, notify_sender=wake_sender)
-    async with open_workers(*workers), trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, alerts.check_changed)
-        nursery.start_soon(supervised, alerts.sweep)
-        try:
-            yield alerts
-        finally:
-            nursery.cancel_scope.cancel()
+    async with open_workers(*workers), running_loops(alerts.check_changed, alerts.sweep):
+        yield alerts
 
 
 def _relay(url: str) -> Relay:

@@ -20,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import trio
 
+from mailprobe.api.observability.logs import shortened
+
 DELIVERY_S = 30.0  # from the connect to the mail's last octet
 ANSWER_S = 120.0  # then for the reply: giving up while the relay stores the mail would cause a copy
 QUIT_S = 1.0  # for the reply to QUIT; a stop during this wait would cause a copy
@@ -44,12 +46,6 @@ class Mailer(Protocol):
     async def send(self, message: EmailMessage) -> SendResult:
         """Send it; a relay's failure is a SendResult. Takes less than the sender's LEASE_S."""
         ...
-
-
-def shortened(address: str) -> str:
-    """Return the address with its local part cut to one character, for logs."""
-    local, at, domain = address.rpartition("@")
-    return printable(f"{local[:1]}…{at}{domain}")
 
 
 def printable(text: str) -> str:

@@ -26,9 +26,8 @@ from mailprobe.storage.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
 
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]
-Measure = Literal[
-    "quota", "volume"
-]  # units of a month (free), billable verifications of a billing period
+# Units of a month (free), billable verifications of a billing period.
+Measure = Literal["quota", "volume"]
 
 COLUMNS = 72  # per line: quoted twice, a line still fits in 78 (RFC 5322 2.1.1)
 

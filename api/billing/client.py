@@ -55,13 +55,10 @@ class StripePace:
     """
 
     timeout_s: float = 15.0  # for one response
-    answer_s: float = (
-        10.0  # in all, while a client waits: an account's owner, or Stripe with an event
-    )
-    repeats_s: tuple[float, ...] = (
-        0.3,
-        1.0,
-    )  # pauses within answer_s before a repeatable request is retried
+    # In all, while a client waits: an account's owner, or Stripe with an event.
+    answer_s: float = 10.0
+    # Pauses within answer_s before a repeatable request is retried.
+    repeats_s: tuple[float, ...] = (0.3, 1.0)
     poll_s: float = 2.0
     run_s: float = 25.0  # no request of a batch starts later, as the next batch waits for it
     lease_s: float = 60.0
@@ -226,9 +223,8 @@ def _failed(error: sdk.StripeError) -> StripeFailed:
         return StripeFailed(Failure(f"what answered {status} is not Stripe", certain=False))
     if code == "resource_missing" and "customer" in (error.user_message or "").lower():
         return CustomerMissing(Failure("the customer was deleted", certain=True, general=False))
-    refused = (
-        status < 500 and status != 408
-    )  # 408 is a proxy's time-out: the request may have been executed
+    # 408 is a proxy's time-out: the request may have been executed.
+    refused = status < 500 and status != 408
     return StripeFailed(
         Failure(
             f"Stripe answered {status}{_words_of(error, status)}",

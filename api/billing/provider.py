@@ -209,7 +209,7 @@ class StripePayments:
         log.error("%s error=it keeps changing", why)
         raise ProviderUnavailable
 
-    async def _change(self, account_id: str, fields: dict[str, Any]) -> bool:
+    async def _change(self, account_id: str, fields: dict[str, object]) -> bool:
         """Write the fields; return False if nothing changed."""
         async with self._customers.locks.of(account_id):
             account = await self._store.account(account_id)
@@ -425,6 +425,6 @@ async def open_stripe_payments(
         await stripe.close()
 
 
-def _following(account: Account, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _following(account: Account, fields: Mapping[str, object]) -> dict[str, object]:
     """The fields that an account takes from Stripe. An own account keeps its tier: it is not sold."""
     return {k: v for k, v in fields.items() if k != "tier" or account.tier != "own"}

@@ -147,7 +147,7 @@ KEEPS_TIER: Mapping[str, bool] = {
 RANK: Mapping[Tier, int] = {"free": 0, "builder": 1, "scale": 2}
 
 # the fields of an account that never had a subscription
-NO_SUBSCRIPTION: Mapping[str, Any] = {
+NO_SUBSCRIPTION: Mapping[str, object] = {
     "tier": "free",
     "subscription_status": None,
     "current_period_start": None,
@@ -222,7 +222,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return next((period for period in (*periods, own) if all(period)), (None, None))
 
 
-def read_subscription(reported: Mapping[str, Any]) -> Subscription:
+def read_subscription(reported: Mapping[str, object]) -> Subscription:
     """Decode a subscription. Raises msgspec.ValidationError if it is none."""
     return msgspec.convert(reported, Subscription)
 
@@ -233,7 +233,7 @@ def _tier_of(price: _Price) -> Tier | None:
     return next((tier for tier in RANK if tier in said), None)
 
 
-def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, Any] | None:
+def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, object] | None:
     """Return the fields of Account that follow from its customer's subscriptions.
 
     The highest live tier counts; without one the account is free and shows its newest
@@ -253,7 +253,7 @@ def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, Any] | No
     return _fields(max(ended, key=lambda one: one.created))
 
 
-def _fields(one: Subscription) -> dict[str, Any]:
+def _fields(one: Subscription) -> dict[str, object]:
     """Return Account's fields as after the end: free tier and no period, so the UTC month counts."""
     return {
         **NO_SUBSCRIPTION,
@@ -267,7 +267,7 @@ def _fields(one: Subscription) -> dict[str, Any]:
     }
 
 
-def _lasting(one: Subscription) -> dict[str, Any]:
+def _lasting(one: Subscription) -> dict[str, object]:
     start, end = one.period
     return {
         "tier": one.tier,

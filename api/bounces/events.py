@@ -68,7 +68,7 @@ def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
     raise NotEvents
 
 
-def _json(octets: bytes) -> Any:
+def _json(octets: bytes) -> object:
     if any(octets.count(piece) > most for piece, most in COUNTS_MAX.items()):
         raise NotEvents
     try:
@@ -127,17 +127,17 @@ def _mailgun_events(body: Any) -> Iterator[Event]:
     yield Event(_text(event.get("recipient")), is_final, reason, "unknown")
 
 
-def _is_of(*names: str) -> Callable[[Any], bool]:
+def _is_of(*names: str) -> Callable[[object], bool]:
     return lambda body: isinstance(body, Mapping) and any(name in body for name in names)
 
 
-def _is_sendgrids(body: Any) -> bool:
+def _is_sendgrids(body: object) -> bool:
     return isinstance(body, list) and all(
         isinstance(each, Mapping) and "event" in each for each in body
     )
 
 
-SERVICES: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[Event]]], ...] = (
+SERVICES: tuple[tuple[str, Callable[[object], bool], Callable[[object], Iterator[Event]]], ...] = (
     ("ses", _is_of("notificationType", "eventType"), _ses_events),
     ("postmark", _is_of("RecordType"), _postmark_events),
     ("mailgun", _is_of("event-data"), _mailgun_events),
@@ -145,10 +145,10 @@ SERVICES: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[Event
 )
 
 
-def _fields(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _fields(body: Mapping[str, object], name: str) -> Mapping[str, object]:
     found = body.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

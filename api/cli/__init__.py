@@ -50,6 +50,25 @@ COMMANDS = {
         "list_",
         "Pause, resume and cancel the lists of all accounts.",
     ),
+    "egress": CommandEntry(
+        "mailprobe.api.cli.egress.commands",
+        "egress",
+        "Show, pause and resume the ways by which probes leave.",
+    ),
+    "pause": CommandEntry(
+        "mailprobe.api.cli.fleet.pauses", "pause", "Pause a domain, an operator or an account."
+    ),
+    "unpause": CommandEntry("mailprobe.api.cli.fleet.pauses", "unpause", "End a pause."),
+    "pauses": CommandEntry("mailprobe.api.cli.fleet.pauses", "pauses", "List what is paused."),
+    "drain": CommandEntry(
+        "mailprobe.api.cli.fleet.pauses", "drain", "Let a machine take no more of lists."
+    ),
+    "undrain": CommandEntry(
+        "mailprobe.api.cli.fleet.pauses", "undrain", "Let a machine take lists again."
+    ),
+    "machines": CommandEntry(
+        "mailprobe.api.cli.fleet.pauses", "machines", "List the machines of the database."
+    ),
     "backup": CommandEntry(
         "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
     ),

@@ -57,7 +57,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     _check_email(email)
     chosen = _tier_of(tier, own) or "free"
 
-    async def make(store: "Store") -> dict[str, Any]:
+    async def make(store: "Store") -> dict[str, object]:
         if known := await account_of_email(store, email):
             raise CommandError(
                 f"{email} has an account already: {known.id}, tier {known.tier};"
@@ -66,7 +66,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
             )
         return await new_account(store, email, chosen)
 
-    print_json(with_store(read_settings(), make))
+    print_json(with_store(make))
 
 
 @account.command()
@@ -83,17 +83,13 @@ def audit(account_id: str) -> None:
                 print_json(entry_of(entry))
             last = found[-1].id
 
-    with_store(read_settings(), every)
+    with_store(every)
 
 
 @account.command("list")
 def list_() -> None:
     """List every account, one JSON object per line."""
-
-    async def every(store: "Store") -> "list[Account]":
-        return await store.accounts()
-
-    for one in with_store(read_settings(), every):
+    for one in with_store(lambda store: store.accounts()):
         print_json(_shown(one))
 
 
@@ -101,7 +97,7 @@ def list_() -> None:
 @click.argument("account_id", metavar="ID")
 def show(account_id: str) -> None:
     """Show an account's settings."""
-    print_json(_shown(with_store(read_settings(), lambda store: find(store, account_id))))
+    print_json(_shown(with_store(lambda store: find(store, account_id))))
 
 
 @account.command("set")
@@ -120,7 +116,7 @@ def set_(
     alerts: str | None,
 ) -> None:
     """Change an account's settings. They apply from its next request."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if chosen := _tier_of(tier, own):
         changes["tier"] = chosen
     if soft_cap is not None:
@@ -139,7 +135,7 @@ def set_(
             account_id
         )
 
-    print_json(_shown(with_store(read_settings(), change)))
+    print_json(_shown(with_store(change)))
 
 
 @account.command()
@@ -154,10 +150,10 @@ def delete(account_id: str, yes: bool) -> None:
     from mailprobe.storage.records import COMMAND_LINE
 
     settings = read_settings()
-    known = with_store(settings, lambda store: find(store, account_id))
+    known = with_store(lambda store: find(store, account_id), settings)
     if not yes:
         _confirm(known)
-    with_store(settings, lambda store: store.delete_account(account_id, by=COMMAND_LINE))
+    with_store(lambda store: store.delete_account(account_id, by=COMMAND_LINE), settings)
     print_json({"account_id": account_id, "deleted": True, "customer_id": known.customer_id})
     if known.customer_id:
         print_error(
@@ -193,18 +189,27 @@ def read_settings() -> "Settings":
 
 
 def with_store(
-    settings: "Settings", query: "Callable[[Store], Awaitable[T]]", *, may_be_new: bool = False
+    query: "Callable[[Store], Awaitable[T]]",
+    settings: "Settings | None" = None,
+    *,
+    may_be_new: bool = False,
 ) -> T:
     """Open the operator's store and return what `query` returns. Raises CommandError.
 
     A database that this makes is mentioned, unless it `may_be_new`: more often than not the
     command runs in another directory than the service.
     """
-    from mailprobe.storage import open_store
+    from mailprobe.storage import StoreSize, open_store
     from mailprobe.storage.contract import StoreUnavailable
 
+    settings = settings or read_settings()
+    # A request fails within a second, so that its client can repeat it; a command waits.
+    size = StoreSize(answer_s=settings.command_s)
+
     async def open_and_query() -> T:
-        async with open_store(settings.database, secret_key=settings.secret_key) as store:
+        async with open_store(
+            settings.database, secret_key=settings.secret_key, size=size
+        ) as store:
             return await query(store)
 
     is_new = False

@@ -1,11 +1,12 @@
 """`mailprobe list`: the lists of all accounts, for the operator. Prints JSON, one object per line."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, read_settings, with_store
+from mailprobe.api.cli.account import find, print_json, with_store
+from mailprobe.api.cli.shell.options import F
 from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
@@ -33,17 +34,24 @@ def list_() -> None:
 @click.option(
     "--state", type=click.Choice(STATES), help="Only lists in this state; by default the unended."
 )
+@click.option(
+    "--search",
+    "text",
+    metavar="TEXT",
+    default="",
+    help="Only lists with this in their name, or whose id begins with it.",
+)
 @click.option("--all", "is_all", is_flag=True, help="Ended lists too.")
-def ls(account_id: str | None, state: str | None, is_all: bool) -> None:
+def ls(account_id: str | None, state: str | None, text: str, is_all: bool) -> None:
     """List lists, newest first, one JSON object per line."""
     wanted = STATES if is_all else UNENDED
-    found = with_store(read_settings(), lambda store: _lists(store, account_id))
+    found = with_store(lambda store: _lists(store, account_id))
     for each in found:
-        if each.state == state or (state is None and each.state in wanted):
+        if each.matches(text) and (each.state == state or (not state and each.state in wanted)):
             print_json(_shown(each))
 
 
-def _lists_option(command: Any) -> Any:
+def _lists_option(command: F) -> F:
     command = click.option(
         "--account", "account_id", metavar="ID", help="All lists of this account."
     )(command)
@@ -89,7 +97,7 @@ def _change(word: str, list_ids: Sequence[str], account_id: str | None) -> None:
                 unchanged.append(each)
         return changed, unchanged
 
-    changed, unchanged = with_store(read_settings(), change_all)
+    changed, unchanged = with_store(change_all)
     for each in changed:
         print_json(_shown(each))
     if list_ids and unchanged:
@@ -108,7 +116,7 @@ async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":
     return sorted(found, key=lambda each: each.created_at, reverse=True)
 
 
-def _shown(found: "StoredList") -> dict[str, Any]:
+def _shown(found: "StoredList") -> dict[str, object]:
     return {
         "list_id": found.id,
         "account_id": found.account_id,

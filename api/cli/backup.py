@@ -55,6 +55,7 @@ def restore(file: Path, force: bool) -> None:
     """
     from mailprobe.api.listfile.replacing import replacing_by_name
     from mailprobe.storage.sqlite import backup as backups
+    from mailprobe.storage.sqlite.file import prepare
 
     database = _database()
     if not file.is_file():
@@ -72,7 +73,7 @@ def restore(file: Path, force: bool) -> None:
         ):
             held = _in_thread(lambda: backups.copy_backup(file, part))
             backups.finish_log(database)
-        backups.begin(database)
+        prepare(database)  # takes the key out, and brings the schema up to date
     key = "with its secret key" if held.has_key else WITHOUT_KEY
     print_error(f"{database} is restored as it was at {held.made_at}, {key}")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, read_settings, with_store
+from mailprobe.api.cli.account import find, print_json, with_store
 from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def bounces(file: Path, account_id: str | None, column: str | None) -> None:
 
     print_json(
         {
-            "account_id": with_store(read_settings(), record),
+            "account_id": with_store(record),
             "recorded": len(found.gone),
             "ignored": len(found.kinds) - len(found.gone),
             "unread": found.unread,

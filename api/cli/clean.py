@@ -1,7 +1,6 @@
 """`mailprobe clean`: verifies every address of a list and keeps every row."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
+from mailprobe.api.cli.shell.durations import seconds_of
+from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mailprobe.api.cli.source import AnswerSource, OpenSource
     from mailprobe.engine.settings import EngineSettings
 
-SECONDS = {"s": 1, "m": 60, "h": 3600}
 RECHECK_AFTER_S_MAX = 24 * 3600.0
 PASSES_MAX = 10  # a host that has not answered so often will not; each pass may wait for a day
 
@@ -37,16 +37,7 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     type=FILE_NAME,
     help="Output file; its extension sets the format.",
 )
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Verify with this service, not on this machine. Default: MAILPROBE_SERVER.",
-)
-@click.option(
-    "--key",
-    metavar="KEY",
-    help="The API key for the service. Default: MAILPROBE_KEY.",
-)
+@service_options("Verify with this service, not on this machine.")
 @click.option(
     "--live", is_flag=True, help="Verify over the service's live socket, address by address."
 )
@@ -102,13 +93,8 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     is_flag=True,
     help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
 )
-@click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
-@click.option(
-    "--bounces",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
-)
+@no_smtp_option
+@bounces_option
 @click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
 @click.option(
     "--split",
@@ -151,7 +137,7 @@ def clean(
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.cleaning.outputs import Order, output_path
+        from mailprobe.api.cli.cleaning.outputs import Order
         from mailprobe.api.cli.cleaning.run import clean_list
         from mailprobe.api.cli.output.advice import failure_of
         from mailprobe.api.cli.output.progress import show_progress
@@ -165,12 +151,7 @@ def clean(
         )
     if reading["encoding"]:
         reading["encoding"] = known_encoding(reading["encoding"])
-    source = None if input_ == "-" else Path(input_)
-    if source is not None and not source.name:
-        raise Misuse(f"{input_} is a directory; INPUT takes a file")
-    target = source and output_path(source)
-    if output is not None:
-        target = None if output == "-" else Path(os.path.realpath(output))
+    source, target = _files(input_, output)
     if split and only is not None:
         raise Misuse("--split writes every row, and --only some; give one of them")
     if split and target is None:
@@ -196,11 +177,26 @@ def clean(
         raise CommandError(failure)
 
 
+def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
+    """The list and the output; None for standard input and output. Raises Misuse."""
+    from mailprobe.api.cli.cleaning.outputs import output_path
+
+    source = None if input_ == "-" else Path(input_)
+    if source is not None and not source.name:
+        raise Misuse(f"{input_} is a directory; INPUT takes a file")
+    if output is None:
+        return source, source and output_path(source)
+    return source, None if output == "-" else Path(os.path.realpath(output))
+
+
 def _schedule(passes: int | None, times: str, *, is_patient: bool) -> "Recheck":
     """The passes, with their waits. Raises Misuse."""
     from mailprobe.api.cli.cleaning.passes import Recheck
 
-    waits = tuple(_seconds(time.strip()) for time in times.split(","))
+    waits = tuple(
+        seconds_of(time.strip(), "--recheck-after", seconds_max=RECHECK_AFTER_S_MAX)
+        for time in times.split(",")
+    )
     passes_max = PASSES_MAX if passes is None else passes
     if len(waits) > max(passes_max, 1):
         raise Misuse(
@@ -210,15 +206,6 @@ def _schedule(passes: int | None, times: str, *, is_patient: bool) -> "Recheck":
     if passes is None:
         passes = max(Recheck().passes, len(waits))
     return Recheck(passes, waits, is_patient)
-
-
-def _seconds(time: str) -> float:
-    """`30s`, `5m` or `1h` in seconds. Raises Misuse."""
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", time)
-    seconds = float(found[1]) * SECONDS[found[2]] if found else RECHECK_AFTER_S_MAX + 1
-    if seconds > RECHECK_AFTER_S_MAX:
-        raise Misuse(f"--recheck-after takes a time of at most 24h, such as 30s, 5m or 1h: {time}")
-    return seconds
 
 
 def _source(
@@ -236,18 +223,16 @@ def _source(
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
     from mailprobe.api.cli.remote.named_service import named_service
-    from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
+    from mailprobe.api.cli.scoring.bounces import bounced_in
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
     if live and server is None and settings.server is None:
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
-    if (service := named_service(server, key, settings)) is None:
+    if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
         bounced = bounced_in(bounces)
         return (lambda: _open_own_engine(engine, bounced)), True
-    if bounces is not None:
-        raise Misuse(OF_SERVICE)
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source
 
@@ -292,9 +277,5 @@ def resume_command() -> str:
         elif name == "key":
             words += ["--key", "KEY"]  # never print a secret
         else:
-            words += [_shortest(parameter.opts), str(value)]
+            words += [min(parameter.opts, key=len), str(value)]
     return shlex.join([*words, "--resume"])
-
-
-def _shortest(names: list[str]) -> str:
-    return min(names, key=len)

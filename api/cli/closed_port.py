@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mailprobe.api.cli.doctor import (
+from mailprobe.api.cli.sender.machine import (
     PROVIDERS,
     Greeting,
     Network,

@@ -38,6 +38,7 @@ def show() -> None:
 
 def _errors() -> list[str]:
     """What is wrong with the settings: with each alone, else with them together."""
+    from mailprobe.api.observability.traces import traces_missing
     from mailprobe.api.quota.plans import read_plans
     from mailprobe.api.settings import Settings, WrongSetting, survey
 
@@ -45,10 +46,13 @@ def _errors() -> list[str]:
     if errors:
         return errors
     try:
-        read_plans(Settings.read(os.environ).plans_file)
+        settings = Settings.read(os.environ)
+        read_plans(settings.plans_file)
     except WrongSetting as wrong:
         return [str(wrong)]
     _mention_unknown()
+    if (notice := traces_missing(settings.traces_protocol)) is not None:
+        print_error(notice)
     return []
 
 

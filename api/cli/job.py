@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, read_settings, with_store
+from mailprobe.api.cli.account import find, print_json, with_store
 from mailprobe.api.errors import CommandError
+from mailprobe.storage.contract import ID_PREFIX_MIN
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Attempt, Job, JobState
@@ -24,17 +25,23 @@ def job() -> None:
 @click.option("--account", "account_id", metavar="ID", help="Only jobs of this account.")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option(
+    "--id",
+    "prefix",
+    metavar="ID",
+    help=f"Only jobs whose id begins so, with at least {ID_PREFIX_MIN} characters.",
+)
+@click.option(
     "--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True, help="How many."
 )
-def list_(account_id: str | None, state: "JobState | None", limit: int) -> None:
+def list_(account_id: str | None, state: "JobState | None", prefix: str | None, limit: int) -> None:
     """List jobs, newest first, one JSON object per line."""
 
     async def some(store: "Store") -> "list[Job]":
         if account_id:
             await find(store, account_id)
-        return await store.jobs(account_id=account_id, state=state, limit=limit)
+        return await store.jobs(account_id=account_id, state=state, prefix=prefix, limit=limit)
 
-    for one in with_store(read_settings(), some):
+    for one in with_store(some):
         print_json(_shown(one))
 
 
@@ -46,21 +53,12 @@ def show(job_id: str) -> None:
     async def whole(store: "Store") -> "tuple[Job, list[Attempt]]":
         return await _find(store, job_id), await store.attempts(job_id)
 
-    one, attempts = with_store(read_settings(), whole)
+    one, attempts = with_store(whole)
     print_json(
         {
             **_shown(one),
             "payload": None if one.payload is None else one.payload.decode(),
-            "attempts": [
-                {
-                    "number": attempt.number,
-                    "at": attempt.at,
-                    "took_ms": attempt.took_ms,
-                    "status": attempt.status,
-                    "error": attempt.error,
-                }
-                for attempt in attempts
-            ],
+            "attempts": attempts,
         }
     )
 
@@ -75,7 +73,7 @@ def resend(job_id: str) -> None:
             raise CommandError(f"job {job_id} has no webhook: its result is fetched, not posted")
         return await store.resend_job(job_id)
 
-    resent = with_store(read_settings(), again)
+    resent = with_store(again)
     if resent is None:
         raise CommandError(f"job {job_id} has no callback yet: its verification has not ended")
     print_json(_shown(resent))

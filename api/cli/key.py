@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -95,7 +95,7 @@ def create(
                 "or change the account to a larger tier"
             ) from None
 
-    print_json(with_store(settings, make))
+    print_json(with_store(make, settings))
 
 
 @key.command("list")
@@ -110,7 +110,7 @@ def list_(account_id: str | None) -> None:
         accounts = [await find(store, account_id)] if account_id else await store.accounts()
         return [key for account in accounts for key in await store.keys(account.id)]
 
-    keys = with_store(read_settings(), every)
+    keys = with_store(every)
     if sys.stdout.isatty():
         _print_table(keys)
         return
@@ -136,7 +136,7 @@ def _prefix(*, provisioning: bool, test: bool, publishable: bool) -> "Prefix":
     return "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
 
 
-def _bounds_of(key: "Key") -> dict[str, Any]:
+def _bounds_of(key: "Key") -> dict[str, object]:
     """What a publishable key is bound to; nothing for others."""
     if not key.is_publishable:
         return {}
@@ -174,10 +174,7 @@ def revoke(key_id: str) -> None:
     """Revoke a key permanently; requests with it fail from now on."""
     from mailprobe.storage.records import COMMAND_LINE
 
-    async def end(store: "Store") -> bool:
-        return await store.revoke_key(None, key_id, by=COMMAND_LINE)
-
-    if not with_store(read_settings(), end):
+    if not with_store(lambda store: store.revoke_key(None, key_id, by=COMMAND_LINE)):
         raise CommandError(f"there is no active key {key_id}; 'mailprobe key list' shows all keys")
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
-from mailprobe.api.errors import Misuse, print_error
+from mailprobe.api.cli.shell.options import bounces_option, service_options
+from mailprobe.api.errors import print_error
 from mailprobe.api.gc_tuning import collector_paused, tune_collector
 
 if TYPE_CHECKING:
@@ -19,18 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Use this service, not an engine of this machine. Default: MAILPROBE_SERVER.",
-)
-@click.option("--key", metavar="KEY", help="The API key for the service. Default: MAILPROBE_KEY.")
-@click.option(
-    "--bounces",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
-)
+@service_options("Use this service, not an engine of this machine.")
+@bounces_option
 @collector_paused()
 def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
     """Offer verification as tools to a client of the Model Context Protocol (MCP).
@@ -43,17 +34,14 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.scoring.bounces import OF_SERVICE, bounced_in
+        from mailprobe.api.cli.remote.named_service import named_service
+        from mailprobe.api.cli.scoring.bounces import bounced_in
         from mailprobe.api.cli.toolserver.lines import claim_standard_streams
         from mailprobe.api.cli.toolserver.session import ToolSession
         from mailprobe.api.settings import Settings
 
         settings = Settings.read(os.environ)
-    server, key = server or settings.server, key or settings.key
-    if server is not None and key is None:
-        raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
-    if server is not None and bounces is not None:
-        raise Misuse(OF_SERVICE)
+    service = named_service(server, key, settings, bounces)
     bounced = bounced_in(bounces)
     if sys.stdin.isatty():
         print_error("waiting for a client's messages on standard input; Ctrl-C ends")
@@ -61,7 +49,7 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
     reader, writer = claim_standard_streams()
 
     async def main() -> None:
-        async with _open_toolbox(settings, server, key, bounced) as toolbox:
+        async with _open_toolbox(settings, service, bounced) as toolbox:
             await ToolSession(toolbox, reader, writer.send).run()
 
     run(main)
@@ -69,11 +57,12 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
 
 @asynccontextmanager
 async def _open_toolbox(
-    settings: "Settings", server: str | None, key: str | None, bounced: Mapping[str, str]
+    settings: "Settings", service: tuple[str, str] | None, bounced: Mapping[str, str]
 ) -> "AsyncIterator[Toolbox]":
-    if server is not None and key is not None:
+    if service is not None:
         from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox
 
+        server, key = service
         async with open_remote_toolbox(server, Keys(key, settings.provisioning_key)) as toolbox:
             tune_collector()
             yield toolbox

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mailprobe.api.setting_values import Bind
     from mailprobe.api.settings import Settings
     from mailprobe.engine import EngineSettings
+    from mailprobe.engine.egress import Egresses
     from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
@@ -84,7 +85,7 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
         await_database(settings.database)  # before it listens: clients take another service
     listeners = _open_listeners(settings)
     settings = _with_ports(settings, listeners)
-    with _counters(listeners, workers) as counters:
+    with _counters(listeners, workers, settings.engine.egresses) as counters:
         prepare_store(settings, apart=workers > 1)
         _serve(settings, plans, listeners, counters, workers)
 
@@ -132,38 +133,34 @@ def _open_listeners(settings: "Settings") -> "Listeners":
 
     tools, metrics = settings.tools_bind, settings.metrics_bind
     return Listeners(
-        _listening(settings.bind, _api_cannot_listen),
-        _listening(tools, _tools_cannot_listen) if tools else (),
-        _listening(metrics, _metrics_cannot_listen) if metrics else (),
+        _listening(settings.bind, "", "--bind"),
+        _listening(
+            tools,
+            " for the tool server",
+            "--tools-bind, or turn it off with MAILPROBE_TOOLS_BIND=",
+        )
+        if tools
+        else (),
+        _listening(
+            metrics,
+            " for the metrics",
+            "MAILPROBE_METRICS_BIND, or turn it off with MAILPROBE_METRICS_BIND=",
+        )
+        if metrics
+        else (),
     )
 
 
-def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Misuse]") -> list[socket.socket]:
+def _listening(bind: "Bind", what_for: str, with_what: str) -> list[socket.socket]:
     from mailprobe.api.http.listeners import open_sockets
 
     try:
         return open_sockets(bind.host, bind.port)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise in_words(bind, reason) from None
-
-
-def _api_cannot_listen(bind: "Bind", reason: str) -> Misuse:
-    return Misuse(f"{bind} cannot be listened on: {reason}; name another address with --bind")
-
-
-def _tools_cannot_listen(bind: "Bind", reason: str) -> Misuse:
-    return Misuse(
-        f"{bind} cannot be listened on for the tool server: {reason}; name another address with "
-        "--tools-bind, or turn it off with MAILPROBE_TOOLS_BIND="
-    )
-
-
-def _metrics_cannot_listen(bind: "Bind", reason: str) -> Misuse:
-    return Misuse(
-        f"{bind} cannot be listened on for the metrics: {reason}; name another address with "
-        "MAILPROBE_METRICS_BIND, or turn it off with MAILPROBE_METRICS_BIND="
-    )
+        raise Misuse(
+            f"{bind} cannot be listened on{what_for}: {reason}; name another address with {with_what}"
+        ) from None
 
 
 def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
@@ -176,7 +173,9 @@ def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
 
 
 @contextmanager
-def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters | None]":
+def _counters(
+    listeners: "Listeners", workers: int, egresses: "Egresses"
+) -> "Iterator[SharedCounters | None]":
     """The workers' shared counters, opened before any fork; None without a metrics listener."""
     if not listeners.metrics:
         yield None
@@ -184,7 +183,7 @@ def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters 
     from mailprobe.api.observability.metrics import open_metrics
     from mailprobe.api.rest.operations import OPERATIONS
 
-    with open_metrics(workers, OPERATIONS) as counters:
+    with open_metrics(workers, OPERATIONS, egresses) as counters:
         yield counters
 
 
@@ -269,7 +268,7 @@ def _prepare_store(settings: "Settings") -> None:
             return None
         return f"{links_of(settings).dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
 
-    if url := with_store(settings, welcome_url, may_be_new=True):
+    if url := with_store(welcome_url, settings, may_be_new=True):
         print_error("there is no account yet; make one in the browser, by this link:")
         click.echo(f"  {url}", err=True)
         print_error("or create one with the first of these, and try the second:")
@@ -288,11 +287,14 @@ def first_commands(url: str) -> tuple[str, str]:
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
     from mailprobe.api.cli.sender.named_sender import missing_sender
+    from mailprobe.api.observability.traces import traces_missing
     from mailprobe.api.serve import tools_url_of, url_of
     from mailprobe.release import commit, version
     from mailprobe.storage import shown
 
     if (notice := missing_sender(settings.engine)) is not None:
+        log.warning(notice)
+    if (notice := traces_missing(settings.traces_protocol)) is not None:
         log.warning(notice)
     if listeners.metrics:
         print_error(f"metrics on {url_of(listeners.metrics)}/metrics")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mailprobe.api.gc_tuning import tune_collector
+from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, tune_collector
 from mailprobe.api.results.row_result import domain_of
 from mailprobe.engine.settings import EngineSettings
 
@@ -100,7 +100,7 @@ async def open_own_engine(
     from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
-        tune_collector()
+        tune_collector(COMMAND_COLLECT_AFTER)
         yield OwnEngine(engine, bounced=bounced)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
 from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 
@@ -33,19 +34,9 @@ SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 @click.option(
     "--explain", is_flag=True, help="Add the SMTP conversation and what came from caches."
 )
-@click.option("--no-smtp", is_flag=True, help="Ask no mail host; works without port 25.")
-@click.option(
-    "--bounces",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
-)
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Ask this service, not the mail hosts. Default: MAILPROBE_SERVER.",
-)
-@click.option("--key", metavar="KEY", help="The API key for the service. Default: MAILPROBE_KEY.")
+@no_smtp_option
+@bounces_option
+@service_options("Ask this service, not the mail hosts.")
 @collector_paused()
 def verify(
     addresses: tuple[str, ...],
@@ -71,11 +62,7 @@ def verify(
     settings = Settings.read(os.environ)
     raise_open_files()
     texts = list(_texts(addresses))
-    if (service := named_service(server, key, settings)) is not None:
-        if bounces is not None:
-            from mailprobe.api.cli.scoring.bounces import OF_SERVICE
-
-            raise Misuse(OF_SERVICE)
+    if (service := named_service(server, key, settings, bounces)) is not None:
         from mailprobe.api.cli.remote.opening import open_http_source
 
         source: OpenSource = partial(

@@ -13,7 +13,6 @@ OCTETS_GZIPPED_MAX = 4096  # a form must not wait for it
 
 @cache
 def script_text() -> str:
-    """The script."""
     return Path(__file__).with_name("form.js").read_text("utf-8")
 
 

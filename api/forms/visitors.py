@@ -53,7 +53,6 @@ def visitor_address(peer: str, forwarded_for: str, trusted: Networks) -> str:
 
 
 def is_in(address: str, networks: Networks) -> bool:
-    """Whether the address is in one of the networks."""
     parsed = _parsed(address)
     return parsed is not None and any(parsed in network for network in networks)
 

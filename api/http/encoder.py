@@ -95,6 +95,8 @@ class ResponseEncoder:
 
     def _head(self, status: int, fields: Fields) -> bytes:
         length, says_close, is_chunked = None, False, False
+        if status == 204:  # RFC 9110 8.6 forbids it here; frameworks send it
+            fields = [field for field in fields if field[0] != b"content-length"]
         for name, value in fields:
             if name == b"content-length":
                 length = int(value)

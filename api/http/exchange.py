@@ -64,7 +64,7 @@ class Exchange:
         self,
         application: Application,
         scope: Message,
-        forward: Callable[[Any], Awaitable[None]],
+        forward: Callable[[object], Awaitable[None]],
         wire: ExchangeConnection,
         error_body: ErrorBody,
     ) -> None:

@@ -16,7 +16,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Protocol
 
 import h11
 from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
@@ -64,7 +64,7 @@ class RequestHead:
         fields = dict(self.fields)
         return b"sec-websocket-key" in fields and fields.get(b"sec-websocket-version") == b"13"
 
-    def scope(self, client: Any, server: Any) -> dict[str, Any]:
+    def scope(self, client: object, server: object) -> dict[str, object]:
         """The ASGI scope, as hypercorn makes it, with a whole body in `extensions`."""
         path, _, query = self.target.partition(b"?")
         return {

@@ -24,7 +24,7 @@ from mailprobe.api.http.exchange import (
 )
 from mailprobe.api.http.shared import HttpServer, Limits
 from mailprobe.api.signals import drain_signals
-from mailprobe.engine.background import supervised
+from mailprobe.engine.background import running_loops, supervised
 
 logger = logging.getLogger("mailprobe.http")
 
@@ -75,11 +75,8 @@ async def serve_app(
         HttpConnection,
     )
     try:
-        async with trio.open_nursery() as beside:
-            beside.start_soon(supervised, server.hang_ups.run)
-            beside.start_soon(supervised, server.resume_unread)
+        async with running_loops(server.hang_ups.run, server.resume_unread):
             await _serve_until_drained(server, listeners, drain, task_status)
-            beside.cancel_scope.cancel()
     finally:
         server.hang_ups.close()
 

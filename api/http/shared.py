@@ -152,7 +152,6 @@ class HttpServer:
         return self._free.value == 0 and self._free.statistics().tasks_waiting > 0
 
     def mark_idle(self, connection: Connection) -> None:
-        """The connection is idle from now on."""
         self.slow.pop(connection, None)
         self.idle[connection] = None
         if self._is_accept_waiting:

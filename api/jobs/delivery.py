@@ -17,7 +17,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, zip_longest
 
 import h11
@@ -29,6 +29,7 @@ from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed, NoAddress
 from mailprobe.engine.net.dialer import Dial, Dialer
 from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.net.tcp import CannotConnect
+from mailprobe.storage import utc_now
 
 DELIVERY_S = 15.0  # all of it: look-up, connect, TLS, answer
 CONNECT_S = 4.0  # per address, so that time is left for the next
@@ -266,10 +267,6 @@ def _in_words(error: Exception) -> str:
     return f"failed ({type(error).__name__})"
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @asynccontextmanager
 async def open_webhook_sender(
     find_addresses: FindAddresses,
@@ -277,7 +274,7 @@ async def open_webhook_sender(
     allow_private: bool,
     ca_file: str | None,
     dial: Dial | None = None,
-    now: Callable[[], datetime] = _utc_now,
+    now: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[WebhookSender]:
     """Open a webhook sender for the duration of the block.
 

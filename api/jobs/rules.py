@@ -162,6 +162,22 @@ def _read_label(label: str) -> _HostLabel:
 # -- signing ----------------------------------------------------------------------------------
 
 
+def child_of(trace: str | None, span_id: int) -> str:
+    """A span of its own in a trace; empty without a trace. `span_id` is not 0.
+
+    Both are as trace_of() writes them; rows of earlier versions lack the span.
+    """
+    if not trace:
+        return ""
+    trace_id, *_, flags = trace.split("-")
+    return f"{trace_id}-{span_id:016x}-{flags}"
+
+
+def traceparent_of(trace: str) -> dict[str, str]:
+    """The header that names a span (W3C Trace Context, version 00); none without one."""
+    return {"traceparent": f"00-{trace}"} if trace else {}
+
+
 def callback_headers(
     job_id: str, payload: bytes, secret: str | None, at: datetime
 ) -> dict[str, str]:

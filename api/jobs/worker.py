@@ -17,15 +17,19 @@ from functools import partial
 
 import trio
 
-from mailprobe.api.jobs.delivery import WebhookSender
+from mailprobe.api.jobs.delivery import Delivered, WebhookSender
 from mailprobe.api.jobs.rules import (
     NotAWebhook,
+    WebhookTarget,
     callback_backoff,
     callback_headers,
     check_webhook,
+    child_of,
     payload_of,
+    traceparent_of,
     verdict_on,
 )
+from mailprobe.api.observability.spans import start_span
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
@@ -153,7 +157,8 @@ class JobQueue:
 
     async def _verify(self, claim: Claim, _: Batch[Claim]) -> AttemptResult:
         job = claim.job
-        answer = await self._verify_all(claim)
+        with start_span("verify job", "consumer", job.trace or "", {"mailprobe.job.id": job.id}):
+            answer = await self._verify_all(claim)
         wait_s = recheck_after_s(job, answer)
         if wait_s is not None:
             due_at = self._now() + timedelta(seconds=wait_s)
@@ -230,9 +235,35 @@ class JobQueue:
             return Attempt(number, at, 0, None, str(error)), None
         payload = job.payload or b""
         headers = callback_headers(job.id, payload, claim.secret, at)
-        delivered = await self._sender.deliver(target, headers, payload)
+        delivered = await self._deliver_traced(job, target, headers, payload)
         attempt = Attempt(number, at, delivered.took_ms, delivered.status, delivered.error)
         return attempt, delivered.retry_after_s
+
+    async def _deliver_traced(
+        self, job: Job, target: WebhookTarget, headers: dict[str, str], payload: bytes
+    ) -> Delivered:
+        """Deliver as a span in the trace of the job's request, which the receiver can carry on.
+
+        The span has no URL: its path and query are often a secret.
+        """
+        noted: dict[str, str | int] = {
+            "http.request.method": "POST",
+            "server.address": target.host,
+            "server.port": target.port,
+            "mailprobe.job.id": job.id,
+        }
+        if job.tries:
+            noted["http.request.resend_count"] = job.tries
+        with start_span("POST", "client", job.trace or "", noted) as span:
+            trace = span.trace or child_of(job.trace, self._rng.randrange(1, 1 << 64))
+            delivered = await self._sender.deliver(target, headers | traceparent_of(trace), payload)
+            if delivered.status is None:
+                span.failed("no_answer", delivered.error or "")
+                return delivered
+            span.note({"http.response.status_code": delivered.status})
+            if delivered.status >= 400:
+                span.failed(str(delivered.status))
+            return delivered
 
 
 @asynccontextmanager

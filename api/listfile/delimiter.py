@@ -22,7 +22,7 @@ def declared_delimiter(survey: Survey) -> str | None:
 
 
 def find_delimiter(
-    survey: Survey, *, surely_a_table: bool, likely: str | None = None, skip: int = 0
+    survey: Survey, *, surely_a_table: bool, likely: str | None, skip: int
 ) -> str | None:
     """The delimiter on which the first rows agree best, or None.
 

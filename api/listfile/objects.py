@@ -53,7 +53,7 @@ class ObjectRow:
     line: str
     fields: dict[str, Any]
     objects: "Objects"
-    whole: dict[str, Any]  # its members with the results of an earlier cleaning
+    whole: dict[str, object]  # its members with the results of an earlier cleaning
 
     def results(self) -> dict[str, str]:
         return named_results([_cell_text(self.whole.get(name)) for name in self.objects.earlier])
@@ -76,7 +76,7 @@ def _cell_of(raw: msgspec.Raw | None) -> str:
     return "" if octets == b"null" else octets.decode()
 
 
-def _cell_text(value: Any) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -107,7 +107,7 @@ class Objects:
                     raise BadList(f"{self._name}, line {number}: {excess}; put that right first")
             yield row
 
-    def _row(self, line: str, value: Any, number: int) -> ObjectRow:
+    def _row(self, line: str, value: object, number: int) -> ObjectRow:
         match value:
             case dict():
                 address = self._address_of(value, number)
@@ -128,7 +128,7 @@ class Objects:
             case _:
                 return ObjectRow("", line, {}, self, {})
 
-    def _address_of(self, fields: dict[str, Any], number: int) -> str:
+    def _address_of(self, fields: dict[str, object], number: int) -> str:
         value = reach(fields, self._address)
         if isinstance(value, dict | list):
             raise BadList(
@@ -149,12 +149,12 @@ class Objects:
         if (excess := excess_of(self.columns)) is not None:
             raise BadList(f"{self._name}: the row of all fields' names {excess}")
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
+    def _values(self) -> Iterator[tuple[str, object]]:
         """Yield each line with its decoded value; None for a blank line."""
         for number, line in enumerate(text_lines(self._file, self._survey, self._name), 1):
             yield line, self._read(line, number) if line.strip() else None
 
-    def _read(self, line: str, number: int) -> Any:
+    def _read(self, line: str, number: int) -> object:
         where = f"{self._name}, line {number}"
         try:
             value = msgspec.json.decode(line)
@@ -173,7 +173,7 @@ class Objects:
 
     def _find_field(self, wanted: str | None) -> Path:
         """Return the path of the field with the addresses; () if all lines are strings."""
-        sample: list[dict[str, Any]] = []
+        sample: list[dict[str, object]] = []
         said = False
         weight = 0
         for line, value in self._values():
@@ -205,7 +205,7 @@ class Objects:
         """The members that are the list's own."""
         return {name: value for name, value in fields.items() if name not in self.earlier}
 
-    def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
+    def _find_column(self, sample: Sequence[dict[str, object]], wanted: str | None) -> str:
         """Find the field by name; without `wanted` one that has text and never several values."""
         texts = [
             column
@@ -231,13 +231,13 @@ class Objects:
         return texts[position]
 
 
-def _is_text(values: Sequence[Any]) -> bool:
+def _is_text(values: Sequence[object]) -> bool:
     several = any(isinstance(value, dict | list) for value in values)
     said = [value for value in values if value is not None]
     return not several and (not said or any(isinstance(value, str) for value in said))
 
 
-def reach(fields: Any, path: Path) -> Any:
+def reach(fields: object, path: Path) -> object:
     """Return the value at a path; None if there is none."""
     for step in path:
         match fields:
@@ -250,11 +250,13 @@ def reach(fields: Any, path: Path) -> Any:
     return fields
 
 
-def _paths_to_addresses(*sample: dict[str, Any]) -> list[str]:
+def _paths_to_addresses(*sample: dict[str, object]) -> list[str]:
     """Return paths to nested addresses in the first lines, in --column's syntax."""
     found: dict[str, None] = {}
     for fields in sample[:NESTED_SAMPLE]:
-        waiting: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in fields.items()]
+        waiting: list[tuple[str, object, int]] = [
+            (name, value, 1) for name, value in fields.items()
+        ]
         while waiting and len(found) < PATHS_MAX:
             path, value, depth = waiting.pop()
             match value:

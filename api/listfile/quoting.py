@@ -142,7 +142,7 @@ def _looks_like_rows(raw: str, delimiter: str, width: int) -> bool:
 
 
 def find_dialect(
-    file: BinaryIO, survey: Survey, delimiter: str, name: str, said: DeclaredDialect, skip: int = 0
+    file: BinaryIO, survey: Survey, delimiter: str, name: str, said: DeclaredDialect, skip: int
 ) -> tuple[Dialect, str]:
     """The dialect of a file and its usual line end. Raises BadList if none fits for certain."""
 

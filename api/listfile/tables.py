@@ -44,7 +44,7 @@ class Records:
     """
 
     def __init__(
-        self, name: str, read: Callable[[], Iterator[RawRecord]], skipped: Sequence[Any] = ()
+        self, name: str, read: Callable[[], Iterator[RawRecord]], skipped: Sequence[object] = ()
     ) -> None:
         self.name = name
         self.skipped = skipped
@@ -278,9 +278,7 @@ def read_lines(records: Records, wanted: str | None) -> TableList:
 # Text
 
 
-def csv_records(
-    file: BinaryIO, survey: Survey, dialect: Dialect, name: str, skip: int = 0
-) -> Records:
+def csv_records(file: BinaryIO, survey: Survey, dialect: Dialect, name: str, skip: int) -> Records:
     """Return the records of a delimited file, by a dialect that fits it."""
 
     def read() -> Iterator[RawRecord]:
@@ -297,7 +295,7 @@ def csv_records(
     return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
 
 
-def line_records(file: BinaryIO, survey: Survey, name: str, skip: int = 0) -> Records:
+def line_records(file: BinaryIO, survey: Survey, name: str, skip: int) -> Records:
     """Return each line as a record of one cell, without quotes around the whole line."""
 
     def read() -> Iterator[RawRecord]:

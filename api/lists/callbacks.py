@@ -18,4 +18,6 @@ def callback_of(ended: StoredList, secret: str | None, now: datetime) -> JobOrde
     body = ListCallback(
         ended.id, "done", ended.rows, ended.addresses, dict(ended.counts), ended.created_at, now
     )
-    return JobOrder(ended.id, "", ended.webhook, ended.host, secret, payload=_encode(body))
+    return JobOrder(
+        ended.id, "", ended.webhook, ended.host, secret, payload=_encode(body), trace=ended.trace
+    )

@@ -12,7 +12,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from time import thread_time
-from typing import IO, Any, TypeVar, TypeVarTuple
+from typing import IO, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -24,6 +24,7 @@ from mailprobe.api.reader.bounds import workbook_bounds
 from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.reader.turns import FairTurns
+from mailprobe.api.refusals import ListNotFound
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.results.row_filter import RowFilter
@@ -85,11 +86,19 @@ def _next_lines(lines: Iterator[bytes]) -> bytes:
 
 
 async def rows_of_chunks(store: Store, list_id: str) -> AsyncGenerator[Decoded, None]:
-    """Yield the rows of some chunks together, and the results that these have."""
+    """Yield the rows of some chunks together, and the results that these have.
+
+    Raises ListNotFound if the list is deleted meanwhile, so that a part of it looks like no whole:
+    first its lines go, then its chunks, then itself.
+    """
     first = 0
     while chunks := await store.chunks(list_id, first=first, limit=CHUNKS_READ):
+        if not all(chunk.rows for chunk in chunks):
+            raise ListNotFound
         yield await worked(_decoded, chunks)
         first = chunks[-1].place + 1
+    if await store.stored_list(list_id) is None:
+        raise ListNotFound
 
 
 def _decoded(chunks: Sequence[ListChunk]) -> Decoded:
@@ -135,6 +144,8 @@ class ListResults:
         if not missing:
             return
         found = await self.store.list_results(self.source.id, missing)
+        if len(found) < len(missing):  # deleted, as in rows_of_chunks()
+            raise ListNotFound
         self._hold(await worked(lambda: {place: results_in(lines) for place, lines in found}))
 
     def _hold(self, decoded: Mapping[int, Results]) -> None:
@@ -215,9 +226,8 @@ _write_row = csv.writer(_Echo()).writerow
 
 def csv_line(cells: Sequence[str]) -> bytes:
     """A row of a table, with its line end."""
-    text: Any = _write_row(cells)
-    line: bytes = text.encode()
-    return line
+    text: str = _write_row(cells)
+    return text.encode()
 
 
 def _absent(cells: Sequence[str], own: Sequence[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from math import ceil
 from typing import TypeVar
 
 import trio
@@ -19,7 +20,9 @@ import trio
 from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
+from mailprobe.api.lists.lease_extension import SHARED_S, LeaseExtension
 from mailprobe.api.lists.shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
+from mailprobe.api.observability.spans import start_span
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.list_charge import (
@@ -29,8 +32,10 @@ from mailprobe.api.quota.list_charge import (
     units_for_list,
 )
 from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
+from mailprobe.api.quota.pauses import PAUSED_CODE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
+from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.api.refusals import (
     NeverFits,
     Overloaded,
@@ -39,9 +44,10 @@ from mailprobe.api.refusals import (
     Refusal,
 )
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
+from mailprobe.engine import paused_among
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_holders import new_holder
-from mailprobe.storage.list_records import ListChunk, ListClaim
+from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")
@@ -56,6 +62,9 @@ DRAIN_S = 4.0
 MINUTE_CODE = "rate_limit_exceeded"  # what a request would be refused with
 OVERLOADED_S = 1.0  # until a chunk that found no capacity tries again
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
+# Until a chunk with paused addresses is claimed again: a list of a million addresses of a paused
+# domain costs 170 short claims a second, and goes on within a minute after the pause.
+PAUSED_S = 60.0
 
 SHORT_CHARACTERS = 32 * 1024  # of a chunk, decoded in half a millisecond; most have some 10,000
 
@@ -91,15 +100,18 @@ class ListQueue:
         self._claim_size = ClaimSize()
         self._waiting = WaitingAccounts()
         self._after = ""  # the account whose turn was last
+        self._extension = LeaseExtension(
+            partial(self._store.extend_chunks, lease_s=LEASE_S), self._held
+        )
         pace = Pace(
-            chunks_at_once, lease_s=LEASE_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
+            chunks_at_once, lease_s=LEASE_S - SHARED_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
             store_pause_s=PAUSE_S, drain_s=DRAIN_S, claim_every_s=CLAIM_EVERY_S,
         )  # fmt: skip
         queue = WorkQueue(
             "chunks of lists",
             pace,
             claim=self._claim,
-            extend=partial(self._store.extend_chunk, lease_s=LEASE_S),
+            extend=self._extension.extend,
             attempt=self._work,
             name_of=lambda claim: claim.name,
         )
@@ -113,20 +125,30 @@ class ListQueue:
         """Claim no more chunks, and finish those in progress within DRAIN_S."""
         self.worker.stop()
 
+    def _held(self) -> list[ListClaim]:
+        return self.worker.held()
+
     async def _claim(self, _: int) -> list[ListClaim]:
         protection, most = self._quota.protection, self._claim_size.most
+        if self._quota.pauses.drained:
+            return []
         if protection.blind:  # a few, so that the next probe asks about domains of lists that wait
             if not protection.wants_domains:
                 return []
             most = min(most, PROBED_CHUNKS)
-        held = Counter(claim.list.account_id for claim in self.worker.held())
+        # Chunks that would only wait here for capacity are left to other processes.
+        most = min(most, ceil(self._quota.list_capacity.free / CHUNK_UNITS))
+        if most <= 0:
+            return []
+        held = Counter(claim.list.account_id for claim in self._held())
         room = claim_room(held, self._waiting.accounts(), self._places, claimed_max=most)
+        none = {account: ListShare(held[account], 0) for account in self._quota.pauses.accounts}
         try:
             claims = await self._store.claim_chunks(
                 limit=room.limit,
                 lease_s=LEASE_S,
                 each_max=room.each_max,
-                shares=room.shares,
+                shares={**room.shares, **none},
                 after=self._after,
                 holder=self._holder,
             )
@@ -160,15 +182,28 @@ class ListQueue:
         return AttemptResult(partial(self._store.release_chunk, claim, self._now()))
 
     async def _verify_chunk(self, claim: ListClaim) -> AttemptResult:
+        """Verify a chunk, as a span of its own trace: a request's list may have 100,000 chunks."""
+        noted: dict[str, str | int] = {
+            "mailprobe.list.id": claim.list.id,
+            "mailprobe.chunk": claim.chunk.place,
+            "mailprobe.addresses": claim.chunk.units,
+        }
+        with start_span("verify chunk", "consumer", claim.list.trace or "", noted, linked=True):
+            return await self._work_off(claim)
+
+    async def _work_off(self, claim: ListClaim) -> AttemptResult:
         """Verify a chunk. Keep its claim while it waits for the key's rate limit, so that no other
         chunk of the key is claimed.
         """
         addresses = await decoded(addresses_of, claim.chunk)
         if not addresses:
             return await self._recheck(claim)
+        paused = await self._set_paused_aside(claim, addresses)
+        if paused and not addresses:
+            return await self._wait_for_pause(claim)
         while addresses:
             try:
-                wait_s = await self._verify(claim, addresses)
+                wait_s = await self._verify(claim, addresses, paused)
             except Refusal as refusal:
                 refused_s = self._wait_s(refusal)
                 if refused_s is None:
@@ -178,7 +213,34 @@ class ListQueue:
                 wait_s = refused_s
             if addresses:
                 await self._wait(claim, wait_s)
+        if paused:
+            return self._release_paused(claim)
         return AttemptResult(self._nothing)
+
+    async def _wait_for_pause(self, claim: ListClaim) -> AttemptResult:
+        """Nothing of the chunk may be asked now: it is claimed again in PAUSED_S."""
+        until = self._now() + timedelta(seconds=2 * PAUSED_S)  # it is claimed again before
+        await self._store.note_wait(claim.list.id, until, PAUSED_CODE)
+        return self._release_paused(claim)
+
+    def _release_paused(self, claim: ListClaim) -> AttemptResult:
+        due_at = self._now() + timedelta(seconds=PAUSED_S)
+        return AttemptResult(partial(self._store.release_chunk, claim, due_at))
+
+    async def _set_paused_aside(self, claim: ListClaim, addresses: dict[int, str]) -> set[int]:
+        """Take out the addresses that wait for the end of a pause; return their numbers."""
+        if claim.caller.key.is_test or not claim.list.asks_hosts:
+            return set()
+        numbers, texts = list(addresses), list(addresses.values())
+        engine, account = self._quota.engine, claim.list.account_id
+        if not engine.pauses.value:
+            return set()
+        bounced = await self._quota.bounced(claim.caller, texts)
+        places = await paused_among(engine, texts, account=account, bounced=bounced)
+        paused = {numbers[place] for place in places}
+        for number in paused:
+            del addresses[number]
+        return paused
 
     async def _wait(self, claim: ListClaim, wait_s: float) -> None:
         """Wait for units of the minute. Longer waits are kept, so that pages can say so."""
@@ -193,8 +255,14 @@ class ListQueue:
             await trio.sleep(wait_s)
 
     async def _recheck(self, claim: ListClaim) -> AttemptResult:
-        """Verify again what time may have cured. The units were counted the first time."""
+        """Verify again what time may have cured. The units were counted the first time.
+
+        A pass waits for the end of a pause: it would be used up, and no mail host asked.
+        """
         passing = await decoded(passing_of, claim.chunk)
+        texts = {number: text for number, (text, _) in passing.items()}
+        if await self._set_paused_aside(claim, texts):
+            return await self._wait_for_pause(claim)
         spending = ChunkRecheck(claim, passing)
         while True:
             try:
@@ -209,10 +277,10 @@ class ListQueue:
         """The chunk's last results have ended its claim."""
         self.worker.wake()
 
-    async def _verify(self, claim: ListClaim, addresses: dict[int, str]) -> float:
+    async def _verify(self, claim: ListClaim, addresses: dict[int, str], paused: set[int]) -> float:
         """Verify what the limits allow, and take it out; return how long to wait with the rest.
 
-        Raises Refusal, StoreUnavailable.
+        What is paused meanwhile is added to `paused`. Raises Refusal, StoreUnavailable.
         """
         self._check_capacity(claim, len(addresses))
         limits = await self._quota.limits_of(claim.caller)
@@ -223,18 +291,19 @@ class ListQueue:
             assert limits is not None
             return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
         taken = dict(list(addresses.items())[:units])
-        is_rest = len(taken) == len(addresses)
+        is_rest = len(taken) == len(addresses) and not paused
         spending = ChunkAddresses(claim, taken, is_rest)
         async with charge(self._quota, claim.caller, spending) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
+        paused |= charged.paused
         for number in taken:
             del addresses[number]
         return WAIT_S_MIN
 
     def _check_capacity(self, claim: ListClaim, units: int) -> None:
         """Raise Overloaded at once: chunks that wait for capacity must not burden the store."""
-        capacity, account = self._quota.capacity, claim.list.account_id
+        capacity, account = self._quota.list_capacity, claim.list.account_id
         if not claim.caller.key.is_test and not capacity.fits(account, units):
             raise Overloaded
 
@@ -258,16 +327,19 @@ class ListQueue:
     async def _finish(self, claim: ListClaim) -> None:
         """Begin another pass; else store the callback, then end the list.
 
-        A repetition finds the callback there.
+        A repetition finds the callback there. A claim that has ended does nothing, for instance
+        after this process stood still: another one may have begun the pass, and the list goes on.
         """
         found = await self._store.stored_list(claim.list.id)
         if found is None or found.state != "running":
             return
-        if found.rechecks:
-            pause_s = RECHECK_S[-found.rechecks]
-            if await self._store.begin_pass(claim, self._now() + timedelta(seconds=pause_s)):
-                log.info("list rechecked: list=%s starts_in_s=%g", found.id, pause_s)
-                return
+        pause_s = RECHECK_S[-found.rechecks]
+        begun = await self._store.begin_pass(claim, self._now() + timedelta(seconds=pause_s))
+        if begun is None:
+            return
+        if begun:
+            log.info("list rechecked: list=%s starts_in_s=%g", found.id, pause_s)
+            return
         order = callback_of(found, claim.secret, self._now())
         if order is not None:
             await store_callback(self._quota, claim, order)

@@ -21,7 +21,6 @@ From the service, each a JSON object with its `type`:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import orjson
@@ -122,11 +121,10 @@ def typed_line(type: str, fields: msgspec.Struct) -> bytes:
     return b'{"type":"%b",%b' % (type.encode(), _encode(fields)[1:])
 
 
-def plain_line(type: str, **fields: Any) -> bytes:
+def plain_line(type: str, **fields: object) -> bytes:
     """A line of the service's own."""
     return orjson.dumps({"type": type, **fields})
 
 
 def message_of(lines: Sequence[bytes]) -> str:
-    """The lines as one message."""
     return b"\n".join(lines).decode()

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import trio
@@ -19,7 +19,11 @@ from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
 from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
-from mailprobe.api.observability.request_context import RequestContext, request_scope
+from mailprobe.api.observability.request_context import (
+    RequestContext,
+    request_scope,
+    trace_headers,
+)
 from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.messages import Call
@@ -57,14 +61,19 @@ class LiveServer:
         self._service = service
         self._drain = drain
         self._session_caller = session_caller
+        self._scheme = urlsplit(service.links.base_url).scheme
         self._open: Counter[str] = Counter()  # by account
 
     async def serve(self, scope: Scope, wire: trio.abc.Stream, rest: bytes) -> None:
         """Serve one connection until it ends. Raises nothing of the client's making."""
         stream = UpgradedStream(wire, head_of(scope) + rest)
         try:
-            with request_scope(self._service.request_log, new_request_id()) as record:
-                record.method, record.path, record.operation = "GET", LIVE, "verify_live"
+            with request_scope(
+                self._service.request_log, new_request_id(),
+                method="GET", path=LIVE, route=LIVE, scheme=self._scheme,
+                sent=trace_headers(scope["headers"]),
+            ) as record:  # fmt: skip
+                record.operation = "verify_live"
                 async with trio.open_nursery() as nursery:
                     with trio.move_on_after(HANDSHAKE_S) as handshake:
                         request = await wrap_server_stream(

@@ -12,7 +12,7 @@ combines keys of two users must not let one act on the other's account.
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -37,6 +37,7 @@ from mailprobe.api.mcp.jsonrpc import (
     fault_reply,
     fits,
     id_in,
+    members_of,
     read_message,
     reasoned,
     refused,
@@ -80,7 +81,8 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.tools")
 
-PASSED_ON = ("idempotency-key", "x-forwarded-for")  # headers passed on, besides the key
+# Headers passed on, besides the key.
+PASSED_ON = ("idempotency-key", "traceparent", "tracestate", "x-forwarded-for")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -106,7 +108,7 @@ class Posted:
 class ToolOutcome:
     """The result of a successful response, and its extra headers."""
 
-    result: Any
+    result: object
     headers: Mapping[str, str]
 
 
@@ -183,7 +185,7 @@ class ToolServer:
                 METHOD_NOT_FOUND, f"There is no method {method[:SHOWN_CHARACTERS_MAX]!r} here.",
                 f"Use one of {', '.join(known)}.",
             )  # fmt: skip
-        params = await self._decode(_members(message.params), Params, "member params")
+        params = await self._decode(members_of(message.params), Params, "member params")
         if method == "initialize":
             return ToolOutcome(initialized(params.protocolVersion, self._instructions), {})
         check_envelope(message, params, headers, self._docs_url)
@@ -203,7 +205,7 @@ class ToolServer:
         authorization = posted.headers["authorization"]
         if operation.key == "provisioning":
             authorization = await self._provisioning(caller, posted.headers)
-        octets = _members(params.arguments)
+        octets = members_of(params.arguments)
         try:
             taken = await self._decode(octets, tool.takes, "member arguments")
         except RpcFault as fault:
@@ -274,11 +276,6 @@ class ToolServer:
 
     def _fault_for(self, code: int, why: str, action: str) -> RpcFault:
         return reasoned(code, why, action, self._docs_url)
-
-
-def _members(sent: Raw) -> bytes:
-    """Params or arguments as bytes; null counts as absent."""
-    return b"{}" if bytes(sent) == NULL else bytes(sent)
 
 
 def _is_counted(operation: Operation, fault: RpcFault, octets: bytes) -> bool:

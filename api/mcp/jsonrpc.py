@@ -53,9 +53,8 @@ TABLE: dict[int, FaultRow] = {
     INVALID_PARAMS: FaultRow("Invalid params", 200, 400),
     INTERNAL_ERROR: FaultRow("Internal error", 500, 500),
     UNAUTHORIZED: FaultRow("Unauthorized", 401, 401),
-    UPSTREAM_FAILED: FaultRow(
-        "Upstream request failed", 502, 502
-    ),  # not used: the fault has the upstream's status
+    # Not used: the fault has the upstream's status.
+    UPSTREAM_FAILED: FaultRow("Upstream request failed", 502, 502),
     HEADER_MISMATCH: FaultRow("Header mismatch", 400, 400),
     UNSUPPORTED_VERSION: FaultRow("Unsupported protocol version", 400, 400),
 }
@@ -174,6 +173,11 @@ async def decode(octets: bytes, kind: type[T], what: str, otherwise: int, docs_u
         why = refusal.why.replace("The body", f"The {what}", 1)
         code = otherwise if wrong_type else PARSE_ERROR
         raise reasoned(code, why, AS_DESCRIBED, docs_url) from None
+
+
+def members_of(sent: Raw) -> bytes:
+    """Params or arguments as bytes; null counts as absent."""
+    return b"{}" if bytes(sent) == NULL else bytes(sent)
 
 
 def fits(octets: bytes, kind: type[Struct]) -> bool:

@@ -1,7 +1,6 @@
 """The results of the protocol's methods and of tool calls, for every transport. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Raw
 
@@ -9,7 +8,7 @@ from mailprobe.api.mcp.jsonrpc import HANDSHAKE_VERSIONS, VERSIONS
 from mailprobe.api.rest.openapi import VERSION
 
 SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
-CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": False}}
+CAPABILITIES: dict[str, object] = {"tools": {"listChanged": False}}
 FRESH_MS = 600_000  # clients may cache the tool list for ten minutes
 COMPLETE = {"resultType": "complete", "_meta": {"io.modelcontextprotocol/serverInfo": SERVER}}
 CACHED = {**COMPLETE, "ttlMs": FRESH_MS, "cacheScope": "public"}  # the same for every caller
@@ -19,8 +18,8 @@ METHODS = (*METHODS_2026, "initialize", "ping")  # for clients of other versions
 
 
 def constant_results(
-    definitions: Sequence[Mapping[str, Any]], instructions: str
-) -> dict[str, dict[str, Any]]:
+    definitions: Sequence[Mapping[str, object]], instructions: str
+) -> dict[str, dict[str, object]]:
     """The results of the methods that return the same each time."""
     return {
         "ping": {},
@@ -39,7 +38,7 @@ def negotiated(version: str | None) -> str:
     )
 
 
-def initialized(version: str | None, instructions: str) -> dict[str, Any]:
+def initialized(version: str | None, instructions: str) -> dict[str, object]:
     """The result of `initialize`."""
     return {
         "protocolVersion": negotiated(version),
@@ -49,7 +48,7 @@ def initialized(version: str | None, instructions: str) -> dict[str, Any]:
     }
 
 
-def called(body: bytes, notes: Sequence[str] = ()) -> dict[str, Any]:
+def called(body: bytes, notes: Sequence[str] = ()) -> dict[str, object]:
     """A tool's result: the object, its JSON as text for older clients, and what is to be added."""
     return {
         "content": [{"type": "text", "text": text} for text in (body.decode(), *notes)],
@@ -59,6 +58,6 @@ def called(body: bytes, notes: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def failed(text: str) -> dict[str, Any]:
+def failed(text: str) -> dict[str, object]:
     """The result of a call that failed: models see a result, and not an error of the protocol."""
     return {"content": [{"type": "text", "text": text}], "isError": True, **COMPLETE}

@@ -54,7 +54,7 @@ class Tool:
     tool returns of them and of a successful reply.
     """
 
-    definition: Mapping[str, Any]
+    definition: Mapping[str, object]
     takes: type[Struct]
     operation: Operation
     request_of: Callable[[Any, bytes], ToolRequest]
@@ -119,7 +119,7 @@ TOOL_TEXTS: dict[str, ToolText] = {
 }  # fmt: skip
 
 # (tool, argument) -> additions to its JSON schema
-ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
+ARGUMENTS: dict[tuple[str, str], dict[str, object]] = {
     ("verify_email", "webhook"): {
         "format": "uri",
         "description": "A public https URL with a host name. The answer is a job_id at once, and "
@@ -167,7 +167,7 @@ def tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
     return {each.name: _tool(each, schemas, needs) for each in OPERATIONS if each.tool}
 
 
-def _tool(operation: Operation, schemas: Mapping[str, Any], needs: str) -> Tool:
+def _tool(operation: Operation, schemas: Mapping[str, object], needs: str) -> Tool:
     text = TOOL_TEXTS[operation.name]
     return Tool(
         define(
@@ -201,10 +201,10 @@ def path_of(taken: Struct) -> dict[str, str]:
 def define(
     name: str,
     text: ToolText,
-    input_schema: Mapping[str, Any],
-    output_schema: Mapping[str, Any],
+    input_schema: Mapping[str, object],
+    output_schema: Mapping[str, object],
     needs: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A definition as `tools/list` has it."""
     return {
         "name": name,
@@ -222,7 +222,7 @@ def define(
     }
 
 
-def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _input_schema(operation: Operation, schemas: Mapping[str, object]) -> dict[str, object]:
     if operation.takes is not None:
         taken = resolved(schemas[operation.takes.__name__], schemas)
         properties, required = dict(taken["properties"]), taken["required"]
@@ -232,7 +232,7 @@ def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str,
     else:
         required = list(arguments_of(operation).__struct_fields__)
         properties = dict.fromkeys(required, KEY_ID["schema"])
-    schema: dict[str, Any] = {
+    schema: dict[str, object] = {
         "type": "object",
         "properties": {
             name: plain_argument(known) | ARGUMENTS.get((operation.name, name), {})
@@ -261,7 +261,7 @@ def output_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str,
     if not kinds:
         return REVOKED
     if len(kinds) == 1:
-        schema: dict[str, Any] = resolved(schemas[kinds[0]], schemas)
+        schema: dict[str, object] = resolved(schemas[kinds[0]], schemas)
         return schema
     return {"type": "object", "anyOf": [resolved(schemas[kind], schemas) for kind in kinds]}
 

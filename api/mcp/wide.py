@@ -287,7 +287,7 @@ class Form:
 
     takes: type[Struct]
     request_of: Callable[[Any, bytes], ToolRequest] = _by_id
-    output: Mapping[str, Any] | None = None
+    output: Mapping[str, object] | None = None
     answer_of: Callable[[Any, OperationReply], Any] = _whole
 
 
@@ -322,7 +322,7 @@ def wide_tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
     }
 
 
-def _tool(operation: Operation, form: Form, schemas: Mapping[str, Any]) -> Tool:
+def _tool(operation: Operation, form: Form, schemas: Mapping[str, object]) -> Tool:
     output = output_schema(operation, schemas) if form.output is None else form.output
     definition = define(
         operation.name, WIDE_TEXTS[operation.name],

@@ -7,6 +7,7 @@ gets its series from its own table.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from typing import Protocol, get_args
 
 from mailprobe.api.error_table import BEFORE_ROUTING, ErrorRow
@@ -15,6 +16,8 @@ from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
 from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
 from mailprobe.engine import deciding_rules
+from mailprobe.engine.egress import ONE_EGRESS, Egresses, EgressState
+from mailprobe.engine.shared_knowledge import FactKind
 from mailprobe.engine.smtp.operators import budget_labels, operator_labels
 from mailprobe.engine.verdict import LADDER, Outcome, Reason
 from mailprobe.storage.lists.queues import QueueName
@@ -97,15 +100,26 @@ def _spending(operations: Operations) -> tuple[Labels, ...]:
 
 
 QUEUES: tuple[Labels, ...] = tuple((name,) for name in get_args(QueueName))
+EGRESS_STATES: tuple[EgressState, ...] = get_args(EgressState)
+FACTS: tuple[Labels, ...] = tuple((kind,) for kind in get_args(FactKind))
 METHODS: tuple[Labels, ...] = tuple(
     (name,) for kind in Store.__mro__ for name in vars(kind) if name[0] != "_"
 )
 
 
-def families(operations: Operations) -> tuple[Family, ...]:
+def _replies(egresses: Egresses) -> tuple[Labels, ...]:
+    names = [row.name for row in egresses.rows]
+    return tuple(product(names, operator_labels(), get_args(Reason)))
+
+
+def families(operations: Operations, egresses: Egresses = ONE_EGRESS) -> tuple[Family, ...]:
     """All metrics of a service with these operations. Needs the rules of replies.toml."""
+    return (*_of_engine(egresses), *_of_requests(operations), *_of_store())
+
+
+def _of_engine(egresses: Egresses) -> tuple[Family, ...]:
+    filed = () if egresses is ONE_EGRESS else tuple(row.name for row in egresses.rows)
     return (
-        # -- the engine
         Family("counter", "mailprobe_verdicts", "Verdicts given.",
                ("status", "failed_check", "rule"), _verdicts(), sparse=True),
         Family("histogram", "mailprobe_layer_seconds", "Time of an address in a layer.",
@@ -123,6 +137,10 @@ def families(operations: Operations) -> tuple[Family, ...]:
                "Times the connection limit of a mail host was lowered."),
         Family("counter", "mailprobe_smtp_rests", "Times a mail host got a back-off.",
                ("cause",), (("refused",), ("unreachable",))),
+        Family("counter", "mailprobe_facts_shared", "Facts written for the other processes.",
+               ("kind",), FACTS),
+        Family("counter", "mailprobe_facts_absorbed", "Facts of other processes that were of use.",
+               ("kind",), FACTS),
         Family("counter", "mailprobe_smtp_recipients_refused", "Recipients refused for good.",
                ("operator",), tuple((label,) for label in budget_labels()), sparse=True),
         Family("counter", "mailprobe_smtp_budget_lacking",
@@ -130,9 +148,14 @@ def families(operations: Operations) -> tuple[Family, ...]:
                ("operator", "recipient"),
                tuple((label, kind) for label in budget_labels() for kind in ("listed", "random")),
                sparse=True),
-        Family("counter", "mailprobe_replies", "Answers to addresses whose domain takes mail.",
-               ("operator", "reason"),
-               tuple((label, reason) for label in operator_labels() for reason in get_args(Reason)), sparse=True),
+        Family("counter", "mailprobe_replies", "Decisions of the SMTP layer about addresses.",
+               ("egress", "operator", "reason"), _replies(egresses), sparse=True),
+        Family("shared", "mailprobe_egress_state", "1 in the state that the egress is in.",
+               ("egress", "state"), tuple((name, state) for name in filed for state in EGRESS_STATES)),
+        Family("shared", "mailprobe_egress_addresses_today", "Addresses of this UTC day, of all processes.",
+               ("egress",), tuple((name,) for name in filed)),
+        Family("shared", "mailprobe_egress_addresses_limit", "Limit of this day; 0 if there is none.",
+               ("egress",), tuple((name,) for name in filed)),
         Family("gauge", "mailprobe_smtp_connections_open", "Open connections to mail hosts."),
         Family("gauge", "mailprobe_smtp_hosts", "Mail hosts with state in memory."),
         Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts in back-off."),
@@ -140,7 +163,11 @@ def families(operations: Operations) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_probes", "Addresses in the SMTP layer."),
         Family("gauge", "mailprobe_probes_waiting", "Of these, addresses that wait.",
                ("at",), (("desk",), ("host",))),
-        # -- the service
+    )  # fmt: skip
+
+
+def _of_requests(operations: Operations) -> tuple[Family, ...]:
+    return (
         Family("counter", "mailprobe_requests", "Requests that have ended.",
                ("operation", "status"), _statuses(operations)),
         Family("histogram", "mailprobe_request_seconds", "Duration of a request.",
@@ -154,7 +181,12 @@ def families(operations: Operations) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),
         Family("gauge", "mailprobe_addresses_under_way_max", "Limit of addresses under way; beyond it requests get 503."),
         Family("gauge", "mailprobe_blind", "Workers whose lists pause because they reach no mail host."),
-        # -- the store
+        Family("gauge", "mailprobe_drained", "Workers that take no more of lists, as the operator said."),
+    )  # fmt: skip
+
+
+def _of_store() -> tuple[Family, ...]:
+    return (
         Family("histogram", "mailprobe_store_seconds", "Duration of the store's transactions.",
                ("method",), METHODS, STORE_BOUNDS),
         Family("counter", "mailprobe_store_unavailable", "Transactions that failed: the store was unavailable.",

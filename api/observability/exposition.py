@@ -53,7 +53,7 @@ class _Collector:
     def collect(self) -> Iterator["Metric"]:
         yield from self._about()
         for family, readings in self._counters.read():
-            yield _RENDER[family.kind](family, readings)
+            yield _rendered(family, readings)
 
     def _about(self) -> Iterator["Metric"]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -82,19 +82,13 @@ class _Collector:
         )
 
 
-def _counter(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
-    from prometheus_client.core import CounterMetricFamily
+def _rendered(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    reported = CounterMetricFamily(family.name, family.help, labels=family.labels)
-    for reading in readings:
-        reported.add_metric(reading.labels, reading.cells[0])
-    return reported
-
-
-def _gauge(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
-    from prometheus_client.core import GaugeMetricFamily
-
-    reported = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+    if family.kind == "histogram":
+        return _histogram(family, readings)
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    reported = kind(family.name, family.help, labels=family.labels)
     for reading in readings:
         reported.add_metric(reading.labels, reading.cells[0])
     return reported
@@ -111,14 +105,6 @@ def _histogram(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
             reading.labels, list(zip(bounds, accumulate(buckets), strict=True)), total
         )
     return reported
-
-
-_RENDER: dict[str, Callable[[Family, Sequence[SeriesTotal]], "Metric"]] = {
-    "counter": _counter,
-    "gauge": _gauge,
-    "shared": _gauge,
-    "histogram": _histogram,
-}
 
 
 async def serve_page(

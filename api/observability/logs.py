@@ -26,7 +26,7 @@ from mailprobe.release import commit, version
 
 log = logging.getLogger("mailprobe.serve")
 
-Event = MutableMapping[str, Any]
+Event = MutableMapping[str, object]
 
 DEPTH_MAX = 6  # of nested values; deeper ones are logged by their repr
 CUT = "…"
@@ -110,7 +110,7 @@ def _quoted_from(text: str) -> int | None:
     return at if at >= 0 else None
 
 
-def cover(_: Any, __: str, event: Event) -> Event:
+def cover(_: object, __: str, event: Event) -> Event:
     """The last log processor: covers all fields."""
     return _cover_fields(event, 0)
 
@@ -158,7 +158,7 @@ def belong(_: object, __: str, event: Event) -> Event:
         event.setdefault("request", request_context.request_id)
         event.setdefault("operation", request_context.operation)
         if request_context.trace:
-            event.setdefault("trace", request_context.trace)
+            event.setdefault("trace", request_context.trace_id)
     return event
 
 

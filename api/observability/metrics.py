@@ -5,15 +5,17 @@ samples the gauges once a second.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
+from mailprobe.api.egress.control import EgressNow
 from mailprobe.api.observability.catalogue import (
+    EGRESS_STATES,
     GONE,
     OUR_FAULT,
     TESTS,
@@ -24,11 +26,14 @@ from mailprobe.api.observability.catalogue import (
 from mailprobe.api.observability.request_context import RequestContext
 from mailprobe.api.observability.shared_counters import (
     CounterRow,
+    Numbers,
     SharedCounters,
     open_shared_counters,
 )
 from mailprobe.engine.background import FAULTS, log_fault
-from mailprobe.engine.verdict import Outcome, Reason
+from mailprobe.engine.egress import ONE_EGRESS, Egresses
+from mailprobe.engine.reasons import verdict_cause
+from mailprobe.engine.verdict import Outcome
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
 
@@ -48,13 +53,15 @@ class Load:
     addresses_max: int
     writes_pending: int
     blind: bool  # its lists pause: see mailprobe.api.quota.self_protection
+    egresses: Sequence[EgressNow] = ()  # of the file
+    drained: bool = False  # it claims no more of lists: see mailprobe.api.quota.pauses
 
 
-@contextmanager
-def open_metrics(workers: int, operations: Operations) -> Iterator[SharedCounters]:
+def open_metrics(
+    workers: int, operations: Operations, egresses: Egresses = ONE_EGRESS
+) -> AbstractContextManager[SharedCounters]:
     """Open the counters of a service with so many workers; call it before they are forked."""
-    with open_shared_counters(families(operations), workers) as counters:
-        yield counters
+    return open_shared_counters(families(operations, egresses), workers)
 
 
 class Metrics:
@@ -73,6 +80,8 @@ class Metrics:
         self._refused = row.numbers("mailprobe_smtp_recipients_refused")
         self._unbudgeted = row.numbers("mailprobe_smtp_budget_lacking")
         self._backoffs = row.numbers("mailprobe_smtp_rests")
+        self._facts_shared = row.numbers("mailprobe_facts_shared")
+        self._facts_absorbed = row.numbers("mailprobe_facts_absorbed")
         self._replies = row.numbers("mailprobe_replies")
         self._faults = row.numbers("mailprobe_background_failures")
         self._faults_counted = FAULTS.logged
@@ -99,6 +108,9 @@ class Metrics:
     def answer_emitted(self, outcome: Outcome, rule: str, addresses: int, operator: str) -> None:
         self._verdicts.add((*rung_labels(outcome), rule), addresses)
 
+    def probe_decided(self, egress: str, operator: str, outcome: Outcome, rule: str) -> None:
+        self._replies.add((egress, operator, verdict_cause(outcome, rule).reason))
+
     def recalled(self, what: "Recalled") -> None:
         self._cache_hits.add((what,))
 
@@ -124,9 +136,11 @@ class Metrics:
     def host_backed_off(self, *, refused: bool) -> None:
         self._backoffs.add(("refused" if refused else "unreachable",))
 
-    def replied(self, operator: str, reason: Reason) -> None:
-        """An address was answered about, whose mail this operator takes."""
-        self._replies.add((operator, reason))
+    def facts_shared(self, kind: str, count: int) -> None:
+        self._facts_shared.add((kind,), count)
+
+    def facts_absorbed(self, kind: str, count: int) -> None:
+        self._facts_absorbed.add((kind,), count)
 
     # -- service (RequestLog)
 
@@ -161,15 +175,7 @@ class Metrics:
 
     def timed(self, store: Store) -> Store:
         """Return the store with each transaction timed."""
-        return cast(Store, _Timed(store, self))
-
-    def transacted(self, method: str, seconds: float) -> None:
-        """A transaction of the store has ended, successfully or not."""
-        self._store_s.observe(seconds, (method,))
-
-    def not_transacted(self, method: str) -> None:
-        """The store was unavailable."""
-        self._unavailable.add((method,))
+        return cast(Store, _Timed(store, self._store_s, self._unavailable))
 
     # -- gauges
 
@@ -198,15 +204,28 @@ class Metrics:
             "mailprobe_addresses_under_way_max": load.addresses_max,
             "mailprobe_background_writes": load.writes_pending,
             "mailprobe_blind": float(load.blind),
+            "mailprobe_drained": float(load.drained),
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)
         waiting = self._row.numbers("mailprobe_probes_waiting")
         waiting.put(engine.probes_in_flight, ("desk",))
         waiting.put(engine.probes_waiting, ("host",))
+        self._sample_egresses(load.egresses)
         self._faults.add(amount=FAULTS.logged - self._faults_counted)
         self._faults_counted = FAULTS.logged
         self._row.heartbeat()
+
+    def _sample_egresses(self, egresses: Sequence[EgressNow]) -> None:
+        state, asked, most = (
+            self._row.numbers(f"mailprobe_egress_{name}")
+            for name in ("state", "addresses_today", "addresses_limit")
+        )
+        for each in egresses:
+            for name in EGRESS_STATES:
+                state.put(float(each.state == name), (each.name, name))
+            asked.put(each.asked, (each.name,))
+            most.put(each.limit or 0, (each.name,))
 
     async def watch_queues(self, store: Store) -> None:
         """Read what waits in the store, every QUEUES_EVERY_S until cancelled."""
@@ -227,11 +246,12 @@ class Metrics:
 class _Timed:
     """Delegates to a store and times its coroutine functions."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
+    def __init__(self, store: Store, seconds: Numbers, unavailable: Numbers) -> None:
         self._store = store
-        self._metrics = metrics
+        self._seconds = seconds
+        self._unavailable = unavailable
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._store, name)
         if not inspect.iscoroutinefunction(found):
             return found
@@ -239,17 +259,17 @@ class _Timed:
         return getattr(self, name)
 
     def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        metrics = self._metrics
+        seconds, unavailable = self._seconds, self._unavailable
 
         @wraps(method)
-        async def transact(*arguments: Any, **named: Any) -> Any:
+        async def transact(*arguments: object, **named: object) -> object:
             began = trio.current_time()
             try:
                 return await method(*arguments, **named)
             except StoreUnavailable:
-                metrics.not_transacted(name)
+                unavailable.add((name,))
                 raise
             finally:
-                metrics.transacted(name, trio.current_time() - began)
+                seconds.observe(trio.current_time() - began, (name,))
 
         return transact

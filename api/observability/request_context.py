@@ -7,7 +7,7 @@ access line is logged. Of what the client sent, a context holds the path alone: 
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import inf
@@ -15,6 +15,7 @@ from typing import Protocol
 
 import trio
 
+from mailprobe.api.observability.spans import NO_SPAN, Attribute, Span, start_span
 from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.access")
@@ -24,9 +25,18 @@ LOGGED_EVERY_S = 1.0
 # Others are a client's single mistakes, each with a line of its own.
 FLOODS = frozenset({401, 404, 429, 503})
 TRACEPARENT = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
 )
+SAMPLED = 1  # the only flag of version 00
 UNROUTED = "none"  # the operation of a request without a route
+# Others are what a client made up, and would be as many names of spans.
+METHODS = frozenset(
+    {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
+)
+PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")  # of Quart's routes
+TraceHeaders = tuple[str, str]  # traceparent, tracestate; empty where there is none
+NO_TRACE: TraceHeaders = ("", "")
+TRACE_NAMES = (b"traceparent", b"tracestate")
 
 
 @dataclass(slots=True)
@@ -38,21 +48,41 @@ class RequestContext:
     operation: str = UNROUTED
     method: str = ""
     path: str = ""
+    scheme: str = ""  # of the public URL
+    route: str = ""  # the template that its path matched
     caller: Caller | None = None
     addresses: int = 0  # asked for
     status: int | None = None  # None: no answer has begun
     code: str | None = None  # of the error body
     lines: int | None = None  # of a stream, so far; None: the answer is no stream
     cut: bool = False  # the client did not get the whole answer
-    trace: str = ""  # the id of the client's trace, if it sent one
+    trace: str = ""  # of the request's span, else of the client: see trace_of()
+
+    @property
+    def trace_id(self) -> str:
+        return self.trace.partition("-")[0]
+
+    def routed(self, route: str) -> None:
+        """Its path matched this template, or none."""
+        self.route = route
 
 
-def trace_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The trace's id in `traceparent` (W3C Trace Context 3.2); empty without a valid one."""
-    for name, value in headers:
-        if name == b"traceparent" and (found := TRACEPARENT.fullmatch(value)):
-            return found[1].decode()
-    return ""
+def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders:
+    """The headers of W3C Trace Context; several of a name are joined by commas (RFC 9110 5.3)."""
+    sent = [(name, value.decode("latin-1")) for name, value in headers if name in TRACE_NAMES]
+    if not sent:
+        return NO_TRACE
+    parents = ",".join(value for name, value in sent if name == b"traceparent")
+    return parents, ",".join(value for name, value in sent if name == b"tracestate")
+
+
+def trace_of(traceparent: str) -> str:
+    """The trace in a `traceparent` (W3C Trace Context 3.2): its id, the span's, and 01 if it is sampled.
+
+    Joined by hyphens; empty if the header is not valid.
+    """
+    found = TRACEPARENT.fullmatch(traceparent)
+    return f"{found[1]}-{found[2]}-{int(found[3], 16) & SAMPLED:02x}" if found else ""
 
 
 class RequestLog(Protocol):
@@ -92,34 +122,73 @@ def present() -> RequestContext | None:
     return _present.get()
 
 
-class request_scope:
-    """Opens the context of a request; the outermost block with the same id ends it.
+def present_trace() -> str | None:
+    """The trace of the present request: see trace_of(); None without one."""
+    request_context = present()
+    return (request_context.trace or None) if request_context else None
 
-    `lingers`: keep the context after the block, for what the task logs afterwards. For
-    listeners with a task per request.
+
+class request_scope:
+    """Opens the context of a request and its span; the outermost block with the same id ends them.
+
+    `sent` is what trace_headers() returns. `lingers`: keep the context after the block, for
+    what the task logs afterwards. For listeners with a task per request.
     """
 
-    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token", "_trace")
+    __slots__ = (
+        "_context",
+        "_head",
+        "_lingers",
+        "_request_id",
+        "_request_log",
+        "_sent",
+        "_span",
+        "_token",
+    )
 
     def __init__(
-        self, request_log: RequestLog, request_id: str, *, lingers: bool = False, trace: str = ""
+        self,
+        request_log: RequestLog,
+        request_id: str,
+        *,
+        lingers: bool = False,
+        method: str = "",
+        path: str = "",
+        scheme: str = "",
+        route: str = "",
+        sent: TraceHeaders = NO_TRACE,
     ) -> None:
         self._request_log = request_log
         self._request_id = request_id
         self._lingers = lingers
-        self._trace = trace
+        self._head = (method, path, scheme, route)
+        self._sent = sent
+        self._span = NO_SPAN
         self._token: Token[RequestContext | None] | None = None  # set in the outermost block
 
     def __enter__(self) -> RequestContext:
         request_context = _present.get()
         if request_context is None or request_context.request_id != self._request_id:
-            request_context = RequestContext(
-                self._request_id, trio.current_time(), trace=self._trace
-            )
+            request_context = self._begin()
             self._token = _present.set(request_context)
             self._request_log.request_started()
         self._context = request_context
         return request_context
+
+    def _begin(self) -> RequestContext:
+        method, path, scheme, route = self._head
+        traceparent, state = self._sent
+        trace = trace_of(traceparent) if traceparent else ""
+        self._span = start_span("request", "server", trace, state=state)
+        return RequestContext(
+            self._request_id,
+            trio.current_time(),
+            method=method,
+            path=path,
+            scheme=scheme,
+            route=route,
+            trace=self._span.trace or trace,
+        )
 
     def __exit__(self, *_: object) -> None:
         if self._token is None:
@@ -127,8 +196,56 @@ class request_scope:
         seconds = trio.current_time() - self._context.began
         self._request_log.request_finished(self._context, seconds)
         _log(self._context, seconds)
+        if self._span is not NO_SPAN:
+            _end_span(self._span, self._context)
         if not self._lingers:
             _present.reset(self._token)
+
+
+def _end_span(span: Span, request_context: RequestContext) -> None:
+    """End a request's span, by the semantic conventions for HTTP spans (1.23 and later).
+
+    It has no `url.path`, which may hold what a client should not have written into it.
+    """
+    if span.is_recorded:
+        status = request_context.status
+        span.rename(_span_name(request_context))
+        span.note(dict(_span_attributes(request_context)))
+        if status is not None and status >= 500:  # others are the client's errors
+            span.failed(str(status))
+    span.end()
+
+
+def _span_name(request_context: RequestContext) -> str:
+    if not request_context.method:  # of a tool's call
+        return request_context.operation
+    method = request_context.method if request_context.method in METHODS else "HTTP"
+    return f"{method} {_template(request_context.route)}".rstrip()
+
+
+def _template(route: str) -> str:
+    """A route as the API's description writes it."""
+    return PARAMETER.sub(r"{\1}", route)
+
+
+def _span_attributes(request_context: RequestContext) -> Iterator[tuple[str, Attribute]]:
+    method = request_context.method
+    if method:
+        yield "http.request.method", method if method in METHODS else "_OTHER"
+    if request_context.route:
+        yield "http.route", _template(request_context.route)
+    if request_context.scheme:
+        yield "url.scheme", request_context.scheme
+    if request_context.status is not None:
+        yield "http.response.status_code", request_context.status
+    yield "mailprobe.operation", request_context.operation
+    yield "mailprobe.request.id", request_context.request_id
+    if request_context.addresses:
+        yield "mailprobe.addresses", request_context.addresses
+    if request_context.code is not None:
+        yield "mailprobe.error", request_context.code
+    if request_context.cut:
+        yield "mailprobe.cut", True
 
 
 class LineLimit:

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Literal, TypeAlias
 
-Kind = Literal[
-    "counter", "gauge", "shared", "histogram"
-]  # shared: the store's, alike in all workers
+# `shared`: the store's, alike in all workers.
+Kind = Literal["counter", "gauge", "shared", "histogram"]
 Labels = tuple[str, ...]
 Cells: TypeAlias = "memoryview[float]"
 

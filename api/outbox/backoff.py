@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import inf
 
 
-def growing(first_s: float, most_s: float, factor: float = 2.0) -> tuple[float, ...]:
-    """Return the pauses from `first_s`, each `factor` times the last, up to and with `most_s`."""
+def growing(first_s: float, most_s: float) -> tuple[float, ...]:
+    """Return the pauses from `first_s`, each twice the last, up to and with `most_s`."""
     pauses = []
     while first_s < most_s:
         pauses.append(first_s)
-        first_s *= factor
+        first_s *= 2.0
     return (*pauses, most_s)
 
 

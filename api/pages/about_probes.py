@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
-from mailprobe.engine.smtp.left_connections import LEFT_S
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
+from mailprobe.engine.smtp.pool.left_connections import LEFT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
 from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, REFUSALS_MAX
@@ -32,9 +32,21 @@ TITLE = "About our probes"
 HEADER = ("what", "how much, how often", "why")
 
 
-def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
+Row = tuple[str, str, str]
+
+
+def rows(settings: EngineSettings) -> Sequence[Row]:
     """What is asked of a mail host, how much and how often, and why."""
-    _, strict = load_operators().refusals_of("")
+    return (
+        *_connections(settings),
+        *_recipients(settings),
+        *_waits(settings),
+        *_back_off(),
+        ("`DATA`, `VRFY`, `EXPN`, `AUTH`", "never", "no message is sent, and no password is tried"),
+    )
+
+
+def _connections(settings: EngineSettings) -> Sequence[Row]:
     return (
         (
             "connections at a time",
@@ -47,6 +59,12 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
             f"their number is the limit; no more are tried for {_time(HOST_LIMIT_S)}",
             "the host has a limit of its own",
         ),
+    )
+
+
+def _recipients(settings: EngineSettings) -> Sequence[Row]:
+    _, strict = load_operators().refusals_of("")
+    return (
         (
             "recipients (`RCPT TO`) in a session",
             f"at most {RECIPIENTS_MAX}, fewer where the host says so (RFC 9422)",
@@ -82,6 +100,11 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
             f"at most {RESETS_MAX}",
             "a new sender or transaction; proof that no reply was lost",
         ),
+    )
+
+
+def _waits(settings: EngineSettings) -> Sequence[Row]:
+    return (
         (
             "waiting for the host",
             f"{_time(settings.read_s)} for the connection, the greeting and each reply; "
@@ -109,6 +132,11 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
             f"again, up to {len(RECHECK_S)} times, {_time(RECHECK_S[0])} apart or more",
             "greylisting accepts it then",
         ),
+    )
+
+
+def _back_off() -> Sequence[Row]:
+    return (
         (
             f"after {BACKOFF_AFTER} failures in a row to reach the host",
             f"nothing for {_time(UNREACHABLE_BACKOFF_S)}, then twice as long each time, up to "
@@ -126,7 +154,6 @@ def rows(settings: EngineSettings) -> Sequence[tuple[str, str, str]]:
             f"nothing for that domain for {_time(REFUSAL_BACKOFF_S)}",
             "we are not welcome there",
         ),
-        ("`DATA`, `VRFY`, `EXPN`, `AUTH`", "never", "no message is sent, and no password is tried"),
     )
 
 

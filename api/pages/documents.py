@@ -38,7 +38,16 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "clean",
         "lists",
     ),
-    "Run": ("settings", "operating", "releasing", "security", "fleet", "billing", "observability"),
+    "Run": (
+        "settings",
+        "operating",
+        "releasing",
+        "security",
+        "fleet",
+        "egress",
+        "billing",
+        "observability",
+    ),
     "Understand": ("engine", "architecture", "glossary", "bench", "peers", "lab"),
 }
 

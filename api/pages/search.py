@@ -18,9 +18,8 @@ from mailprobe.api.pages.documents import Document
 QUERY_CHARACTERS_MAX = 100
 WORDS_MAX = 8
 RESULTS_MAX = 20
-PREFIX_CHARACTERS_MIN = (
-    3  # a shorter beginning is in nearly every section, and costs 50 times as much
-)
+# A shorter beginning is in nearly every section, and costs 50 times as much.
+PREFIX_CHARACTERS_MIN = 3
 SEARCH_S_MAX = 0.1  # of processor time; the dearest query known takes 30 ms
 STEPS_PER_CHECK = 1000  # of SQLite's virtual machine, some 50 us, between two checks of that time
 SEARCHES_PER_S = 50  # in one process: rendering the answer takes some 2 ms of the event loop

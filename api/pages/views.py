@@ -8,6 +8,7 @@ run in another thread, so no API request waits for them.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 
@@ -66,36 +67,44 @@ async def no_reader() -> SignedInReader | None:
     return None
 
 
-def pages_blueprint(
-    describe: Callable[[], bytes],
-    about: Callable[[], str],
-    places: Places,
-    reader_of: Callable[[], Awaitable[SignedInReader | None]] = no_reader,
-) -> Blueprint:
-    """Make the routes. `describe` returns the OpenAPI description in JSON, `about` the Markdown
-    of the page about our probes; `reader_of` who is signed in and asks for the page.
+@dataclass(frozen=True, slots=True)
+class Documentation:
+    """What the pages are made from, and those that are rendered already.
+
+    `describe` returns the OpenAPI description in JSON, `about` the Markdown of the page about our
+    probes; `reader_of` who is signed in and asks for the page.
     """
-    pages = Blueprint("pages", __name__, template_folder="templates")
 
-    rendered: dict[str, str] = {}  # by path
-    searches = Searches(_index)
+    describe: Callable[[], bytes]
+    about: Callable[[], str]
+    places: Places
+    reader_of: Callable[[], Awaitable[SignedInReader | None]] = no_reader
+    rendered: dict[str, str] = field(default_factory=dict)  # by path
 
-    async def once(template: str, values: Callable[[], Mapping[str, object]]) -> Response:
+    async def once(self, template: str, values: Callable[[], Mapping[str, object]]) -> Response:
         """The page at this path, rendered at its first request."""
-        if request.path not in rendered:
-            rendered[request.path] = await _html(template, **values())
-        return _text(rendered[request.path], "text/html")
+        if request.path not in self.rendered:
+            self.rendered[request.path] = await _html(template, **values())
+        return _text(self.rendered[request.path], "text/html")
 
-    async def show(name: str) -> Response:
+    async def document(self, name: str) -> Response:
         if name not in documents.names():
-            if MISSING not in rendered:
-                rendered[MISSING] = await _html("missing.html", title="Not found")
-            return _text(rendered[MISSING], "text/html", 404)
-        if (reader := await reader_of()) is not None:
-            values = _values_of(name, places, reader.key)
+            if MISSING not in self.rendered:
+                self.rendered[MISSING] = await _html("missing.html", title="Not found")
+            return _text(self.rendered[MISSING], "text/html", 404)
+        if (reader := await self.reader_of()) is not None:
+            values = _values_of(name, self.places, reader.key)
             html = await _html("document.html", reader=reader, **values)
             return _text(html, "text/html", more=SHOWS_A_KEY)
-        return await once("document.html", lambda: _values_of(name, places))
+        return await self.once("document.html", lambda: _values_of(name, self.places))
+
+
+def pages_blueprint(docs: Documentation) -> Blueprint:
+    """Make the routes."""
+    pages = Blueprint("pages", __name__, template_folder="templates")
+    _add_documents(pages, docs)
+    _add_about_probes(pages, docs)
+    _add_form(pages, docs.places)
 
     @pages.route("/", methods=METHODS, provide_automatic_options=False)
     async def root() -> Response:
@@ -105,25 +114,41 @@ def pages_blueprint(
             raise NotFound
         return Response(b"", 302, headers={**HEADERS, "Location": HOME})
 
+    @pages.get(f"{HOME}/static/<name>")
+    async def static_file(name: str) -> Response:
+        if name not in STATIC:
+            raise NotFound
+        return _text(static_text(name), STATIC[name])
+
+    @pages.get("/llms.txt")
+    async def llms() -> Response:
+        return _text(llms_text(), "text/plain")
+
+    return pages
+
+
+def _add_documents(pages: Blueprint, docs: Documentation) -> None:
+    searches = Searches(_index)
+
     @pages.get(HOME)
     @pages.get(f"{HOME}/")
     async def home() -> Response:
-        return await show(documents.HOME)
+        return await docs.document(documents.HOME)
 
     @pages.get(f"{HOME}/<path:name>")
     async def page(name: str) -> Response:
         if name.endswith(".md"):
             return _markdown(name.removesuffix(".md"))
-        return await show(name)
+        return await docs.document(name)
 
     @pages.get(REFERENCE)
     async def api_reference() -> Response:
         def values() -> Mapping[str, object]:
-            operations = operations_in(json.loads(describe()))
+            operations = operations_in(json.loads(docs.describe()))
             sections = [PageSection(2, each.summary, each.name, "") for each in operations]
             return {"title": "API reference", "sections": sections, "operations": operations}
 
-        return await once("reference.html", values)
+        return await docs.once("reference.html", values)
 
     @pages.get(f"{HOME}/search")
     async def search() -> Response:
@@ -138,14 +163,18 @@ def pages_blueprint(
             await _html("search.html", title="Search", query=query, results=results), "text/html"
         )
 
+
+def _add_about_probes(pages: Blueprint, docs: Documentation) -> None:
     @pages.get(about_probes.URL)
     async def for_administrators() -> Response:
-        return await once("document.html", lambda: _values_of_about(about()))
+        return await docs.once("document.html", lambda: _values_of_about(docs.about()))
 
     @pages.get(f"{about_probes.URL}.md")
     async def for_administrators_as_markdown() -> Response:
-        return _text(about(), "text/markdown")
+        return _text(docs.about(), "text/markdown")
 
+
+def _add_form(pages: Blueprint, places: Places) -> None:
     @pages.get(SCRIPT)
     async def form_script() -> Response:
         return _text(script_text(), "text/javascript", more=FOR_ANY_PAGE)
@@ -160,18 +189,6 @@ def pages_blueprint(
             script_url=SCRIPT, tag=script_tag(places.base_url, key if is_usable else "pk_live_…"),
         )  # fmt: skip
         return _text(html, "text/html", more=RUNS_A_FORM)
-
-    @pages.get(f"{HOME}/static/<name>")
-    async def static_file(name: str) -> Response:
-        if name not in STATIC:
-            raise NotFound
-        return _text(static_text(name), STATIC[name])
-
-    @pages.get("/llms.txt")
-    async def llms() -> Response:
-        return _text(llms_text(), "text/plain")
-
-    return pages
 
 
 def llms_text() -> str:

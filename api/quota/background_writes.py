@@ -100,12 +100,12 @@ async def _try_until_written(write: Write, ended: trio.Event) -> None:
 
 
 @asynccontextmanager
-async def open_background_writes(drain_s: float = DRAIN_S) -> AsyncIterator[BackgroundWrites]:
-    """Open background writes; leaving the block waits up to `drain_s` for pending ones."""
+async def open_background_writes() -> AsyncIterator[BackgroundWrites]:
+    """Open background writes; leaving the block waits up to DRAIN_S for pending ones."""
     async with trio.open_nursery() as nursery:
         background_writes = BackgroundWrites(nursery)
         try:
             yield background_writes
         finally:
-            await background_writes.drain(drain_s)
+            await background_writes.drain(DRAIN_S)
             nursery.cancel_scope.cancel()

@@ -8,6 +8,10 @@ import trio
 
 from mailprobe.engine.fair_queue import FairQueue
 
+# Of lists for each of requests. A list's address waits in its backlog without a clock, and one
+# account may have half: so its lists have two addresses for each place at a mail host, and fill
+# the places though some of their hosts are busy.
+LISTED = 4
 WAIT_S = 1.0  # a request waits for free capacity
 SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited in vain
 
@@ -33,9 +37,13 @@ class Capacity:
         self._waiting: dict[str, int] = {}  # by account
         self._in_vain_at: dict[str, float] = {}  # by account, the latest last
 
+    @property
+    def free(self) -> int:
+        return self.addresses_max - self.addresses
+
     def fits(self, account: str, addresses: int) -> bool:
         """Are so many addresses free for the account, if no other request waits?"""
-        own, free = self._of.get(account, 0), self.addresses_max - self.addresses
+        own, free = self._of.get(account, 0), self.free
         if free <= 0:
             return False
         in_half = self.addresses + addresses <= self.addresses_max // 2

@@ -16,18 +16,18 @@ time, for all addresses at once: a call that overtook another could report an ol
 
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
-from mailprobe.engine.background import log_fault, supervised
+from mailprobe.engine.background import log_fault, running_loops
 from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_allocation import LOST_S, LeaseRequest
 from mailprobe.storage.lease_holders import new_holder
+from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.leases")
 
@@ -45,20 +45,6 @@ RETURN_S = 1.0  # for returning all permits at the end
 GROUP_MAX = 100  # addresses in one call: a transaction of a few milliseconds
 
 
-class LeaseStore(Protocol):
-    """The part of the store that leases need; see mailprobe.storage.contract.Store."""
-
-    async def lease_connections(
-        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
-    ) -> Mapping[str, int]: ...
-
-    async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]: ...
-
-    async def return_connections(self, holder: str) -> None: ...
-
-    def lease_session(self) -> int: ...
-
-
 @dataclass(slots=True)
 class _LeasedAddress:
     """This process's share of one IP address. Times are on trio's clock, in seconds."""
@@ -74,10 +60,8 @@ class _LeasedAddress:
     session: int = 0  # of the store, in which it was leased
     queued: bool = False  # this process waits in the store
     requesting: bool = False  # in the call under way
-    notified: tuple[int, bool] = (
-        0,
-        False,
-    )  # last reported: how many may be used, and whether they are short
+    # Last reported: how many may be used, and whether they are short.
+    notified: tuple[int, bool] = (0, False)
 
     def at(self, now: float) -> int:
         """How many connections may be used now."""
@@ -115,7 +99,7 @@ class _LeasedAddress:
 class LeasedBudget:
     """This process's permits; implements mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
-    def __init__(self, store: LeaseStore, limit: int) -> None:
+    def __init__(self, store: Store, limit: int) -> None:
         self.holder = new_holder()  # at each start, so that no lease is inherited
         self._store = store
         self._limit = limit
@@ -317,7 +301,7 @@ class LeasedBudget:
 
 
 @asynccontextmanager
-async def open_leases(store: LeaseStore, limit: int) -> AsyncIterator[LeasedBudget]:
+async def open_leases(store: Store, limit: int) -> AsyncIterator[LeasedBudget]:
     """Open the connection budget shared through this store: `limit` per IP address.
 
     Returns all permits at the end. Close it after the engine, whose connections hold
@@ -325,13 +309,8 @@ async def open_leases(store: LeaseStore, limit: int) -> AsyncIterator[LeasedBudg
     """
     permits = LeasedBudget(store, limit)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, permits.keep_time)
-            nursery.start_soon(supervised, permits.allocate)
-            try:
-                yield permits
-            finally:
-                nursery.cancel_scope.cancel()
+        async with running_loops(permits.keep_time, permits.allocate):
+            yield permits
     finally:
         with (
             suppress(StoreUnavailable),  # the leases end by themselves

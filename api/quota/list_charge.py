@@ -28,6 +28,7 @@ from mailprobe.api.results.marks import mark_of
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
+from mailprobe.engine.pauses import PAUSED_RULE
 from mailprobe.engine.verdict import Status
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
@@ -87,7 +88,8 @@ class ChargedChunk(Charge):
         self._numbers = list(spending.addresses)
         self._texts = list(spending.addresses.values())
         self._is_rest = spending.is_rest
-        self._left = len(spending.addresses)
+        self._left = self._unread = len(spending.addresses)
+        self.paused: set[int] = set()  # numbers of addresses that wait for the end of a pause
         self._under_way = 0  # of the process's capacity
         self._parts = 0
         self._block: AbstractAsyncContextManager[Answers]
@@ -108,12 +110,20 @@ class ChargedChunk(Charge):
         await self._block.__aexit__(kind, error, trace)
 
     async def next_answers(self) -> list[Answer]:
-        """Answers of up to GATHER_S; none at the end."""
-        ready = await self._answers.next_ready()
-        with trio.move_on_after(GATHER_S):
-            while ready and len(ready) < self._left:
-                ready += await self._answers.next_ready()
-        return ready
+        """Answers of up to GATHER_S, without those of paused addresses; none at the end."""
+        found: list[Answer] = []
+        while not found and self._unread:
+            ready = await self._answers.next_ready()
+            with trio.move_on_after(GATHER_S):
+                while len(ready) < self._unread:
+                    ready += await self._answers.next_ready()
+            self._unread -= len(ready)
+            for answer in ready:
+                if answer.cause.reason == PAUSED_RULE:
+                    self.paused.add(self._numbers[answer.position])
+                else:
+                    found.append(answer)
+        return found
 
     async def store(self, answers: Sequence[Answer]) -> None:
         """Store answers and count them, in one transaction. Durable on return."""
@@ -145,11 +155,11 @@ class ChargedChunk(Charge):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Answers]:
         quota, account, units = self._quota, self._caller.account.id, len(self._texts)
-        with quota.capacity.requesting(account, units) as capacity:
+        with quota.list_capacity.requesting(account, units) as capacity:
             if not capacity.is_free:
                 raise Overloaded
             self._keep(await self._reserve(units, lease_s=LEASE_S, capacity=capacity))
-        quota.capacity.enter(units, account)
+        quota.list_capacity.enter(units, account)
         self._under_way = units
         try:
             with quota.holding(self._reservation):
@@ -171,7 +181,7 @@ class ChargedChunk(Charge):
         """So many addresses are answered: others may begin, also of other chunks."""
         released = min(addresses, self._under_way)  # a test key's are none of its capacity
         self._under_way -= released
-        self._quota.capacity.release(released, self._caller.account.id)
+        self._quota.list_capacity.release(released, self._caller.account.id)
 
     @asynccontextmanager
     async def _open_sandbox(self) -> AsyncIterator[Answers]:
@@ -217,18 +227,18 @@ class ChargedRecheck(Charge):
     async def __aenter__(self) -> "ChargedRecheck":
         if not self._caller.key.is_test:
             account, count = self._caller.account.id, len(self._texts)
-            with self._quota.capacity.requesting(account, count) as capacity:
+            with self._quota.list_capacity.requesting(account, count) as capacity:
                 if not capacity.is_free:
                     raise Overloaded
                 capacity.use()
-            self._quota.capacity.enter(count, account)
+            self._quota.list_capacity.enter(count, account)
         return self
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._caller.key.is_test:
-            self._quota.capacity.release(len(self._texts), self._caller.account.id)
+            self._quota.list_capacity.release(len(self._texts), self._caller.account.id)
         if error is None:
             await self._store()
 

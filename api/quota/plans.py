@@ -111,7 +111,7 @@ def _price(value: object) -> int:
 
 
 # key of the file -> the plan's field, how it is read, what it takes
-KEYS: dict[str, tuple[str, Callable[[Any], int], str]] = {
+KEYS: dict[str, tuple[str, Callable[[object], int], str]] = {
     "rate_limit_per_min": ("rate_limit_per_min", *_whole(1, COUNT_MAX)),
     "monthly_calls": ("monthly_calls", *_whole(0, COUNT_MAX)),
     "max_keys": ("max_keys", *_whole(0, COUNT_MAX)),
@@ -147,7 +147,7 @@ def read_plans(path: Path | None) -> Plans:
     return _with_own(plans)
 
 
-def _changed(plan: PricingPlan, table: Any, path: Path) -> PricingPlan:
+def _changed(plan: PricingPlan, table: object, path: Path) -> PricingPlan:
     if not isinstance(table, dict):
         raise WrongSetting(f"{plan.tier} in {path} is no table; write [{plan.tier}]")
     for key, value in table.items():

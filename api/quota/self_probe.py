@@ -13,9 +13,8 @@ from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.dns.messages import Addresses, Route
 from mailprobe.engine.net.dialer import Dial
 
-ASKED_MAX = (
-    12  # domains of a probe: some that answered before, some of lists that wait, some that failed
-)
+# Domains of a probe: some that answered before, some of lists that wait, some that failed.
+ASKED_MAX = 12
 CONNECT_S = 3.0  # look-up and connection to a provider
 ACCOUNT = "self-protection"  # the probe's turn in queues that are fair by account
 

@@ -24,7 +24,7 @@ from mailprobe.api.refusals import ProbingUnavailable
 from mailprobe.api.results.lights import OURS, UNREACHED
 from mailprobe.engine import Answer
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.smtp.operators import OTHERS, MailOperators
+from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.verdict import Reason
 
 log = logging.getLogger("mailprobe.protection")
@@ -46,18 +46,12 @@ SEEN: frozenset[Reason] = frozenset(
     }
 )
 
-# An operator's id and the reason of an answer; OTHERS for hosts of no operator that we know.
-CountReply = Callable[[str, Reason], None]
 Probe = Callable[[Sequence[str], bool], Awaitable[bool]]  # domains; must a mailbox answer?
 
 
-def count_nothing(operator: str, reason: Reason) -> None:
-    """The `count_reply` of a service without metrics."""
-
-
 def is_failure(cause: VerdictCause) -> bool:
-    """May this machine or its network be the reason? Our own permits are not meant."""
-    return cause.reason != "no_connection_free" and (
+    """May this machine or its network be the reason? Our own permits and pauses are not meant."""
+    return cause.reason not in ("no_connection_free", "paused") and (
         cause.blame in OURS or cause.reason in UNREACHED
     )
 
@@ -74,10 +68,12 @@ class ProbeDomains:
     by_account: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def add(self, account: str, domain: str) -> None:
-        known = self.by_account.pop(account, {})
+        known = self.by_account.pop(account, None) or {}
+        is_new = domain not in known
         known.pop(domain, None)
-        self.by_account[account] = known | {domain: None}
-        if sum(map(len, self.by_account.values())) > DOMAINS_MAX:
+        known[domain] = None
+        self.by_account[account] = known
+        if is_new and sum(map(len, self.by_account.values())) > DOMAINS_MAX:
             account, most = max(self.by_account.items(), key=lambda each: len(each[1]))
             del most[next(iter(most))]
             if not most:
@@ -127,15 +123,8 @@ class FailureRow:
 class SelfProtection:
     """Whether this process sees mail hosts; one per process. Never blind without `watch()`."""
 
-    def __init__(
-        self,
-        operators: MailOperators | None = None,
-        *,
-        refuses: bool = False,
-        count_reply: CountReply = count_nothing,
-    ) -> None:
+    def __init__(self, operators: MailOperators | None = None, *, refuses: bool = False) -> None:
         self.blind = False
-        self._count_reply = count_reply
         self._operator_of = lru_cache(HOSTS_MAX)((operators or MailOperators({})).find)
         self._refuses = refuses
         self._row = FailureRow()
@@ -152,8 +141,6 @@ class SelfProtection:
             cause, domain = answer.cause, answer.verdict.email.rpartition("@")[2].lower()
             host = answer.verdict.mx_host or domain
             known = self._operator_of(host)
-            if answer.verdict.mx_found:
-                self._count_reply(known.id if known else OTHERS, cause.reason)
             if is_seen(cause):
                 self._witnesses.add(account, domain)
                 self._end_row()

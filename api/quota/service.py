@@ -15,6 +15,7 @@ from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.bounced import BouncedAddresses
 from mailprobe.api.quota.capacity import Capacity
 from mailprobe.api.quota.limits import LimitsLeft, limits_left
+from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.pricing import is_reported
 from mailprobe.api.quota.self_protection import SelfProtection
@@ -57,13 +58,15 @@ class QuotaService:
     engine: Engine
     background_writes: BackgroundWrites
     plans: Plans
-    capacity: Capacity
+    capacity: Capacity  # of requests and jobs
+    list_capacity: Capacity
     now: Callable[[], datetime]
     reports_usage: bool = False  # billable units go to the billing provider
     watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
     bounced_addresses: BouncedAddresses = field(default_factory=BouncedAddresses)
     protection: SelfProtection = field(default_factory=SelfProtection)
+    pauses: FleetPauses = field(default_factory=FleetPauses)
 
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account; of a test key or a publishable one what holds for it."""

@@ -5,7 +5,7 @@ counted every line that a client saw.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,17 +13,15 @@ import trio
 
 from mailprobe.api.quota.pricing import is_billable
 from mailprobe.api.quota.service import QuotaService
+from mailprobe.api.results.lights import LIGHT_COLOURS
 from mailprobe.engine import Answer, Answers, Verdict
-from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.lights import light_of
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.records import DayLight, FirstAnswer, Reservation, UsageRow
+from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
 
 log = logging.getLogger("mailprobe.quota")
 
-DAY_LIGHT: Mapping[Light, DayLight] = {
-    "GREEN_LIGHT": "green", "YELLOW_LIGHT": "yellow", "RED_LIGHT": "red",
-}  # fmt: skip
 DELIVERY_S = 10.0  # lines wait for an unavailable store; then the stream is cut off
 
 
@@ -32,7 +30,7 @@ def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = T
     check = verdict.failed_check
     return UsageRow(
         at, operation, verdict.status, check, 1, billable and is_billable(check), verdict.latency_ms,
-        light=DAY_LIGHT[light_of(verdict)],
+        light=LIGHT_COLOURS[light_of(verdict)],
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ fresh reader, which ends with it.
 import os
 import socket
 import struct
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class Forks:
     """Forks readers by a server of this process, which is started when it is not there."""
 
     def __init__(self) -> None:
-        self._server: Spawned | None = None
+        self._server: Spawned[subprocess.Popen[bytes]] | None = None
         self._fresh: list[Fork] = []  # one at most
         self._kept: list[Fork] = []  # have read short texts
         self._at_work = 0
@@ -172,10 +173,11 @@ class Forks:
 
     def _send(self, files: Sequence[int]) -> None:
         if self._server is not None:
-            # It has died, or does not answer any more.
-            with suppress(ConnectionError, BlockingIOError):
-                socket.send_fds(self._server.connection, [b"f"], files)
-                return
+            # Readers that end after it have its socket until then: an order would be lost there.
+            if self._server.process.poll() is None:
+                with suppress(ConnectionError, BlockingIOError):  # it does not answer any more
+                    socket.send_fds(self._server.connection, [b"f"], files)
+                    return
             self.close()
         self._server = starting.start(FORK_SERVER, [os.getpid()])
         self._server.connection.setblocking(False)

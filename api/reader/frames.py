@@ -13,9 +13,8 @@ import msgspec
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.opening import ReadOptions
 
-ORDER = struct.Struct(
-    ">II?"
-)  # to a forked reader: CPU seconds, seconds or 0, whether it is the last
+# To a forked reader: CPU seconds, seconds or 0, whether it is the last.
+ORDER = struct.Struct(">II?")
 END = struct.Struct(">i")  # from a fork server: a reader's exit code
 HEAD = struct.Struct(">I")  # the octets of the body
 FRAME_OCTETS_MAX = (1 << 20) + 4096  # of a reader's frame: a chunk of 1 MiB, and what is around it

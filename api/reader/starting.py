@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from mailprobe.api.reader.bounds import Bounds
 
@@ -24,20 +24,25 @@ class Process(Protocol):
         """Its exit code."""
 
 
+P = TypeVar("P", bound=Process, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Spawned:
+class Spawned(Generic[P]):
     """A process, and our end of the socket to it."""
 
-    process: Process
+    process: P
     connection: socket.socket
 
 
-def spawn(bounds: Bounds, file: int) -> Spawned:
+def spawn(bounds: Bounds, file: int) -> Spawned[Process]:
     """Start a reader of an open file. It ends with the thread that starts it."""
     return start(PROGRAM, [bounds.cpu_s, os.getpid(), file], [file])
 
 
-def start(program: str, arguments: Sequence[int], files: Sequence[int] = ()) -> Spawned:
+def start(
+    program: str, arguments: Sequence[int], files: Sequence[int] = ()
+) -> "Spawned[subprocess.Popen[bytes]]":
     """Start a process with these open files and a socket to us, and nothing else of this process.
 
     Raises OSError.

@@ -40,7 +40,11 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_of
+from mailprobe.api.observability.request_context import (
+    RequestContext,
+    request_scope,
+    trace_headers,
+)
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -92,7 +96,7 @@ def create_api(service: Service) -> "ApiApp":
 
 def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
     async def view() -> Response:
-        inbound = _inbound(request._get_current_object(), {})  # type: ignore[attr-defined]  # of a LocalProxy
+        inbound = _inbound(this_request(), {})
         return _response(await preflight(service, inbound), inbound.request_id)
 
     return view
@@ -100,7 +104,7 @@ def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
 
 def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
     async def view(**path: str) -> Response:
-        inbound = _inbound(request._get_current_object(), path)  # type: ignore[attr-defined]  # of a LocalProxy
+        inbound = _inbound(this_request(), path)
         return _response(await answer(service, operation, inbound), inbound.request_id)
 
     return view
@@ -210,7 +214,7 @@ class ApiBody(TrioBody):
             raise StopAsyncIteration
         return octets
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, object]:
         return self._read_all().__await__()
 
     async def _read_all(self) -> bytes:
@@ -258,7 +262,7 @@ class ApiRequest(TrioRequest):
         self._arrived_at = trio.current_time()
         self._has_more = True  # of an upload
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__") or "headers" in vars(self):
             raise AttributeError(name)
         self._make_whole()
@@ -301,6 +305,12 @@ class ApiRequest(TrioRequest):
         return await read_body(self.scope, self._receive, self._arrived_at, octets_max)
 
 
+def this_request() -> ApiRequest:
+    """The request that a view answers, without Quart's proxy."""
+    found: ApiRequest = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
+    return found
+
+
 async def _push_nothing(path: str, headers: Headers) -> None:
     """Quart's HTTP/2 pushes, which this server does not support."""
 
@@ -313,10 +323,17 @@ class RequestConnection(TrioASGIHTTPConnection):
     async def __call__(self, receive: Any, send: Any) -> None:
         scope: Any = self.scope
         log = self.app.service.request_log
-        trace = trace_of(scope["headers"])
-        with request_scope(log, request_id_of(scope), lingers=True, trace=trace) as record:
-            record.method, record.path, record.cut = scope["method"], scope["path"], True
-            response = await self.app.handle_request(ApiRequest(scope, receive))
+        incoming = ApiRequest(scope, receive)
+        with request_scope(
+            log, request_id_of(scope), lingers=True,
+            method=scope["method"], path=scope["path"], scheme=self.app.public.scheme,
+            sent=trace_headers(scope["headers"]),
+        ) as record:  # fmt: skip
+            record.cut = True
+            try:
+                response = await self.app.handle_request(incoming)
+            finally:
+                record.routed(incoming.url_rule.rule if incoming.url_rule else "")
             await _send(response, record, send)
             record.cut = False
 

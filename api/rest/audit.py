@@ -16,6 +16,7 @@ from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.messages import (
     JSON,
     NDJSON,
+    UUID_TEXT,
     Call,
     OperationReply,
     StreamedParts,
@@ -33,14 +34,13 @@ CSV = "text/csv; charset=utf-8"
 KINDS: tuple[ActKind, ...] = get_args(ActKind)
 COLUMNS = tuple(name for name in AuditEntry.__struct_fields__)
 AN_INSTANT = "an instant such as 2026-03-14T09:26:53Z, or a day such as 2026-03-14"
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 PARAMETERS = (
     parameter("kind", "Only entries of this kind.", enum=list(KINDS)),
     parameter("since", "Only entries from this instant or day (UTC) on.", format="date-time"),
     parameter("until", "Only entries before this instant or day (UTC).", format="date-time"),
     parameter(
         "before", "Only entries older than the one with this id: `next` of a page.",
-        pattern=f"^{_UUID.pattern}$",
+        pattern=f"^{UUID_TEXT.pattern}$",
     ),
     parameter(
         "limit", "Entries of a page in JSON, at most.",
@@ -139,7 +139,8 @@ def entry_of(entry: Entry) -> AuditEntry:
     return AuditEntry(
         id=entry.id, at=entry.at, kind=act.kind, times=entry.times,
         actor=by.kind, actor_key_id=by.key_id, actor_key_prefix=by.key_prefix,
-        client_address=by.address, subject_id=act.subject, name=act.name, prefix=act.prefix,
+        client_address=by.address, on_account_id=entry.on_account,
+        subject_id=act.subject, name=act.name, prefix=act.prefix,
         changes=[_change(field, *values) for field, values in act.changes.items()],
     )  # fmt: skip
 
@@ -174,7 +175,7 @@ def _instant(name: str, text: str | None) -> datetime | None:
 
 
 def _before(text: str | None) -> str | None:
-    if text is not None and not _UUID.fullmatch(text):
+    if text is not None and not UUID_TEXT.fullmatch(text):
         raise _malformed("The query parameter before must be the id of an entry.")
     return text
 

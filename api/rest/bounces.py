@@ -26,9 +26,8 @@ UNKNOWN = (
 )
 
 _reading = trio.CapacityLimiter(1)  # reports at a time: each holds the GIL for some milliseconds
-_judging = trio.CapacityLimiter(
-    1
-)  # requests whose events are read: one event in a turn of the loop
+# Requests whose events are read: one event in a turn of the loop.
+_judging = trio.CapacityLimiter(1)
 
 
 async def feed_bounces(service: Service, call: Call) -> OperationReply:

@@ -9,7 +9,6 @@ response here and nowhere else.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -67,7 +66,8 @@ _encode = msgspec.json.Encoder().encode
 
 async def answer(service: Service, operation: Operation, inbound: Inbound) -> OperationReply:
     """Perform an operation and return its reply, a refusal included. Raises only Cancelled."""
-    with request_scope(service.request_log, inbound.request_id) as request_context:
+    sent = (inbound.headers.get("traceparent", ""), inbound.headers.get("tracestate", ""))
+    with request_scope(service.request_log, inbound.request_id, sent=sent) as request_context:
         request_context.operation = operation.name
         call = Call(None, inbound.query, inbound.path, sent=inbound.headers, client=inbound.client)
         call.receive, call.admission = inbound.receive, inbound.admission
@@ -253,7 +253,7 @@ async def _dispatch(
         return refuse(service, refusal)
 
 
-async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) -> Any:
+async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) -> object:
     if operation.raw:
         return octets
     if operation.takes is None or (not octets and not operation.body_required):
@@ -263,7 +263,6 @@ async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) ->
 
 
 def _addresses_in(body: object) -> int:
-    """The number of addresses in a body."""
     match body:
         case VerifyRequest() | FormRequest():
             return 1

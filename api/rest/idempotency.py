@@ -6,7 +6,9 @@ stored the answer. The key stays unused if the request was refused and not count
 store was unavailable, or the client disconnected.
 """
 
+from functools import partial
 from hashlib import sha256
+from secrets import randbelow
 
 import trio
 
@@ -19,8 +21,8 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.rest.messages import Act, Call, OperationReply
 from mailprobe.api.service import Service
-from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.records import Answered, IdempotencyRecord
+from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, OutcomeUnknown
+from mailprobe.storage.records import MARKS, Answered, IdempotencyRecord
 
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
@@ -112,10 +114,16 @@ async def perform_once(
 async def _begin(
     service: Service, account_id: str, key: str, fingerprint: str, lease_s: float
 ) -> Answered | IdempotencyRecord:
+    mark = randbelow(MARKS)
     try:
         return await service.store.begin_idempotent(
-            account_id, key, fingerprint, keep_s=KEEP_S, lease_s=lease_s
+            account_id, key, fingerprint, keep_s=KEEP_S, lease_s=lease_s, mark=mark
         )
+    except OutcomeUnknown:  # it may have begun, and the client will repeat it after the 503
+        begun = IdempotencyRecord.marked(account_id, key, mark)
+        free = partial(service.store.finish_idempotent, begun, None)
+        service.background_writes.write_until_durable(free)
+        raise
     except IdempotencyKeyReused:
         raise IdempotencyReused from None
     except IdempotencyInProgress:

@@ -1,6 +1,5 @@
 """The operations on jobs: a verification that runs in the background, and its state."""
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
@@ -9,6 +8,7 @@ import msgspec
 import trio
 
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook, payload_of
+from mailprobe.api.observability.request_context import present_trace
 from mailprobe.api.quota.charge import Submission, charge
 from mailprobe.api.refusals import InvalidRequest, JobNotFound
 from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
@@ -24,7 +24,6 @@ from mailprobe.api.schema import (
 from mailprobe.api.service import Service
 from mailprobe.storage.records import Caller, Job, JobOrder
 
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 _payload = msgspec.json.Decoder(VerifyEmailCallback)
 
 
@@ -62,8 +61,8 @@ async def submit_job(
 
 async def get_job(service: Service, call: Call) -> OperationReply:
     """A job of the account and of the key's kind: its state, its result when there is one, each attempt to call back."""
-    job_id = call.path["id"].lower()
-    job = await service.store.job(job_id) if _UUID.fullmatch(job_id) else None
+    job_id = call.path_id()
+    job = await service.store.job(job_id) if job_id else None
     if job is None or not call.caller.may_see(job.account_id, is_test=job.is_test):
         raise JobNotFound
     attempts = [
@@ -111,8 +110,9 @@ def _order(account_id: str, body: VerifyRequest) -> JobOrder:
     receiver = f"{account_id} {target.authority}"
     secret = body.webhook_secret
     return JobOrder(
-        job_id, email, target.url, receiver, secret, recheck=body.recheck, asks_hosts=body.smtp
-    )
+        job_id, email, target.url, receiver, secret, recheck=body.recheck, asks_hosts=body.smtp,
+        trace=present_trace(),
+    )  # fmt: skip
 
 
 def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:

@@ -1,6 +1,5 @@
 """The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
 
-import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -15,6 +14,7 @@ from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_pa
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
+from mailprobe.api.observability.request_context import present_trace
 from mailprobe.api.quota.list_limits import (
     NAME_CHARACTERS_MAX,
     UNPACKED_OCTETS_MAX,
@@ -53,7 +53,6 @@ OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 LISTED_MAX = 100
 UNNAMED = "list"
 CSV = "text/csv; charset=utf-8"
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 
 FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
     "ndjson": (NDJSON, ndjson_parts),
@@ -62,6 +61,9 @@ FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, N
 }
 
 
+LIST_PARAMETERS = (
+    parameter("search", "Only lists with this text in their name, or whose id begins with it."),
+)
 CREATE_PARAMETERS = (
     parameter("column", "The column of the addresses: its name, or its number from 1."),
     parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
@@ -128,10 +130,8 @@ async def _store_list(
         async with opened() as reader:
             while chunks := await reader.next_chunks():
                 await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
-        now, limit = (
-            service.now(),
-            _limit(service, call),
-        )  # the answer is made in the thread of the transaction
+        # The answer is made in the thread of the transaction.
+        now, limit = service.now(), _limit(service, call)
         made = await store.change_list(
             order.id, state, before=["loading"], loaded=reader.loaded,
             idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now, limit)),
@@ -178,9 +178,11 @@ async def list_lists(service: Service, call: Call) -> OperationReply:
     """The account's lists of the key's kind, newest first."""
     caller = call.caller
     kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    text = call.only_value("search", "lists") or ""
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
     now, limit = service.now(), _limit(service, call)
-    return reply(200, ListsResponse([response_of(each, now, limit) for each in found]))
+    shown = [response_of(each, now, limit) for each in found if each.matches(text)]
+    return reply(200, ListsResponse(shown))
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
@@ -255,8 +257,8 @@ async def _changed(
 
 
 async def _found(service: Service, call: Call) -> StoredList:
-    list_id = call.path["id"].lower()
-    found = await service.store.stored_list(list_id) if _UUID.fullmatch(list_id) else None
+    list_id = call.path_id()
+    found = await service.store.stored_list(list_id) if list_id else None
     if found is None or not call.caller.may_see(found.account_id, is_test=found.is_test):
         raise ListNotFound
     return found
@@ -288,7 +290,9 @@ def _order(call: Call) -> ListOrder:
     except NotAWebhook as error:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
-    return ListOrder(list_id, name, target.url, receiver, secret, rechecks, strict, smtp)
+    return ListOrder(
+        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace()
+    )
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:

@@ -4,7 +4,6 @@ Every query of the store names the caller's own account, so the data of other ac
 is not found.
 """
 
-import re
 from datetime import timedelta
 from uuid import UUID
 
@@ -44,8 +43,6 @@ USAGE_DAYS = 30
 VERIFYING: tuple[KeyKind, ...] = ("standard", "test")  # the kinds of keys that verify
 KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps
 WARNING = "Keep this key now: it is shown this once and cannot be read again."
-
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 async def get_account(service: Service, call: Call) -> OperationReply:
@@ -128,8 +125,8 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
 
 async def revoke_api_key(service: Service, call: Call) -> OperationReply:
     """Revoke a live or test key of the account, for good."""
-    key_id, account_id = call.path["id"].lower(), call.caller.account.id
-    if not _UUID.fullmatch(key_id):
+    key_id, account_id = call.path_id(), call.caller.account.id
+    if key_id is None:
         raise KeyNotFound
     ours = await service.store.keys(account_id)
     if not any(key.id == key_id and key.kind in VERIFYING for key in ours):

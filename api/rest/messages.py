@@ -6,6 +6,7 @@ server. `Call` is what a handler receives after every check has passed, and
 from which `openapi` makes the description.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+UUID_TEXT = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,11 @@ class Call:
         if len(values) > 1:
             raise InvalidRequest(f"The query parameter {name} is there twice.", section)
         return values[0] if values else None
+
+    def path_id(self) -> str | None:
+        """The id in the path, in lower case; None for what cannot be one."""
+        text = self.path["id"].lower()
+        return text if UUID_TEXT.fullmatch(text) else None
 
     async def at_most_once(self, act: "Act") -> "OperationReply":
         """Run the work of an upload whose body is received, or return its first answer.
@@ -209,20 +216,17 @@ class Operation:
     section: Section = "management"
     may: Refusals = ()
     media_type: str = "application/json"
-    media_types: tuple[
-        str, ...
-    ] = ()  # of a download, whose query chooses one; JSON is what it gives
+    # Of a download, whose query chooses one; JSON is what it gives.
+    media_types: tuple[str, ...] = ()
     tool: bool = True
-    raw: Mapping[str, Any] | None = (
-        None  # the handler reads the bytes of this body (OpenAPI's form)
-    )
+    # The handler reads the bytes of this body (OpenAPI's form).
+    raw: Mapping[str, object] | None = None
     takes_basic: bool = False  # the key may be a password: for clients that can set only a URL
     uploads: bool = False  # the handler receives the body in parts, to put it on disk
     octets_max: int = BODY_OCTETS_MAX
     is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
-    parameters: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # of the query and the headers, in OpenAPI's form
+    # Of the query and the headers, in OpenAPI's form.
+    parameters: tuple[Mapping[str, object], ...] = ()
 
     @property
     def spends_units(self) -> bool:

@@ -24,33 +24,9 @@ from mailprobe.api.rest.openapi_text import (
     WORK_ID,
 )
 from mailprobe.api.schema import (
-    ApiError,
-    AsyncVerifyResponse,
-    AuditResponse,
-    BatchRequest,
-    BatchVerifyResponse,
-    BillingPortalRequest,
-    BounceCounts,
-    CreateKeyRequest,
-    FormRequest,
-    FormResponse,
-    HealthResponse,
-    JobResponse,
-    ListResponse,
-    ListsResponse,
-    ManagementAccountResponse,
-    ManagementBillingPortalResponse,
-    ManagementCreateKeyResponse,
-    ManagementKeysListResponse,
     ManagementProvisioningKeyResponse,
-    ManagementUsageResponse,
-    ManagementUsageSummaryResponse,
-    MonthlyQuotaError,
-    PaymentRequiredError,
-    RateLimitError,
     VerifyEmailCallback,
     VerifyEmailResult,
-    VerifyRequest,
 )
 
 VERSION = "1.0.0"
@@ -59,19 +35,10 @@ _OCTETS = {"type": "string", "format": "binary"}
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
-TYPES: tuple[type[msgspec.Struct], ...] = (
-    VerifyRequest, BatchRequest, FormRequest, CreateKeyRequest, BillingPortalRequest, FormResponse,
-    AsyncVerifyResponse, JobResponse, ListResponse, ListsResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, BounceCounts, HealthResponse,
-    ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
-    ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
-    ManagementBillingPortalResponse, AuditResponse,
-    ApiError, RateLimitError, MonthlyQuotaError, PaymentRequiredError,
-)  # fmt: skip
-
 
 def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
     """The OpenAPI document, as built-in types."""
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
             operation, places
@@ -87,19 +54,24 @@ def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
         "servers": [{"url": places.base_url}],
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": _schemas(operations),
             "headers": HEADERS,
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(operations: Sequence[Operation]) -> dict[str, object]:
     """The schemas of all bodies, every field described.
 
     A field that may be left out has no default: generators take one to mean that clients send it.
     """
-    _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
+    bodies = [
+        kind for each in operations for kind in (each.takes, each.gives, each.promises) if kind
+    ]
+    errors = [row.shape for row in TABLE.values()]
+    others = (VerifyEmailCallback, ManagementProvisioningKeyResponse)
+    _, schemas = msgspec.json.schema_components((*bodies, *errors, *others), ref_template=SCHEMAS)
     schemas.pop("Verdict", None)  # the engine's name of a result without evidence
     for schema, shape in schemas.items():
         properties = shape.get("properties", {})
@@ -124,7 +96,7 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: Operation, places: Links) -> dict[str, Any]:
+def _operation(operation: Operation, places: Links) -> dict[str, object]:
     reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -170,7 +142,7 @@ def _security(operation: Operation) -> list[dict[str, list[str]]]:
     return [{name: []} for name in (*schemes, *(["basicKey"] if operation.takes_basic else []))]
 
 
-def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def _promise(kind: type[msgspec.Struct]) -> dict[str, object]:
     return {
         "description": "With a webhook or async: the job has been stored",
         "headers": _headers("X-Request-Id", "RateLimit", "RateLimit-Policy"),
@@ -178,7 +150,7 @@ def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
     }
 
 
-def _callback() -> dict[str, Any]:
+def _callback() -> dict[str, object]:
     """The callback: what the service posts, and the responses it expects."""
     return {
         "summary": "The verification has ended",
@@ -201,7 +173,7 @@ def _callback() -> dict[str, Any]:
     }
 
 
-def _success(operation: Operation) -> dict[str, Any]:
+def _success(operation: Operation) -> dict[str, object]:
     extra = ("RateLimit", "RateLimit-Policy") if operation.shows_limits else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
@@ -234,7 +206,7 @@ def _success(operation: Operation) -> dict[str, Any]:
     return answer
 
 
-def _body(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def _body(kind: type[msgspec.Struct]) -> dict[str, object]:
     return {"schema": _ref(kind), "example": example_of(kind)}
 
 
@@ -272,7 +244,7 @@ def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
     }
 
 
-def _headers(*names: str) -> dict[str, Any]:
+def _headers(*names: str) -> dict[str, object]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 

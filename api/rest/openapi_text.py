@@ -1,7 +1,5 @@
 """Texts and constraints of the API description that the types cannot express."""
 
-from typing import Any
-
 from mailprobe.api.rest.messages import XLSX
 
 # field -> what it is, in every schema that has it and says nothing else
@@ -57,13 +55,14 @@ FIELDS: dict[str, str] = {
     "recheck_at": "When what time may cure is asked again, or was last.",
     "stage": "Where it is: its rows are read; addresses are asked; it waits for a limit; all are "
     "answered and what time may cure is asked again; it ends; or its status.",
-    "waits_until": "Until when it waits for a limit.",
-    "waits_for": "The code of that limit's error.",
+    "waits_until": "Until when it waits for a limit, or when it looks again.",
+    "waits_for": "The code of that limit's error, or `paused`: by the operator of the service.",
     "cause": "The code of the error that paused it or made it fail.",
     "results": "One for each address, in the order of the request.",
     "count": "How many there are.",
     "ok": "The usage store can be written.",
     "ts": "Milliseconds since 1970.",
+    "drained": "True if this machine takes no more of lists; left out otherwise.",
     "created_at": "When it was created.",
     "ended_at": "When it ended: the result is known, and its callback delivered or given up.",
     "attempts": "The attempts to call back, in order; at most the last hundred.",
@@ -79,6 +78,7 @@ FIELDS: dict[str, str] = {
     "actor_key_id": "The id of the key; of a session the key that it was signed in with.",
     "actor_key_prefix": "The first characters of that key.",
     "client_address": "The IP address that it was done from.",
+    "on_account_id": "The other account that an operator did it to.",
     "subject_id": "The id of the key or the list that it was done to.",
     "changes": "The settings of the account that were changed.",
     "field": "The setting.",
@@ -132,7 +132,7 @@ FIELDS: dict[str, str] = {
 }
 
 # (schema, field) -> additions to its JSON schema
-NOTES: dict[tuple[str, str], dict[str, Any]] = {
+NOTES: dict[tuple[str, str], dict[str, object]] = {
     ("VerifyRequest", "email"): {
         "description": "The address. A string that is not an address gets a result too: failed_check `syntax`."
     },
@@ -218,7 +218,7 @@ IDEMPOTENCY_KEY = {
 # octets. Many of them send the first media type whatever the file is: the one that says nothing of it. Python
 # clients of openapi-generator send one with "json" in its name before all others, so NDJSON is not among them:
 # it is taken as such, and recognised in octets.
-UPLOAD: dict[str, Any] = {
+UPLOAD: dict[str, object] = {
     media_type: {
         "schema": {"type": "string", "format": "binary", "contentMediaType": media_type},
     }
@@ -235,7 +235,7 @@ CALLBACK = (
     "Posted until an answer of 2xx, ten times over three days, always the same bytes. Redirects "
     "are not followed. Answer within 15 seconds."
 )
-CALLBACK_HEADERS: list[dict[str, Any]] = [
+CALLBACK_HEADERS: list[dict[str, object]] = [
     {"name": name, "in": "header", "required": required, "description": text,
      "schema": {"type": "string"}}
     for name, required, text in (
@@ -246,13 +246,16 @@ CALLBACK_HEADERS: list[dict[str, Any]] = [
          "(Standard Webhooks)."),
         ("X-Service-Signature", False,
          "With a webhook_secret: sha256= and the HMAC-SHA256 of the body in hex."),
+        ("traceparent", False,
+         "If the request that made the job had one, or the service is traced: its trace, with a "
+         "span of this try (W3C Trace Context)."),
     )
 ]  # fmt: skip
 BILLING_EVENT = {"application/json": {
     "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }}  # fmt: skip
-BOUNCES: dict[str, dict[str, Any]] = {
+BOUNCES: dict[str, dict[str, object]] = {
     "application/json": {
         "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark or Mailgun; SendGrid posts an array of its events."},
         "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
@@ -271,7 +274,7 @@ WORK_ID = {
     "schema": {"type": "string"},
 }  # fmt: skip
 
-HEADERS: dict[str, dict[str, Any]] = {
+HEADERS: dict[str, dict[str, object]] = {
     "X-Request-Id": {"description": "The request's id in the service's log.", "schema": {"type": "string"}},
     "Retry-After": {
         "description": "Seconds to wait; always enough.",

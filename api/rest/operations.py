@@ -95,7 +95,8 @@ async def health(service: Service, call: Call) -> OperationReply:
     Headers show which program it is.
     """
     ok = await service.store_check.ok()
-    state = HealthResponse(ok, int(service.now().timestamp() * 1000))
+    drained = service.quota.pauses.drained
+    state = HealthResponse(ok, int(service.now().timestamp() * 1000), drained)
     headers = service.build.headers() if service.build else {}
     if ok or "1" not in call.query.get("ready", ()):
         return replace(reply(200, state), headers=headers)
@@ -155,7 +156,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "list_lists", "GET", LISTS, "The lists, newest first",
-        lists.list_lists, "standard", ListsResponse, section="lists", may=KEYED, tool=False,
+        lists.list_lists, "standard", ListsResponse, section="lists", may=(*KEYED, InvalidRequest),
+        tool=False, parameters=lists.LIST_PARAMETERS,
     ),
     Operation(
         "get_list", "GET", LISTS + "/{id}", "A list: its state and its counts",

@@ -5,11 +5,17 @@ from typing import Literal
 
 from mailprobe.api.errors import Misuse
 from mailprobe.engine.lights import Light
-from mailprobe.engine.verdict import Blame, Reason, Status
+from mailprobe.engine.verdict import Blame, Reason
 
 StatusColour = Literal["green", "yellow", "grey", "red"]
+# Of a light, the best first.
+LIGHT_COLOURS: Mapping[Light, Literal["green", "yellow", "red"]] = {
+    "GREEN_LIGHT": "green",
+    "YELLOW_LIGHT": "yellow",
+    "RED_LIGHT": "red",
+}
 # The colour of each status, alike in the terminal, the report and the pages.
-STATUS_COLOURS: Mapping[Status, StatusColour] = {
+STATUS_COLOURS: Mapping[str, StatusColour] = {
     "deliverable": "green",
     "catch_all": "yellow",
     "unknown": "grey",
@@ -42,8 +48,10 @@ WORDS: dict[str, str] = {
     "host_budget": "host tolerates no more refusals for now",
     "timeout": "no answer in time",
     "no_connection_free": "no connection of ours was free",
+    "no_egress": "no way out to the host for now",
     "resolver": "DNS look-up failed",
     "not_asked": "mail host not asked",
+    "paused": "asking is paused for now",
     "unclear": "no clear answer",
 }
 
@@ -59,11 +67,7 @@ OURS: tuple[Blame, ...] = ("us", "network")  # not the address's fault, nor the 
 
 def lights_of(names: str, option: str) -> frozenset[Light]:
     """`green,yellow` as lights. Raises Misuse."""
-    known: dict[str, Light] = {
-        "green": "GREEN_LIGHT",
-        "yellow": "YELLOW_LIGHT",
-        "red": "RED_LIGHT",
-    }
+    known: dict[str, Light] = {colour: light for light, colour in LIGHT_COLOURS.items()}
     words = [word.strip().lower().removesuffix("_light") for word in names.split(",")]
     if not all(word in known for word in words):
         raise Misuse(f"{option} takes green, yellow and red, with a comma between them")

@@ -7,7 +7,6 @@ Characters are stored: reasons and statuses are only appended. Pure.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.verdict import PASSING, Reason, Status, Verdict
@@ -17,7 +16,7 @@ REASONS: tuple[Reason, ...] = (
     *("disabled", "full", "greylisted", "rate_limited", "temporary", "policy", "blocked_us"),
     *("smtp_blocked", "needs_smtputf8", "host_down", "host_error", "host_changed"),
     *("host_budget", "timeout", "no_connection_free", "resolver", "not_asked", "unclear"),
-    "bounced",
+    *("bounced", "no_egress", "paused"),
 )
 STATUSES: tuple[Status, ...] = ("deliverable", "undeliverable", "unknown", "catch_all", "invalid")
 LIGHTS: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")
@@ -43,9 +42,9 @@ def counts_of(marks: str) -> Counter[Kind]:
     return Counter({KINDS[mark]: marks.count(mark) for mark in set(marks) if mark in KINDS})
 
 
-def passing_of(counts: Counter[Kind]) -> Counter[Any]:
+def passing_of(counts: Counter[Kind]) -> Counter[Reason]:
     """How many answers time may cure, by reason."""
-    found: Counter[Any] = Counter()
+    found: Counter[Reason] = Counter()
     for kind, number in counts.items():
         if kind.reason in PASSING:
             found[kind.reason] += number

@@ -30,7 +30,6 @@ class RowResult(Verdict, frozen=True, gc=False):
 
 
 def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) -> RowResult:
-    """The answer as a row has it."""
     reason, blame = answer.cause
     fields = msgspec.structs.astuple(answer.verdict)
     return RowResult(*fields, reason, blame, attempts, answered_at)  # type: ignore[call-arg]

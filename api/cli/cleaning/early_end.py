@@ -16,7 +16,7 @@ from mailprobe.engine.verdict import Reason
 
 # Reasons that say nothing of whether this machine reaches mail hosts.
 NEUTRAL: frozenset[Reason] = frozenset(
-    {"syntax", "disposable", "smtp_blocked", "no_mx", "bounced", "not_asked"}
+    {"syntax", "disposable", "smtp_blocked", "no_mx", "bounced", "not_asked", "paused"}
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.own_files import replacing_own
@@ -138,7 +138,7 @@ def _identity(path: Path) -> Identity | None:
         return None
 
 
-def _identity_of(stream: IO[Any] | None) -> Identity | None:
+def _identity_of(stream: IO[str] | IO[bytes] | None) -> Identity | None:
     try:
         return _regular(os.fstat(stream.fileno())) if stream is not None else None
     except (OSError, ValueError):  # no descriptor behind it, or a closed one

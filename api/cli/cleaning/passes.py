@@ -150,9 +150,8 @@ class Passes:
         async with source.open_answers(in_request_order(texts), patient=patient) as answers:
             async for answer in answers:
                 email = answer.verdict.email
-                if (
-                    email not in self.addresses.numbers
-                ):  # the source's mistake: asking on is no help
+                # The source's mistake: asking on is no help.
+                if email not in self.addresses.numbers:
                     raise CommandError(
                         f"received an answer about {plain(email[:100])}, which was not requested"
                     )

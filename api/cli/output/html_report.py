@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import STATUS_COLOURS, WORDS
+from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.api.terminal import plain
 from mailprobe.engine.lights import Light, light_of
@@ -27,8 +27,6 @@ SHOWN_MAX = 20  # rows of a table
 SUGGESTIONS_MAX = 200
 WORST_ROWS_MIN = 5  # of a domain, before it is called bad
 BAR_WIDTH, BAR_HEIGHT = 240, 12
-
-LIGHTS: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d8dee4;
@@ -100,7 +98,6 @@ def _entry(entries: dict[str, LightCounts], name: str) -> LightCounts:
 
 
 def report_page(summary: "Summary", counts: ReportCounts, list_name: str) -> str:
-    """The report as HTML."""
     return "\n".join(_page(summary, counts, list_name)) + "\n"
 
 
@@ -133,7 +130,7 @@ def _page(summary: "Summary", counts: ReportCounts, list_name: str) -> Iterator[
 
 
 def _shares(
-    title: str, rows: Sequence[tuple[str, int]], total: int, colours: Mapping[Any, str]
+    title: str, rows: Sequence[tuple[str, int]], total: int, colours: Mapping[str, str]
 ) -> Iterator[str]:
     yield f"<h2>{title}</h2><table>{_head(title, 'rows', 'share', '')}"
     for name, number in rows:
@@ -152,7 +149,7 @@ def _by_light(title: str, entries: Iterable[tuple[str, LightCounts]]) -> Iterato
         return
     yield f"<h2>{title}</h2><table>{_head(title, 'rows', 'green', 'yellow', 'red', '')}"
     for name, each in largest:
-        numbers = [each.lights[light] for light in LIGHTS]
+        numbers = [each.lights[light] for light in LIGHT_COLOURS]
         bar = _bar(list(zip(numbers, ("green", "yellow", "red"), strict=True)), each.rows)
         yield _row(name, f"{each.rows:,}", *(f"{number:,}" for number in numbers), bar)
     yield "</table>"

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mailprobe.api.cli.output.advice import advice
 from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import STATUS_COLOURS, WORDS
+from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
@@ -33,13 +33,9 @@ PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
 TERMINAL_COLOURS = {"grey": "bright_black"}  # others have rich's names
 STYLES: dict[str, str] = {
-    "GREEN_LIGHT": "green",
-    "YELLOW_LIGHT": "yellow",
-    "RED_LIGHT": "red",
+    name: TERMINAL_COLOURS.get(colour, colour)
+    for name, colour in (*LIGHT_COLOURS.items(), *STATUS_COLOURS.items())
 }
-STYLES.update(
-    {status: TERMINAL_COLOURS.get(colour, colour) for status, colour in STATUS_COLOURS.items()}
-)
 
 
 def console_on(stream: TextIO) -> Console:

@@ -228,7 +228,7 @@ class _LiveRun:
                 return f"sent no further result for {ANSWER_S:.0f} s"
             for line in str(message).split("\n"):
                 try:
-                    received: Any = _decode(line)
+                    received: object = _decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     self._stop("is not a mailprobe service: it sends other lines")
                     return None

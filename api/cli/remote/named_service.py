@@ -1,5 +1,6 @@
 """Which service a command uses: the options' one, else the settings', else none."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.api.errors import Misuse
@@ -8,12 +9,15 @@ if TYPE_CHECKING:
     from mailprobe.api.settings import Settings
 
 
+NO_BOUNCES = "--bounces is for this machine's own engine; a service is fed by 'mailprobe bounces' and POST /v1/bounces"
+
+
 def named_service(
-    server: str | None, key: str | None, settings: "Settings"
+    server: str | None, key: str | None, settings: "Settings", bounces: Path | None
 ) -> tuple[str, str] | None:
     """The service's address and the key; None where this machine verifies. Raises Misuse.
 
-    A key in the settings is no reason to use a service.
+    A key in the settings is no reason to use a service. `bounces` are for this machine alone.
     """
     server = settings.server if server is None else server
     if server is None and key is None:
@@ -28,4 +32,6 @@ def named_service(
     from mailprobe.api.cli.remote.http_source import check_server
 
     check_server(server, key)
+    if bounces is not None:
+        raise Misuse(NO_BOUNCES)
     return server, key

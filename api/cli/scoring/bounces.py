@@ -14,7 +14,6 @@ from mailprobe.api.reader.own_list import rows_of
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 
-OF_SERVICE = "--bounces is for this machine's own engine; a service is fed by 'mailprobe bounces' and POST /v1/bounces"
 ROW_TEXT_MAX = 4_000
 # Columns of an export that say why; if none has such a name, all columns are read.
 WHY = re.compile(

@@ -7,12 +7,12 @@ chooses what is read, and not what is written.
 import io
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import trio
@@ -49,7 +49,7 @@ TEXT = ToolText(
     "file to hours for a million rows.",
     reaches_out=True,
 )
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS: dict[str, dict[str, object]] = {
     "path": {"description": "The file; best with its whole path."},
     "column": {"description": "The column of the addresses: its name, or its number from 1."},
     "sheet": {"description": "The sheet of a workbook: its title, or its number from 1."},
@@ -180,7 +180,7 @@ def _order(taken: CleanArguments) -> Order:
     )  # fmt: skip
 
 
-def _run_from_thread(main: Callable[[], Any]) -> None:
+def _run_from_thread(main: Callable[[], Awaitable[object]]) -> None:
     try:
         trio.from_thread.run(main)
     except BaseExceptionGroup as group:

@@ -78,7 +78,7 @@ class _Service:
     url: str
     keys: Keys
 
-    async def call(self, tool: Tool, taken: Any, octets: bytes, report: Report) -> bytes:
+    async def call(self, tool: Tool, taken: object, octets: bytes, report: Report) -> bytes:
         """Perform a tool's operation. Raises RpcFault, CommandError."""
         operation, request = tool.operation, tool.request_of(taken, octets)
         path = operation.path.format(

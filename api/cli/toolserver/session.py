@@ -22,7 +22,6 @@ from mailprobe.api.mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    NULL,
     PARSE_ERROR,
     SHOWN_CHARACTERS_MAX,
     VERSION_2026,
@@ -35,6 +34,7 @@ from mailprobe.api.mcp.jsonrpc import (
     failure_text,
     fault_reply,
     id_in,
+    members_of,
     read_message,
     reasoned,
     result_reply,
@@ -76,7 +76,7 @@ class SessionTool:
     It raises RpcFault or CommandError for what a model should read.
     """
 
-    definition: Mapping[str, Any]
+    definition: Mapping[str, object]
     takes: type[Struct]
     perform: Callable[[Any, bytes, Report], Awaitable[bytes]]
 
@@ -232,9 +232,9 @@ class ToolSession:
             return result
         return _octets(result_reply(result, id_, {}))
 
-    async def _result(self, message: Message) -> dict[str, Any] | _Call:
+    async def _result(self, message: Message) -> dict[str, object] | _Call:
         """Perform a request, or begin a call. Raises RpcFault."""
-        octets = _members(message.params)
+        octets = members_of(message.params)
         params = await self._decode(octets, Params, "member params")
         version = params.meta.version
         if version is not UNSET:
@@ -268,7 +268,7 @@ class ToolSession:
         if message.method != "notifications/cancelled":
             return
         try:
-            cancelled = msgspec.json.decode(_members(message.params), type=_Cancelled).requestId
+            cancelled = msgspec.json.decode(members_of(message.params), type=_Cancelled).requestId
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
         if cancelled is not None and (call := self._calls.get(cancelled)) is not None:
@@ -306,7 +306,7 @@ class ToolSession:
             if (hint := self._toolbox.elsewhere.get(name or "")) is not None:
                 raise CommandError(hint)
             raise unknown_tool(name, self._toolbox.tools, self._toolbox.docs_url)
-        octets = _members(call.params.arguments)
+        octets = members_of(call.params.arguments)
         taken = await self._decode(octets, tool.takes, "member arguments")
         return await tool.perform(taken, octets, self._reporting(call))
 
@@ -341,11 +341,6 @@ class ToolSession:
 
     async def _send_fault(self, fault: RpcFault) -> None:
         await self._unsent.send(_octets(fault_reply(fault)))
-
-
-def _members(sent: Raw) -> bytes:
-    """Params or arguments as bytes; null counts as absent."""
-    return b"{}" if bytes(sent) == NULL else bytes(sent)
 
 
 def _octets(reply: OperationReply) -> bytes:

@@ -29,7 +29,6 @@ TRUTHS = {"true": True, "false": False, "TRUE": True, "FALSE": False}
 
 
 def column_types(rows: Iterable[Sequence[str]]) -> list[CellType]:
-    """The type of each column of these rows."""
     types: list[CellType] = []
     for cells in rows:
         add_types(types, cells)

@@ -140,7 +140,6 @@ class Package:
         return self.zip.read(info)
 
     def names(self) -> list[str]:
-        """The names of all parts."""
         return list(self._infos)
 
     @property

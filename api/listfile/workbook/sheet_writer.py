@@ -4,7 +4,7 @@ import io
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,16 +80,15 @@ def open_sheet_writer(
     """
     package = sheet.package
     around = sheet.around
-    start = place.start
-    stop = start + len(names) if header is not None else len(names)
+    stop = place.start + len(names) if header is not None else len(names)
     letters = [column_letters(position) for position in range(max(stop, around.columns))]
-    heads = [f'<{around.prefix}c r="{letter}' for letter in letters]
     moved = 0 if header is not None else 1
     infos = package.zip.infolist()
     position = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
     with _changed_if_broken(sheet):
         summary = SummaryParts(package)
         styles, colours = with_colours(package.styles_octets())
+    cells = _Cells(around.prefix, letters, colours)
 
     def copy(info: zipfile.ZipInfo, out: zipfile.ZipFile) -> None:
         if colours and info.filename == package.styles_part:
@@ -97,31 +96,13 @@ def open_sheet_writer(
         else:
             _copy(package.zip, info, out, summary)
 
+    def add(raw: RawRow, values: Sequence[Value], *, are_names: bool = False) -> None:
+        if raw.octets:
+            row = without_columns(raw, place.earlier, place.start) if place.earlier else raw
+            added = cells.of(raw.number + moved, values, place.start, are_names=are_names)
+            stream.write(_row_with(row, added, moved))
+
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
-
-        @lru_cache(maxsize=CONTENTS_KEPT, typed=True)
-        def content(value: Value, is_name: bool) -> str:
-            return _content(around.prefix, value, {} if is_name else colours)
-
-        def cells_of(
-            number: int, values: Sequence[Value], first: int, *, are_names: bool = False
-        ) -> bytes:
-            cells = [
-                f"{head}{number}{content(value, are_names)}"
-                for head, value in zip(heads[first:], values, strict=False)
-                if value is not None and value != ""
-            ]
-            return "".join(cells).encode()
-
-        def add(raw: RawRow, values: Sequence[Value], *, are_names: bool = False) -> None:
-            if raw.octets:
-                row = without_columns(raw, place.earlier, start) if place.earlier else raw
-                stream.write(
-                    _row_with(
-                        row, cells_of(raw.number + moved, values, start, are_names=are_names), moved
-                    )
-                )
-
         first_row = header.number if header is not None else (above[-1].number + 1 if above else 1)
         with _changed_if_broken(sheet):
             for info in infos[:position]:
@@ -134,11 +115,7 @@ def open_sheet_writer(
             if header is not None:
                 add(header, names, are_names=True)
             else:
-                stream.write(
-                    f'<{around.prefix}row r="{first_row}">'.encode()
-                    + cells_of(first_row, names, 0, are_names=True)
-                    + f"</{around.prefix}row>".encode()
-                )
+                stream.write(cells.row_of_names(first_row, names))
             yield add
             area = f"A{first_row}:{letters[-1]}{around.last_row + moved}"
             stream.write(with_filter(around.tail, area, letters[-1]))
@@ -150,7 +127,41 @@ def open_sheet_writer(
     check_whole(file)
 
 
-def _content(prefix: str, value: Value, colours: dict[str, int]) -> str:
+class _Cells:
+    """The XML of added cells, with the prefix of the sheet's elements."""
+
+    def __init__(self, prefix: str, letters: Sequence[str], colours: Mapping[str, int]) -> None:
+        self._prefix = prefix
+        self._heads = [f'<{prefix}c r="{letter}' for letter in letters]
+
+        @lru_cache(maxsize=CONTENTS_KEPT, typed=True)
+        def content(value: Value, is_name: bool) -> str:
+            return _content(prefix, value, {} if is_name else colours)
+
+        self._content = content
+
+    def of(
+        self, number: int, values: Sequence[Value], first: int, *, are_names: bool = False
+    ) -> bytes:
+        """The cells of the row `number`, from the column `first` on."""
+        return "".join(
+            f"{head}{number}{self._content(value, are_names)}"
+            for head, value in zip(self._heads[first:], values, strict=False)
+            if value is not None and value != ""
+        ).encode()
+
+    def row_of_names(self, number: int, names: Sequence[str]) -> bytes:
+        """A header of its own, for a list without one."""
+        cells = self.of(number, names, 0, are_names=True)
+        return b'<%brow r="%d">%b</%brow>' % (
+            self._prefix.encode(),
+            number,
+            cells,
+            self._prefix.encode(),
+        )
+
+
+def _content(prefix: str, value: Value, colours: Mapping[str, int]) -> str:
     """A cell's XML after the reference. Text is always text, whatever it looks like."""
     if isinstance(value, bool):
         return f'" t="b"><{prefix}v>{value:d}</{prefix}v></{prefix}c>'

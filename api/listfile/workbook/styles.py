@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 
 from mailprobe.api.listfile.workbook.markup import Element, elements_of, with_children
-from mailprobe.api.results.lights import STATUS_COLOURS, StatusColour
-from mailprobe.engine.lights import Light
+from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, StatusColour
 
 # The fills that spreadsheets use for good, neutral and bad, and their light grey.
 FILLS: Mapping[StatusColour, str] = {
@@ -18,13 +17,8 @@ FILLS: Mapping[StatusColour, str] = {
     "red": "FFC7CE",
     "grey": "E7E6E6",
 }
-LIGHTS: Mapping[Light, StatusColour] = {
-    "GREEN_LIGHT": "green",
-    "YELLOW_LIGHT": "yellow",
-    "RED_LIGHT": "red",
-}
 # The values of results that have a colour.
-COLOURS: Mapping[str, StatusColour] = dict((*LIGHTS.items(), *STATUS_COLOURS.items()))
+COLOURS: Mapping[str, StatusColour] = dict((*LIGHT_COLOURS.items(), *STATUS_COLOURS.items()))
 
 VIEW = re.compile(rb"<((?:\w+:)?)sheetView(?=[\s/>])([^>]*?)(/?)>")
 AFTER_ROWS = re.compile(rb"</((?:\w+:)?)sheetData>")

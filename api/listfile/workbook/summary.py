@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from mailprobe.api.listfile.workbook.markup import elements_of, escaped, with_children
 from mailprobe.api.listfile.workbook.package import TYPES_PART
-from mailprobe.api.listfile.workbook.styles import FILLS, LIGHTS
+from mailprobe.api.listfile.workbook.styles import FILLS
 from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 
 if TYPE_CHECKING:
     import xlsxwriter
@@ -50,7 +50,7 @@ def add_summary(book: "xlsxwriter.Workbook", counts: ResultCounts, title: str = 
     sheet = book.add_worksheet(title)
     sheet.set_column(0, 0, 32)
     rows: list[tuple[str, object]] = [("light", "rows")]
-    rows += [(light, counts.lights[light]) for light in LIGHTS]
+    rows += [(light, counts.lights[light]) for light in LIGHT_COLOURS]
     rows += [("", None), ("status", "rows"), *counts.statuses.most_common()]
     rows += [("", None), ("reason", "rows")]
     rows += [(WORDS.get(reason, reason), count) for reason, count in counts.reasons.most_common()]
@@ -60,14 +60,16 @@ def add_summary(book: "xlsxwriter.Workbook", counts: ResultCounts, title: str = 
             sheet.write_string(number, 1, count)
         elif count is not None:
             sheet.write_number(number, 1, count)
-    last = len(LIGHTS)
+    last = len(LIGHT_COLOURS)
     chart = book.add_chart({"type": "bar"})
     chart.add_series(
         {
             "name": "rows",
             "categories": [title, 1, 0, last, 0],
             "values": [title, 1, 1, last, 1],
-            "points": [{"fill": {"color": f"#{FILLS[colour]}"}} for colour in LIGHTS.values()],
+            "points": [
+                {"fill": {"color": f"#{FILLS[colour]}"}} for colour in LIGHT_COLOURS.values()
+            ],
             "data_labels": {"value": True},
             "gap": 40,
         }

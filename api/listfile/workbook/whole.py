@@ -34,22 +34,18 @@ def check_whole(file: BinaryIO) -> None:
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as package:
-            _check_parts(package, is_ours=True)
+            check_parts(package, is_ours=True)
     except zipfile.BadZipFile:
         raise NotAWorkbook("would be no ZIP archive") from None
 
 
-def check_parts(package: zipfile.ZipFile, *, without: str) -> None:
-    """Raise NotAWorkbook if a part is ill-formed, a relationship leads nowhere, or rows do not rise.
-
-    The part `without`, which is read as a sheet, is not checked.
-    """
-    _check_parts(package, without=without)
-
-
-def _check_parts(
+def check_parts(
     package: zipfile.ZipFile, *, without: str | None = None, is_ours: bool = False
 ) -> None:
+    """Raise NotAWorkbook if a part is ill-formed, a relationship leads nowhere, or rows do not rise.
+
+    The part `without`, which is read as a sheet, is not checked. What we wrote is held to more.
+    """
     names = {name.lower() for name in package.namelist()}
     for info in package.infolist():
         if info.filename == without or not info.filename.lower().endswith(XML_ENDINGS):

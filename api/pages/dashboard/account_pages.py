@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 from quart import Blueprint, Response, g, request
@@ -13,6 +13,7 @@ from mailprobe.api.forms.script import script_tag
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
+from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.form_keys import (
     BAD_LABEL,
     WrongField,
@@ -22,6 +23,7 @@ from mailprobe.api.pages.dashboard.form_keys import (
 )
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
+    NOTHING_TYPED,
     SIGN_IN,
     Frame,
     at_most_once,
@@ -34,7 +36,7 @@ from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
-from mailprobe.api.quota.plans import MICROS_PER_EUR, sold_tier
+from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import micros_of
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.schema import (
@@ -52,15 +54,15 @@ KEYS = f"{HOME}/keys"
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
 CAPS_PAGE = f"{HOME}/caps"
 CAPS = ("soft", "hard")
-ALERTS_SEEN = (
-    20  # of an account, the newest: it has at most ten in a period, and a test mail a minute
-)
-NOTHING_TYPED: Mapping[str, str] = {}
+# Of an account, the newest: it has at most ten in a period, and a test mail a minute.
+ALERTS_SEEN = 20
+SOLD_TIERS: tuple[SoldTier, ...] = get_args(SoldTier)[::-1]  # the largest first
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
     _register_sign_in(pages, frame)
+    _register_welcome(pages, frame)
     _register_keys(pages, frame)
     _register_caps(pages, frame)
 
@@ -105,11 +107,22 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         response.delete_cookie(
             frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
         )
-        for path in (START, KEYS, ACCOUNTS):
+        for path in (START, KEYS, ACCOUNTS, documents.ROOT):
             cookie = KeyCookie(frame.service.store, path, frame.is_https)
             cookie.put(response, caller(), NO_KEYS)
         return response
 
+
+def _next_of(values: Mapping[str, str]) -> str:
+    """The path to go to after the sign-in: a page of this service, whatever the form has."""
+    wanted = values.get("next", HOME)
+    is_ours = re.fullmatch(r"/(dashboard|docs)(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
+    return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
+
+
+def _register_welcome(pages: Blueprint, frame: Frame) -> None:
+    """The first account, made by the link that the first start prints."""
+    store = frame.service.store
     # Where plans are sold, only the operator's command makes an account that pays nothing.
     takes_own = frame.service.payments is None
 
@@ -117,9 +130,9 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
     async def welcome() -> Response:
         token = request.args.get("token", "")
         if not await frame.sessions.is_welcome(token):
-            return await _not_welcome()
+            return await not_welcome()
         return await frame.page(
-            "welcome.html", "Welcome", token=token, takes_own=takes_own, own=True
+            "welcome.html", "Welcome", token=token, tiers=SOLD_TIERS, takes_own=takes_own, own=True
         )
 
     @pages.post(f"{HOME}/welcome")
@@ -128,42 +141,32 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         form = await form_fields()
         token, email = form.get("token", ""), form.get("email", "").strip()
         if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
-            return await _not_welcome()
+            return await not_welcome()
         own = takes_own and form.get("own") == "on"
-        tier: Any = form.get("tier", "free")
-        if tier not in get_args(SoldTier):
+        tier = next((each for each in SOLD_TIERS if each == form.get("tier", "free")), None)
+        if tier is None:
             return await frame.error(400, "There is no such plan.", "Choose one of the form.")
         try:
             parse(email)
         except NotAnAddress:
             return await frame.page(
-                "welcome.html", "Welcome", 400, token=token, email=email, tier=tier,
+                "welcome.html", "Welcome", 400, token=token, email=email, tier=tier, tiers=SOLD_TIERS,
                 takes_own=takes_own, own=own, error="That is no e-mail address.",
             )  # fmt: skip
         made = await _first_account(store, email, "own" if own else tier, frame.actor())
         if made is None:
-            return await _not_welcome()
-        known = await store.caller(key_hash(made["provisioning_key"]))
+            return await not_welcome()
+        known = await store.caller(key_hash(made.provisioning_key))
         assert known is not None
         await store.record_sign_in(known.account.id, frame.actor(known))
-        response = key_cookie(frame).put(
-            away(START), known, ShownKeys(made["key"], made["provisioning_key"])
-        )
-        return frame.with_cookie(response, known)
+        return frame.with_cookie(key_cookie(frame).put(away(START), known, made), known)
 
-    async def _not_welcome() -> Response:
+    async def not_welcome() -> Response:
         return await frame.error(
             404,
             "This link is not good any more: it makes the first account, once.",
             "Sign in with a provisioning key.",
         )
-
-
-def _next_of(values: Mapping[str, str]) -> str:
-    """Where to go after the sign-in: a page of ours, whatever was sent."""
-    wanted = values.get("next", HOME)
-    is_ours = re.fullmatch(r"/(dashboard|docs)(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
-    return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
 
 
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
@@ -278,7 +281,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
         """Whether alerts of this account are sent at all."""
         return account.alerts and account.tier != "own" and has_relay()
 
-    async def test_values() -> dict[str, Any]:
+    async def test_values() -> dict[str, object]:
         account = caller().account
         recent = await frame.service.store.messages(
             "alert", account_id=account.id, limit=ALERTS_SEEN
@@ -290,7 +293,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
         }  # fmt: skip
 
     async def shown(
-        typed: Mapping[str, str], alerts: bool, status: int = 200, **more: Any
+        typed: Mapping[str, str], alerts: bool, status: int = 200, **more: object
     ) -> Response:
         return await frame.page(
             "caps.html", "Limits", status, typed=typed, alerts=alerts,
@@ -334,14 +337,11 @@ def _micros(text: str) -> int | None:
         raise ValueError(f"“{text[:20]}” is no amount in euros, such as 25 or 12.50.") from None
 
 
-async def _first_account(store: Store, email: str, tier: Tier, by: Actor) -> dict[str, Any] | None:
+async def _first_account(store: Store, email: str, tier: Tier, by: Actor) -> ShownKeys | None:
     """Create the first account with a key of each kind; None if there is one."""
     key, provisioning_key = mint("sk_live_"), mint("sk_mgmt_")
     keys = [NewKey(kind_of(raw), key_hash(raw), shown_key(raw)) for raw in (key, provisioning_key)]
     made = await store.create_first_account(email, tier, keys, by=by)
     if made is None:
         return None
-    return {
-        "account_id": made.id, "tier": sold_tier(made.tier),
-        "key": key, "provisioning_key": provisioning_key,
-    }  # fmt: skip
+    return ShownKeys(key, provisioning_key)

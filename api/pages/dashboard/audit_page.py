@@ -1,13 +1,13 @@
 """The page of the audit log: who did what to the account, when, and from where."""
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame
+from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.rest.audit import KINDS
 from mailprobe.api.rest.messages import StreamedParts
 from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
@@ -27,6 +27,10 @@ KIND_WORDS: Mapping[ActKind, str] = {
     "key_created": "Key created",
     "key_revoked": "Key revoked",
     "list_deleted": "List deleted",
+    "egress_paused": "Egress paused",
+    "egress_resumed": "Egress resumed",
+    "lists_paused": "Lists paused",
+    "lists_unpaused": "Lists no longer paused",
     "signed_in": "Signed in",
     "signed_out": "Signed out",
     "sign_in_failed": "Sign-in failed",
@@ -60,7 +64,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         return await frame.page(
             "audit.html", "Audit",
             rows=[(entry, what_of(entry), who_of(entry)) for entry in found.entries],
-            kinds=KIND_WORDS, kind=only.get("kind", ""), is_first=not before,
+            accounts=ACCOUNTS, kinds=KIND_WORDS, kind=only.get("kind", ""), is_first=not before,
             newest=_address(only),
             older=_address({**only, "before": found.next}) if found.next else "",
             download=f"{AUDIT}/entries.csv{_encoded(only)}",
@@ -88,11 +92,11 @@ def _query(values: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: [value] for name, value in values.items()}
 
 
-def _encoded(values: Mapping[str, Any]) -> str:
+def _encoded(values: Mapping[str, object]) -> str:
     return f"?{urlencode(values)}" if values else ""
 
 
-def _address(values: Mapping[str, Any]) -> str:
+def _address(values: Mapping[str, object]) -> str:
     return AUDIT + _encoded(values)
 
 

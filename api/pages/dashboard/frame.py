@@ -7,7 +7,7 @@ refuses is shown in its words.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from hashlib import sha256
 from secrets import token_hex
@@ -38,6 +38,7 @@ from mailprobe.api.pages.dashboard.sessions import (
     is_same_site,
 )
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
+from mailprobe.api.rest.app import this_request
 from mailprobe.api.rest.dispatch import perform
 from mailprobe.api.rest.messages import Call, OperationReply
 from mailprobe.api.rest.operations import OPERATIONS
@@ -51,6 +52,7 @@ log = logging.getLogger("mailprobe.dashboard")
 HOME = "/dashboard"
 FORM_OCTETS_MAX = 16 * 1024
 FIELDS_MAX = 20
+NOTHING_TYPED: Mapping[str, str] = {}  # in the fields of a form
 SIGN_IN = f"{HOME}/sign-in"
 LISTS_PAGE = f"{HOME}/lists"  # the only page whose form may have a file
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
@@ -112,7 +114,7 @@ class Frame:
                 admission.admitted()
             session = await self.sessions.session_of(request.cookies.get(self.cookie))
             if session is None:
-                if request.headers.get("HX-Request"):  # of a part of a page: leave the whole page
+                if is_part():  # leave the whole page
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else SIGN_IN)
@@ -164,6 +166,10 @@ class Frame:
         key_id, prefix = (None, None) if by is None else (by.key.id, by.key.prefix)
         return Actor("session", key_id, prefix, self.visitor() or None)
 
+    def operator(self) -> Actor:
+        """The operator, who acts on whichever account."""
+        return replace(self.actor(caller()), operator_id=caller().account.id)
+
     def with_cookie(self, response: Response, caller: Caller) -> Response:
         """Begin a session, and remember the browser beyond it."""
         cookies = [
@@ -179,7 +185,9 @@ class Frame:
 
     # answers
 
-    async def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
+    async def page(
+        self, template: str, title: str, status: int = 200, /, **values: object
+    ) -> Response:
         """A whole page."""
         session: Session | None = g.get("session")
         sections = (*GROUPS, RUN) if is_operator() else GROUPS
@@ -289,8 +297,7 @@ async def form_file() -> Part | None:
 async def _read_form() -> Mapping[str, str]:
     if has_file():
         return await _read_form_with_file()
-    incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
-    octets: bytes = await incoming.read(FORM_OCTETS_MAX)
+    octets = await this_request().read(FORM_OCTETS_MAX)
     try:
         pairs = parse_qsl(
             octets.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX
@@ -301,7 +308,6 @@ async def _read_form() -> Mapping[str, str]:
 
 
 async def _read_form_with_file() -> Mapping[str, str]:
-    incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
     session: Session = g.session
 
     def is_token(part: Part) -> bool:
@@ -310,7 +316,7 @@ async def _read_form_with_file() -> Mapping[str, str]:
     boundary = request.mimetype_params.get("boundary", "")
     try:
         with trio.fail_after(BODY_S_MAX):
-            parts = await read_parts(incoming.next_part, boundary, is_token, BODY_OCTETS_MAX)
+            parts = await read_parts(this_request().next_part, boundary, is_token, BODY_OCTETS_MAX)
     except trio.TooSlowError:
         raise SlowBody(BODY_S_MAX) from None
     g.file = next((part for part in parts if part.file_name is not None), None)
@@ -319,6 +325,11 @@ async def _read_form_with_file() -> Mapping[str, str]:
         for part in parts
         if part.file_name is None
     }
+
+
+def is_part() -> bool:
+    """Whether a script asks for a part of a page (htmx), not a browser for the page."""
+    return bool(request.headers.get("HX-Request"))
 
 
 def is_operator() -> bool:

@@ -56,7 +56,7 @@ def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
     more = {"url": f"{OPERATOR_PAGE}#hosts", "link": "See the hosts"} if for_operator else {}
     found = []
     refusing = sorted(
-        (host.name, host.words) for host in engine.dispatcher.hosts_backing_off() if host.about_us
+        (host.name, host.words) for host in engine.probing.hosts_backing_off() if host.about_us
     )
     if refusing:
         noun = "mail host refuses" if len(refusing) == 1 else "mail hosts refuse"

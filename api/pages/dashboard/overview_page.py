@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
 
 from quart import Blueprint, Response
 
@@ -63,7 +62,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         """What runs and what is wrong; the overview fetches it again and again."""
         return await frame.page("now.html", "Now", **await _now())
 
-    async def _month() -> dict[str, Any]:
+    async def _month() -> dict[str, object]:
         account, plan = caller().account, frame.service.plan(caller())
         usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
         start, end, used = usage.period.start, usage.period.end, usage.calls_used
@@ -79,7 +78,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             "hard_cap": euros_of(account.hard_cap_micros),
         }
 
-    async def _days() -> dict[str, Any]:
+    async def _days() -> dict[str, object]:
         today = frame.service.now().date()
         first = today - timedelta(days=USAGE_DAYS - 1)
         counted = await frame.service.store.days(caller().account.id, first, today)
@@ -89,7 +88,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             "has_other": any(each.other for each in days),
         }
 
-    async def _now() -> dict[str, Any]:
+    async def _now() -> dict[str, object]:
         account_id = caller().account.id
         lists = (await frame.result_of(ListsResponse, "list_lists")).lists
         jobs = await frame.service.store.jobs(

@@ -16,7 +16,7 @@ from mailprobe.api.error_table import row_of
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, at_most_once, form_fields
 from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
-from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.api.schema import VerifyEmailResult, VerifyRequest
 from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.lights import light_of
@@ -79,7 +79,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             return await frame.page(
                 "try.html", TITLE, row_of(refusal).status, email=email, result=None, error=error
             )
-        light = light_of(result).removesuffix("_LIGHT").lower()
+        light = LIGHT_COLOURS[light_of(result)]
         evidence = result.evidence
         assert isinstance(evidence, Evidence)
         return await frame.page(

@@ -14,6 +14,7 @@ from mailprobe.api.pages.dashboard import (
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
+from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.pages.dashboard.work import job_pages, list_table, work_pages
 from mailprobe.api.refusals import PayloadTooLarge
@@ -35,6 +36,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     list_table.register(pages, frame)
     operator_page.register(pages, frame)
     operator_accounts.register(pages, frame)
+    operator_egresses.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
     async def static_file(name: str) -> Response:

@@ -3,13 +3,16 @@
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import get_args
 
 from quart import Blueprint, Response, request
 
-from mailprobe.api.pages.dashboard.frame import Frame
+from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
+from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
 from mailprobe.engine.smtp.refusal_budget import UNBOUNDED
+from mailprobe.storage.fleet.pauses import PauseKind
 from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.oversight import ReputationDay
 
@@ -74,7 +77,17 @@ def by_day(counted: list[ReputationDay], operator: str | None) -> list[ReplyCoun
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
-    """Add the route."""
+    """Add the routes."""
+
+    @pages.post(f"{PAGE}/unpause")
+    @frame.for_operators
+    async def unpause() -> Response:
+        """End a pause that the page shows; one that is over is none any more."""
+        form = await form_fields()
+        kind = next((each for each in get_args(PauseKind) if each == form.get("kind")), None)
+        if kind is not None:
+            await frame.service.store.unpause(kind, form.get("name", ""), by=frame.operator())
+        return away(f"{PAGE}#pauses")
 
     @pages.get(PAGE)
     @frame.for_operators
@@ -87,16 +100,16 @@ def register(pages: Blueprint, frame: Frame) -> None:
         wanted = request.args.get("operator")
         chosen = wanted if any(each.operator == wanted for each in treatments) else None
         resting = sorted(
-            engine.dispatcher.hosts_backing_off(),
+            engine.probing.hosts_backing_off(),
             key=lambda host: (not host.about_us, -host.left_s, host.name),
         )
         budgets = sorted(
-            engine.dispatcher.spent_budgets(),
+            engine.probing.spent_budgets(),
             key=lambda host: (host.left, -host.refused, host.name),
         )
         return await frame.page(
             "operator.html", "Operator",
-            load=engine.dispatcher.statistics(), capacity=service.capacity,
+            load=engine.probing.statistics(), capacity=service.capacity,
             treatments=treatments, days=by_day(counted, chosen), chosen=chosen,
             operator_name=operator_name,
             resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
@@ -109,7 +122,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
                 (QUEUES[each.name], each, now - timedelta(seconds=each.oldest_s) if each.due else None)
                 for each in await service.store.queues()
             ],
-            queued_max=COUNTED_MAX,
+            queued_max=COUNTED_MAX, pauses=await service.store.pauses(),
+            egresses=await egresses_of(frame),
             machine=None if deployment is None else await machine_of(deployment), size=size_of,
             accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),
         )  # fmt: skip

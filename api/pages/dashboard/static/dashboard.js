@@ -97,9 +97,10 @@
     icon.href = ring(share);
   };
   if (isUnderWay()) {
-    let failures = 0, polls = null, last = 0;
+    let failures = 0, polls = null, last = 0, later = null;
     const fetchProgress = () => {
-      if (Date.now() - last < 900) return;
+      const wait = last + 900 - Date.now();
+      if (wait > 0) { later ??= setTimeout(() => { later = null; fetchProgress(); }, wait); return; }
       last = Date.now();
       htmx.trigger(document.body, "poll");
     };

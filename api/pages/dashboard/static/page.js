@@ -41,6 +41,9 @@
     sessionStorage.removeItem("tried");
   }
 
+  // A browser gives the focus to such a field with its first frame; keys pressed until then must not act.
+  document.querySelector("[autofocus]")?.focus();
+
   // Keys: / searches, n sends a list, ? shows them all.
   const help = document.getElementById("keys-help");
   document.addEventListener("keydown", (event) => {

@@ -1,31 +1,38 @@
 """The pages of jobs and their callbacks: filtered, one with all it sends, sent again, tested."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
 from urllib.parse import urlencode
 
 import msgspec
 from quart import Blueprint, Response, request
 
 from mailprobe.api.jobs.rules import NotAWebhook, callback_headers
-from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away, caller, form_fields
+from mailprobe.api.pages.dashboard.frame import (
+    HEADERS,
+    HOME,
+    NOTHING_TYPED,
+    Frame,
+    away,
+    caller,
+    form_fields,
+)
 from mailprobe.api.quota.charge import TRIALS_A_MINUTE
 from mailprobe.api.refusals import JobNotFound, RateLimited
 from mailprobe.api.rest.jobs import send_test_callback
 from mailprobe.api.schema import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN, JobResponse
+from mailprobe.storage.contract import ID_PREFIX_MIN
 from mailprobe.storage.records import Job, JobState
 
 JOBS_PAGE = f"{HOME}/jobs"
 JOBS_SHOWN = 50
 TYPED_MAX = 300  # characters of a filter; a host name has 253
-STATES: Mapping[str, str] = {
+STATES: Mapping[JobState, str] = {
     "pending": "Verifying",
     "delivering": "Calling back",
     "done": "Done",
     "failed": "Failed",
 }
-NOTHING_TYPED: Mapping[str, str] = {}
 HIDDEN = "…"  # a signature is the receiver's to check, and is made anew at each attempt
 BAD_SECRET = f"A secret has {SECRET_CHARACTERS_MIN} to {SECRET_CHARACTERS_MAX} characters."
 TOO_MANY = f"There were {TRIALS_A_MINUTE} tests within a minute: wait a minute, then send it again."
@@ -51,10 +58,8 @@ def filter_of(arguments: Mapping[str, str]) -> JobFilter:
     def typed(name: str) -> str | None:
         return arguments.get(name, "").strip()[:TYPED_MAX] or None
 
-    state: Any = typed("state")
-    return JobFilter(
-        state if state in get_args(JobState) else None, typed("receiver"), typed("before")
-    )
+    state = next((each for each in STATES if each == typed("state")), None)
+    return JobFilter(state, typed("receiver"), typed("before"))
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -70,11 +75,12 @@ def _register_jobs(pages: Blueprint, frame: Frame) -> None:
         wanted = request.args.get("id", "").strip()[:TYPED_MAX]
         if not wanted:
             return await listed()
-        try:
-            found = await frame.result_of(JobResponse, "get_job", id=wanted)
-        except JobNotFound:
-            return await listed(404, wanted=wanted)
-        return away(f"{JOBS_PAGE}/{found.job_id}")
+        found = await frame.service.store.jobs(
+            account_id=caller().account.id, prefix=wanted, limit=JOBS_SHOWN
+        )
+        if len(found) == 1:
+            return away(f"{JOBS_PAGE}/{found[0].id}")
+        return await listed(200 if found else 404, wanted=wanted, found=found)
 
     @pages.post(f"{JOBS_PAGE}/test")
     @frame.signed_in
@@ -96,12 +102,13 @@ def _register_jobs(pages: Blueprint, frame: Frame) -> None:
         status: int = 200,
         *,
         wanted: str = "",
+        found: Sequence[Job] = (),
         typed: Mapping[str, str] = NOTHING_TYPED,
         errors: Mapping[str, str] = NOTHING_TYPED,
     ) -> Response:
-        """The jobs, and the form of a test callback with what was typed in it."""
+        """The jobs, or those that were found, and the form of a test callback with what was typed."""
         account_id, store, query = caller().account.id, frame.service.store, filter_of(request.args)
-        jobs = await store.jobs(
+        jobs = found or await store.jobs(
             account_id=account_id,
             state=query.state,
             host=f"{account_id} {query.receiver}" if query.receiver else None,
@@ -113,7 +120,7 @@ def _register_jobs(pages: Blueprint, frame: Frame) -> None:
         return await frame.page(
             "jobs.html", "Jobs", status, jobs=jobs[:JOBS_SHOWN], more=more, query=query,
             receivers=[receiver_of(host) for host in await store.receivers(account_id)],
-            wanted=wanted, errors=errors, typed={"webhook": known, **typed}, states=STATES,
+            wanted=wanted, is_missing=wanted and not found, id_characters=ID_PREFIX_MIN, errors=errors, typed={"webhook": known, **typed}, states=STATES,
             receiver_of=lambda job: receiver_of(job.host) if job.webhook else "",
             calls_back=frame.service.jobs is not None,
         )  # fmt: skip
@@ -144,7 +151,7 @@ def _register_job(pages: Blueprint, frame: Frame) -> None:
             frame.service.jobs.wake()
         return away(f"{JOBS_PAGE}/{id}")
 
-    async def values(id: str) -> dict[str, Any]:
+    async def values(id: str) -> dict[str, object]:
         """What the page of a job shows. Raises JobNotFound."""
         found = await frame.result_of(JobResponse, "get_job", id=id)
         job = await frame.service.store.job(found.job_id)

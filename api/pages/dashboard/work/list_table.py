@@ -1,11 +1,10 @@
 """The table of a list's results: chips, search, order, pages, a row, and the download of a filter."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from quart import Blueprint, Response, request
@@ -25,7 +24,7 @@ from mailprobe.api.lists.table import (
     read_rows,
     search_rows,
 )
-from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame
+from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame, is_part
 from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.try_page import (
     BLAMES,
@@ -34,24 +33,29 @@ from mailprobe.api.pages.dashboard.try_page import (
     text_of,
     turns_of,
 )
-from mailprobe.api.refusals import Refusal
+from mailprobe.api.refusals import ListNotFound, Refusal
 from mailprobe.api.rest.lists import FORMATS
-from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
 from mailprobe.api.results.row_filter import RowFilter
+from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.schema import ListResponse
 from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.lights import light_of
 from mailprobe.storage.list_records import StoredList
 
 TEXT_CHARACTERS_MAX = 100  # of a search
 PLACE_MAX = 10**9
 
-LIGHT_WORDS: Mapping[Light, str] = {
+LIGHT_WORDS: Mapping[str, str] = {
     "GREEN_LIGHT": "Keep", "YELLOW_LIGHT": "Confirm", "RED_LIGHT": "Drop",
 }  # fmt: skip
-STATUS_WORDS = {status: status.replace("_", " ").capitalize() for status in STATUSES}
-REASON_WORDS = {reason: WORDS[reason][0].upper() + WORDS[reason][1:] for reason in REASONS}
+STATUS_WORDS: Mapping[str, str] = {
+    status: status.replace("_", " ").capitalize() for status in STATUSES
+}
+REASON_WORDS: Mapping[str, str] = {
+    reason: WORDS[reason][0].upper() + WORDS[reason][1:] for reason in REASONS
+}
 ORDER_WORDS: Mapping[Order, str] = {
     "file": "As in the file", "best": "Best first", "worst": "Worst first",
 }  # fmt: skip
@@ -121,17 +125,17 @@ def chips(query: TableQuery, counts: Counter[Kind]) -> list[tuple[str, list[Chip
     """The chips by what they filter: those that some row has, and the chosen ones."""
     only = query.only
     return [
-        (name.capitalize(), _chips_of(query, name, names, _counted(counts, others, value_of)))
-        for name, names, value_of, others in (
-            ("light", LIGHT_WORDS, _light, replace(only, lights=frozenset())),
-            ("status", STATUS_WORDS, _status, replace(only, statuses=frozenset())),
-            ("reason", REASON_WORDS, _reason, replace(only, reasons=frozenset())),
+        (name.capitalize(), _chips_of(query, name, names, _counted(counts, others, name)))
+        for name, names, others in (
+            ("light", LIGHT_WORDS, replace(only, lights=frozenset())),
+            ("status", STATUS_WORDS, replace(only, statuses=frozenset())),
+            ("reason", REASON_WORDS, replace(only, reasons=frozenset())),
         )
     ]
 
 
 def _chips_of(
-    query: TableQuery, name: str, names: Mapping[Any, str], found: Counter[str]
+    query: TableQuery, name: str, names: Mapping[str, str], found: Counter[str]
 ) -> list[Chip]:
     chosen = getattr(query, name)
     made = []
@@ -143,115 +147,51 @@ def _chips_of(
     return made
 
 
-def _light(kind: Kind) -> str:
-    return kind.light
-
-
-def _status(kind: Kind) -> str:
-    return kind.status
-
-
-def _reason(kind: Kind) -> str:
-    return kind.reason
-
-
-def _counted(
-    counts: Counter[Kind], only: RowFilter, value_of: Callable[[Kind], str]
-) -> Counter[str]:
+def _counted(counts: Counter[Kind], only: RowFilter, name: str) -> Counter[str]:
+    """How many rows have each value of this name."""
     found: Counter[str] = Counter()
     for kind, number in counts.items():
         if only.takes_kind(kind):
-            found[value_of(kind)] += number
+            found[getattr(kind, name)] += number
     return found
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
-    store = frame.service.store
+    _register_table(pages, frame)
+    _register_rows(pages, frame)
 
-    async def _found(id: str) -> tuple[ListResponse, StoredList]:
-        found = await frame.result_of(ListResponse, "get_list", id=id)  # of another account: 404
-        stored = await store.stored_list(found.list_id)
-        if stored is None:
-            raise NotFound
-        return found, stored
 
+async def list_and_stored(frame: Frame, id: str) -> tuple[ListResponse, StoredList]:
+    """A list as the API shows it, and as it is stored. Raises ListNotFound, for another account's too."""
+    found = await frame.result_of(ListResponse, "get_list", id=id)
+    stored = await frame.service.store.stored_list(found.list_id)
+    if stored is None:
+        raise ListNotFound
+    return found, stored
+
+
+def _register_table(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{LISTS_PAGE}/<id>/table")
     @frame.signed_in
     async def table(id: str) -> Response:
         """The table alone; without script it is a page of its own."""
-        found, stored = await _found(id)
+        found, stored = await list_and_stored(frame, id)
         values = await table_values(frame, stored, table_query(request.args))
-        is_part = bool(request.headers.get("HX-Request"))
-        template = "list_table.html" if is_part else "list_table_page.html"
+        template = "list_table.html" if is_part() else "list_table_page.html"
         return await frame.page(template, found.name, list=found, **values)
-
-    @pages.get(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>")
-    @frame.signed_in
-    async def row(id: str, place: str, number: str) -> Response:
-        """What was found at one address."""
-        found, stored = await _found(id)
-        return await _shown_row(found, stored, await _row_of(stored, place, number))
-
-    @pages.post(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>/conversation")
-    @partial(frame.signed_in, spends_units=True)
-    async def row_conversation(id: str, place: str, number: str) -> Response:
-        """Ask the mail host about the address again, and show what is said.
-
-        The conversations of lists are not kept: they would take more room than all else.
-        """
-        found, stored = await _found(id)
-        if stored.is_test:
-            raise NotFound
-        row = await _row_of(stored, place, number)
-        is_part = bool(request.headers.get("HX-Request"))
-        try:
-            result = await explained(frame, row.address)
-        except Refusal as refusal:
-            if not (is_part and isinstance(refusal, KEEP_THE_FORM)):
-                return await frame.refused(refusal)
-            error = " ".join(words_of(refusal, frame.service.links))
-            return await frame.page("row_conversation.html", row.address, error=error)
-        evidence = result.evidence
-        assert isinstance(evidence, Evidence)
-        values: dict[str, Any] = {
-            "now": result, "turns": turns_of(evidence.conversation),
-            "conversation": text_of(evidence.conversation),
-            "conversation_id": f"conversation-{row.place}-{row.number}",
-        }  # fmt: skip
-        if is_part:
-            return await frame.page("row_conversation.html", row.address, **values)
-        return await _shown_row(found, stored, row, **values)
-
-    async def _row_of(stored: StoredList, place: str, number: str) -> ShownRow:
-        rows = await read_rows(store, stored.id, [(min(int(place), PLACE_MAX), int(number))])
-        if not rows:
-            raise NotFound
-        return rows[0]
-
-    async def _shown_row(
-        found: ListResponse, stored: StoredList, row: ShownRow, **more: Any
-    ) -> Response:
-        columns = await store.list_columns(stored.id)
-        is_part = bool(request.headers.get("HX-Request"))
-        return await frame.page(
-            "list_row.html" if is_part else "list_row_page.html",
-            row.address, list=found, row=row, light=light_name(row.result),
-            own=[each for each in zip(columns, row.cells, strict=False) if each[1]],
-            blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
-            **WORDS_OF_PAGES, **more,
-        )  # fmt: skip
 
     @pages.get(f"{LISTS_PAGE}/<id>/results")
     @frame.signed_in
     async def results(id: str) -> Response:
         """The rows of exactly what is filtered, in a file named after the list's."""
-        found, stored = await _found(id)
+        found, stored = await list_and_stored(frame, id)
         name = request.args.get("format", "csv")
         if name not in FORMATS:
             raise NotFound
         media_type, make = FORMATS[name]
-        parts = await begun(make(ListResults(store, stored, table_query(request.args).only)))
+        only = table_query(request.args).only
+        parts = await begun(make(ListResults(frame.service.store, stored, only)))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
@@ -262,6 +202,64 @@ def register(pages: Blueprint, frame: Frame) -> None:
         )
         response.timeout = None
         return response
+
+
+def _register_rows(pages: Blueprint, frame: Frame) -> None:
+    store = frame.service.store
+
+    @pages.get(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>")
+    @frame.signed_in
+    async def row(id: str, place: str, number: str) -> Response:
+        """What was found at one address."""
+        found, stored = await list_and_stored(frame, id)
+        return await shown(found, stored, await row_of(stored, place, number))
+
+    @pages.post(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>/conversation")
+    @partial(frame.signed_in, spends_units=True)
+    async def row_conversation(id: str, place: str, number: str) -> Response:
+        """Ask the mail host about the address again, and show what is said.
+
+        The conversations of lists are not kept: they would take more room than all else.
+        """
+        found, stored = await list_and_stored(frame, id)
+        if stored.is_test:
+            raise NotFound
+        row = await row_of(stored, place, number)
+        try:
+            result = await explained(frame, row.address)
+        except Refusal as refusal:
+            if not (is_part() and isinstance(refusal, KEEP_THE_FORM)):
+                return await frame.refused(refusal)
+            error = " ".join(words_of(refusal, frame.service.links))
+            return await frame.page("row_conversation.html", row.address, error=error)
+        evidence = result.evidence
+        assert isinstance(evidence, Evidence)
+        values: dict[str, object] = {
+            "now": result, "turns": turns_of(evidence.conversation),
+            "conversation": text_of(evidence.conversation),
+            "conversation_id": f"conversation-{row.place}-{row.number}",
+        }  # fmt: skip
+        if is_part():
+            return await frame.page("row_conversation.html", row.address, **values)
+        return await shown(found, stored, row, **values)
+
+    async def row_of(stored: StoredList, place: str, number: str) -> ShownRow:
+        rows = await read_rows(store, stored.id, [(min(int(place), PLACE_MAX), int(number))])
+        if not rows:
+            raise NotFound
+        return rows[0]
+
+    async def shown(
+        found: ListResponse, stored: StoredList, row: ShownRow, **more: object
+    ) -> Response:
+        columns = await store.list_columns(stored.id)
+        return await frame.page(
+            "list_row.html" if is_part() else "list_row_page.html",
+            row.address, list=found, row=row, light=light_name(row.result),
+            own=[each for each in zip(columns, row.cells, strict=False) if each[1]],
+            blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
+            **WORDS_OF_PAGES, **more,
+        )  # fmt: skip
 
 
 def disposition(name: str, ending: str) -> str:
@@ -277,18 +275,18 @@ def disposition(name: str, ending: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"
 
 
-def light_name(result: Any) -> str:
-    return light_of(result).removesuffix("_LIGHT").lower()
+def light_name(result: RowResult) -> str:
+    return LIGHT_COLOURS[light_of(result)]
 
 
-WORDS_OF_PAGES: Mapping[str, Any] = {
-    "light_words": {light.removesuffix("_LIGHT").lower(): LIGHT_WORDS[light] for light in LIGHTS},
+WORDS_OF_PAGES: Mapping[str, object] = {
+    "light_words": {colour: LIGHT_WORDS[light] for light, colour in LIGHT_COLOURS.items()},
     "status_words": STATUS_WORDS,
     "reason_words": REASON_WORDS,
 }
 
 
-async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> dict[str, Any]:
+async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> dict[str, object]:
     """What the table's template shows."""
     store = frame.service.store
     marks = await read_marks(store, stored)

@@ -1,8 +1,8 @@
 """The pages of the lists."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from math import ceil
-from typing import Any
 
 import trio
 from quart import Blueprint, Response, request
@@ -17,14 +17,16 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
     form_file,
     has_file,
+    is_part,
 )
 from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.pages.dashboard.work.list_preview import preview_of
 from mailprobe.api.pages.dashboard.work.list_rows import csv_of_rows, worst_domains
-from mailprobe.api.pages.dashboard.work.list_table import table_query, table_values
+from mailprobe.api.pages.dashboard.work.list_table import list_and_stored, table_query, table_values
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest, ListNotFound
+from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.rest.app import this_request
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import passing_of
 from mailprobe.api.schema import (
@@ -42,14 +44,16 @@ def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
     _register_lists(pages, frame)
     _register_list(pages, frame)
+    _register_parts(pages, frame)
 
 
 def _register_lists(pages: Blueprint, frame: Frame) -> None:
     @pages.get(LISTS_PAGE)
     @frame.signed_in
     async def show_lists() -> Response:
-        found = (await frame.result_of(ListsResponse, "list_lists")).lists
-        return await frame.page("lists.html", "Lists", lists=found)
+        text = request.args.get("q", "").strip()[:NAME_CHARACTERS_MAX]
+        found = await frame.result_of(ListsResponse, "list_lists", query={"search": [text]})
+        return await frame.page("lists.html", "Lists", lists=found.lists, text=text)
 
     @pages.post(LISTS_PAGE)
     @frame.signed_in
@@ -74,20 +78,19 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         return await new_list(frame, name, form.get("column", ""), receive, rechecks=rechecks)
 
     async def _from_body() -> ListResponse:
-        incoming: Any = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
         name, column = request.args.get("name", "list"), request.args.get("column", "")
         rechecks = request.args.get("recheck") == "1"
-        return await new_list(frame, name, column, incoming.next_part, rechecks=rechecks)
+        return await new_list(frame, name, column, this_request().next_part, rechecks=rechecks)
 
 
 async def new_list(
     frame: Frame,
     name: str,
     column: str,
-    receive: Any,
+    receive: Callable[[], Awaitable[bytes]],
     media_type: str = "application/octet-stream",
     *,
-    rechecks: bool = True,
+    rechecks: bool,
     strict_clocks: bool = False,
     asks_hosts: bool = True,
 ) -> ListResponse:
@@ -105,9 +108,11 @@ async def new_list(
     )
 
 
-async def progress_values(frame: Frame, stored: StoredList, found: ListResponse) -> dict[str, Any]:
+async def progress_values(
+    frame: Frame, stored: StoredList, found: ListResponse
+) -> dict[str, object]:
     """What the progress of a list shows beside what the API says of it."""
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "cause": words_of_cause(found.cause),
         "left": "",
         "again": "",
@@ -140,16 +145,9 @@ def is_waiting(found: ListResponse) -> bool:
     return found.status == "paused" and not found.answered and not found.cause
 
 
-async def list_values(frame: Frame, found: ListResponse) -> dict[str, Any]:
-    """What the page of a list shows: a preview of a new one, else its progress and its table.
-
-    Raises ListNotFound, StoreUnavailable.
-    """
-    is_new = is_waiting(found)
-    stored = await frame.service.store.stored_list(found.list_id)
-    if stored is None:
-        raise ListNotFound
-    if not is_new:
+async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> dict[str, object]:
+    """What the page of a list shows: a preview of a new one, else its progress and its table."""
+    if not is_waiting(found):
         table = await table_values(frame, stored, table_query(request.args))
         return {"is_new": False, **await progress_values(frame, stored, found), **table}
     columns = await frame.service.store.list_columns(found.list_id)
@@ -161,7 +159,7 @@ async def list_values(frame: Frame, found: ListResponse) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def cost_values(frame: Frame, found: ListResponse) -> dict[str, Any]:
+async def cost_values(frame: Frame, found: ListResponse) -> dict[str, object]:
     """What the list costs at most, beyond what the plan includes."""
     plan = frame.service.plan(caller())
     usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
@@ -180,66 +178,27 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{LISTS_PAGE}/<id>")
     @frame.signed_in
     async def show_list(id: str) -> Response:
-        found = await frame.result_of(ListResponse, "get_list", id=id)
-        return await frame.page(
-            "list.html", found.name, list=found, **await list_values(frame, found)
-        )
+        found, stored = await list_and_stored(frame, id)
+        values = await list_values(frame, found, stored)
+        return await frame.page("list.html", found.name, list=found, **values)
 
     @pages.post(f"{LISTS_PAGE}/<id>/column")
     @frame.signed_in
     async def choose_column(id: str) -> Response:
         """Read the rows again, with the addresses from another column."""
-        found = await frame.result_of(ListResponse, "get_list", id=id)
+        found, stored = await list_and_stored(frame, id)
         if not is_waiting(found):
             raise InvalidRequest("The column of a list that was started stays.", "lists")
-        stored = await frame.service.store.stored_list(found.list_id)
-        assert stored is not None
-        parts = csv_of_rows(frame.service.store, stored)
-
-        async def receive() -> bytes:
-            return await anext(parts, b"")
-
         column = (await form_fields()).get("column", "")
         try:
-            async with aclosing(parts):
-                made = await new_list(
-                    frame,
-                    found.name,
-                    column,
-                    receive,
-                    "text/csv",
-                    rechecks=stored.rechecks > 0,
-                    strict_clocks=stored.strict_clocks,
-                    asks_hosts=stored.asks_hosts,
-                )
+            made = await _read_again(frame, found.name, stored, column)
         except InvalidRequest:
             return await frame.page(
                 "list.html", found.name, 400, list=found, wrong_column=column,
-                **await list_values(frame, found),
+                **await list_values(frame, found, stored),
             )  # fmt: skip
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")
-
-    @pages.get(f"{LISTS_PAGE}/<id>/progress")
-    @frame.signed_in
-    async def progress(id: str) -> Response:
-        """How far the list is; its page fetches this again and again."""
-        found = await frame.result_of(ListResponse, "get_list", id=id)
-        stored = await frame.service.store.stored_list(found.list_id)
-        if stored is None:
-            raise ListNotFound
-        values = await progress_values(frame, stored, found)
-        return await frame.page("list_progress.html", found.name, list=found, **values)
-
-    @pages.get(f"{LISTS_PAGE}/<id>/domains")
-    @frame.signed_in
-    async def domains(id: str) -> Response:
-        """The worst domains; the page of a running list fetches them again and again."""
-        found = await frame.result_of(ListResponse, "get_list", id=id)
-        worst = await worst_domains(frame.service.store, found.list_id)
-        is_part = bool(request.headers.get("HX-Request"))
-        template = "domains.html" if is_part else "domains_page.html"
-        return await frame.page(template, "Worst domains", list=found, domains=worst)
 
     @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
     @frame.signed_in
@@ -252,3 +211,41 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     async def delete_list(id: str) -> Response:
         await frame.perform("delete_list", id=id)
         return away(LISTS_PAGE)
+
+
+async def _read_again(frame: Frame, name: str, stored: StoredList, column: str) -> ListResponse:
+    """Make a list of the stored rows. Raises InvalidRequest if this is no column of addresses."""
+    async with aclosing(csv_of_rows(frame.service.store, stored)) as parts:
+
+        async def receive() -> bytes:
+            return await anext(parts, b"")
+
+        return await new_list(
+            frame,
+            name,
+            column,
+            receive,
+            "text/csv",
+            rechecks=stored.rechecks > 0,
+            strict_clocks=stored.strict_clocks,
+            asks_hosts=stored.asks_hosts,
+        )
+
+
+def _register_parts(pages: Blueprint, frame: Frame) -> None:
+    @pages.get(f"{LISTS_PAGE}/<id>/progress")
+    @frame.signed_in
+    async def progress(id: str) -> Response:
+        """How far the list is; its page fetches this again and again."""
+        found, stored = await list_and_stored(frame, id)
+        values = await progress_values(frame, stored, found)
+        return await frame.page("list_progress.html", found.name, list=found, **values)
+
+    @pages.get(f"{LISTS_PAGE}/<id>/domains")
+    @frame.signed_in
+    async def domains(id: str) -> Response:
+        """The worst domains; the page of a running list fetches them again and again."""
+        found = await frame.result_of(ListResponse, "get_list", id=id)
+        worst = await worst_domains(frame.service.store, found.list_id)
+        template = "domains.html" if is_part() else "domains_page.html"
+        return await frame.page(template, "Worst domains", list=found, domains=worst)

@@ -1,0 +1,1 @@
+"""`mailprobe egress`, and the checks of each egress."""

@@ -1,0 +1,134 @@
+"""The checks of `mailprobe doctor` for each egress of the file, each through its own way out."""
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.api.cli.sender.checks import Check
+from mailprobe.api.cli.sender.machine import (
+    PROVIDERS,
+    EndpointCheck,
+    Greeting,
+    Network,
+    check_clock,
+    check_endpoint,
+    check_of_sender,
+    check_port,
+    check_store,
+    greeting_of,
+    open_network,
+    our_address,
+)
+from mailprobe.api.egress.ways import dial_of, settings_of
+from mailprobe.engine.egress import Egress
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.public_addresses import is_public
+from mailprobe.engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from mailprobe.api.settings import Settings
+
+EGRESSES_AT_ONCE = 8  # each opens three connections and asks a hundred questions
+# What advice says of the settings stands in the file for an egress.
+IN_FILE = {
+    "MAILPROBE_SMTP_HELO": "its helo",
+    "MAILPROBE_SMTP_MAIL_FROM": "its mail_from",
+    "the proxies in MAILPROBE_SMTP_PROXIES": "its proxy",
+    "give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES": "give the egress a proxy elsewhere",
+}
+
+
+async def examine_egresses(settings: "Settings", names: Sequence[str]) -> list[Check]:
+    """Run all checks: of the machine once, and of each egress, or of those with these names."""
+    rows = [row for row in settings.engine.egresses.rows if not names or row.name in names]
+    async with open_network(settings.engine) as network:
+        dials = {row.name: dial_of(row, settings.engine) for row in rows}
+        checks = await examine_each(network, settings.engine, rows, dials)
+    checks.insert(-1, await check_store(settings.database, settings.secret_key))
+    return checks
+
+
+async def examine_each(
+    network: Network, settings: EngineSettings, rows: Sequence[Egress], dials: dict[str, Dial]
+) -> list[Check]:
+    """The checks of the endpoints, of each egress, and of the clock."""
+    endpoints: dict[str, EndpointCheck] = {}
+
+    async def check_url(url: str) -> None:
+        endpoints[url] = await check_endpoint(network, url)
+
+    async with trio.open_nursery() as nursery:
+        for url in settings.doh_urls:
+            nursery.start_soon(check_url, url)
+    checked = [endpoints[url] for url in settings.doh_urls]
+    works = any(endpoint.check.status == "ok" for endpoint in checked)
+    found: dict[str, list[Check]] = {}
+    limit = trio.CapacityLimiter(EGRESSES_AT_ONCE)
+
+    async def check_row(row: Egress) -> None:
+        async with limit:
+            own = replace(network, dial=dials[row.name])
+            found[row.name] = await check_egress(own, row, settings_of(row, settings), works)
+
+    async with trio.open_nursery() as nursery:
+        for row in rows:
+            nursery.start_soon(check_row, row)
+    return [
+        *(endpoint.check for endpoint in checked),
+        *(_named(row, check) for row in rows for check in found[row.name]),
+        check_clock(checked),
+    ]
+
+
+async def check_egress(
+    network: Network, row: Egress, settings: EngineSettings, works: bool
+) -> list[Check]:
+    """Its port 25, its name, the blocklists and its sender."""
+    if (fault := check_source(row)) is not None:
+        return [fault]
+    greetings: dict[str, Greeting] = {}
+
+    async def check_host(domain: str) -> None:
+        greetings[domain] = await greeting_of(domain, network, settings)
+
+    async with trio.open_nursery() as nursery:
+        for domain in PROVIDERS:
+            nursery.start_soon(check_host, domain)
+    greeted = [greetings[domain] for domain in PROVIDERS]
+    ours = our_address(greeted)
+    if ours is None and row.source is not None and is_public(row.source):
+        ours = row.source
+    return [
+        check_port(settings, greeted, resolved=works),
+        *await check_of_sender(network, settings, ours, works=works),
+    ]
+
+
+def check_source(row: Egress) -> Check | None:
+    """The failed check of an address that this machine does not have; else None."""
+    if row.source is None:
+        return None
+    family = socket.AF_INET6 if ":" in row.source else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.bind((row.source, 0))
+    except OSError as error:
+        found = f"{row.source}: {os.strerror(error.errno or 0).lower()}"
+        if error.errno == errno.EADDRNOTAVAIL:
+            found = f"this machine does not have {row.source}"
+        advice = "Give this machine the address, or correct it in MAILPROBE_EGRESS_FILE."
+        return Check("address", "failed", found, advice)
+    return None
+
+
+def _named(row: Egress, check: Check) -> Check:
+    """The check with the name of its egress, and advice in the words of the file."""
+    advice = check.advice
+    for setting, key in IN_FILE.items():
+        advice = advice and advice.replace(setting, key)
+    return replace(check, check=f"{row.name}: {check.check}", advice=advice)

@@ -1,0 +1,1 @@
+"""Commands that act on a running fleet through its database."""

@@ -1,0 +1,424 @@
+"""Checks what this machine needs for verification, with advice for each failure.
+
+Mail hosts report our public address in their EHLO reply, so no web service is needed.
+Nothing lasting is created, and each check has a time limit.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+from pathlib import Path
+from random import Random
+from typing import Literal
+from urllib.parse import urlsplit
+
+import trio
+import trio.socket
+
+from mailprobe.api.cli.sender.checks import Check, check_blocklists, check_spf
+from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
+from mailprobe.engine.dns.doh import open_transport
+from mailprobe.engine.dns.messages import (
+    Addresses,
+    LookupFailed,
+    NoAddress,
+    Route,
+    encode_query,
+    read_route,
+)
+from mailprobe.engine.dns.response import TransportFailed
+from mailprobe.engine.dns.routes import Routes, open_routes
+from mailprobe.engine.net.dialer import Dial, Dialer
+from mailprobe.engine.net.public_addresses import is_public
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.wire import (
+    ConnectionLost,
+    ReadTimedOut,
+    RemoteProtocolError,
+    SmtpReply,
+    ehlo,
+)
+
+# Their mail hosts are tested; the first two report our address in their EHLO reply.
+PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
+# Looked up by this machine's own resolver where the endpoints fail: port 25 is tested all the same.
+KNOWN_HOSTS = {
+    "gmail.com": "gmail-smtp-in.l.google.com",
+    "outlook.com": "outlook-com.olc.protection.outlook.com",
+    "gmx.net": "mx00.gmx.net",
+}
+ENDPOINT_S = 3.0
+FIND_S = 3.0  # a mail host and its address
+MEET_S = 3.0  # connection to one, banner and EHLO
+HELO_S = 3.0  # after the mail hosts: 9 s in all
+CLOCK_S_MAX = 30.0  # signatures and certificates tolerate minutes, rate limits and usage less
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointCheck:
+    """The check of one DNS endpoint, and how far its clock is ahead of ours, if known."""
+
+    check: Check
+    ahead_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """How far the connection to a provider's mail host got, and its text."""
+
+    domain: str
+    received: Literal["not found", "not connected", "refused", "welcome"]
+    words: str
+    our_address: str | None = None
+
+
+async def system_addresses(host: str) -> list[str]:
+    """The addresses of a host by this machine's own resolver. Raises OSError."""
+    found = await trio.socket.getaddrinfo(host, None, type=trio.socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The network access of the checks."""
+
+    transport: QueryTransport
+    routes: Routes
+    dial: Dial
+    now: Callable[[], float] = time.time
+    system: Callable[[str], Awaitable[list[str]]] = system_addresses
+
+
+async def examine(settings: EngineSettings, database: str, secret_key: bytes | None) -> list[Check]:
+    """Run all checks, through the same resolver and dialer as the engine."""
+    async with open_network(settings) as network:
+        return await examine_with(network, settings, database, secret_key)
+
+
+@asynccontextmanager
+async def open_network(settings: EngineSettings) -> AsyncIterator[Network]:
+    """Open the network access of the checks."""
+    dial = Dialer(settings.proxies, allow_private=settings.allow_private)
+    async with (
+        open_transport(settings.doh_ca_file) as transport,
+        open_routes(settings, transport=transport, rng=Random()) as routes,
+    ):
+        yield Network(transport, routes, dial)
+
+
+async def examine_with(
+    network: Network, settings: EngineSettings, database: str, secret_key: bytes | None = None
+) -> list[Check]:
+    """Run all checks, the slow ones concurrently, within 10 s in all."""
+    endpoints: dict[str, EndpointCheck] = {}
+    greetings: dict[str, Greeting] = {}
+
+    async def check_url(url: str) -> None:
+        endpoints[url] = await check_endpoint(network, url)
+
+    async def check_host(domain: str) -> None:
+        greetings[domain] = await greeting_of(domain, network, settings)
+
+    async with trio.open_nursery() as nursery:
+        for url in settings.doh_urls:
+            nursery.start_soon(check_url, url)
+        for domain in PROVIDERS:
+            nursery.start_soon(check_host, domain)
+    greeted = [greetings[domain] for domain in PROVIDERS]
+    checked = [endpoints[url] for url in settings.doh_urls]
+    ours = our_address(greeted)
+    works = any(endpoint.check.status == "ok" for endpoint in checked)
+    return [
+        *(endpoint.check for endpoint in checked),
+        check_port(settings, greeted, resolved=works),
+        *await check_of_sender(network, settings, ours, works=works),
+        await check_store(database, secret_key),
+        check_clock(checked),
+    ]
+
+
+async def check_of_sender(
+    network: Network, settings: EngineSettings, ours: str | None, *, works: bool
+) -> list[Check]:
+    """Check our name, our address and our sender; `works`: an endpoint answers."""
+    if not works:  # one cause, said once
+        skipped = Check("our name and address", "skipped", "no endpoint answers: see above")
+        fault = check_helo_form(settings)
+        return [skipped] if fault is None else [fault, skipped]
+    questions = DnsQuestions(network.transport, settings.doh_urls)
+    found: dict[str, Check] = {}
+
+    async def check_name() -> None:
+        found["name"] = await check_helo(settings, network.routes, ours)
+
+    async def check_lists() -> None:
+        found["lists"] = await check_blocklists(ours, questions)
+
+    async def check_policy() -> None:
+        found["policy"] = await check_spf(settings, ours, questions)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check_name)
+        nursery.start_soon(check_lists)
+        nursery.start_soon(check_policy)
+    return [found[each] for each in ("name", "lists", "policy")]
+
+
+async def check_endpoint(network: Network, url: str) -> EndpointCheck:
+    """Query one endpoint for a well-known domain."""
+    name = f"DNS over HTTPS, {urlsplit(url).netloc}"
+    trouble, ahead_s = f"no answer within {ENDPOINT_S:g} s", None
+    began = trio.current_time()
+    with trio.move_on_after(ENDPOINT_S):
+        try:
+            response = await network.transport.post(url, encode_query(PROVIDERS[0], "MX"))
+        except TransportFailed as failed:
+            trouble = str(failed)
+        else:
+            ahead_s = _ahead_s(response.date, network.now())
+            answer = read_route(response.octets, PROVIDERS[0])
+            if not isinstance(answer, LookupFailed):
+                took_ms = 1000 * (trio.current_time() - began)
+                return EndpointCheck(Check(name, "ok", f"answers in {took_ms:.0f} ms"), ahead_s)
+            trouble = answer.reason
+    return EndpointCheck(Check(name, "failed", trouble, _endpoint_advice(trouble)), ahead_s)
+
+
+def _endpoint_advice(trouble: str) -> str:
+    if "certificate" in trouble.lower():
+        return (
+            "If the endpoint is yours, give its CA in MAILPROBE_DOH_CA_FILE; "
+            "if not, something on the way answers in its place."
+        )
+    return "Allow outgoing HTTPS to it, or give another endpoint in MAILPROBE_DOH_URLS."
+
+
+def _ahead_s(date: str | None, now: float) -> float | None:
+    try:
+        reported = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return reported.replace(tzinfo=reported.tzinfo or UTC).timestamp() - now
+
+
+def check_clock(endpoints: list[EndpointCheck]) -> Check:
+    """Compare our clock with the endpoints' dates; the nearest one counts."""
+    reported = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
+    if not reported:
+        return Check("clock", "skipped", "no endpoint's answer had a date")
+    ahead_s = min(reported, key=abs)
+    if abs(ahead_s) <= CLOCK_S_MAX:
+        return Check("clock", "ok", "agrees with the endpoints")
+    found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
+    return Check("clock", "failed", found, "Synchronize the clock of this machine with NTP.")
+
+
+async def greeting_of(domain: str, network: Network, settings: EngineSettings) -> Greeting:
+    """Connect to the first mail host of this domain, read its banner, say EHLO and QUIT."""
+    address = ""
+    try:
+        with trio.fail_after(FIND_S):
+            host, address = await _find(domain, network.routes)
+    except (trio.TooSlowError, LookupError) as error:
+        host = KNOWN_HOSTS[domain]
+        reason = str(error) or "the look-up took too long"
+        with trio.move_on_after(FIND_S):
+            try:
+                address = (await network.system(host))[0]
+            except (OSError, IndexError):
+                return Greeting(domain, "not found", reason)
+        if not address:
+            return Greeting(domain, "not found", reason)
+    greeting = Greeting(domain, "not connected", f"{host}: no answer to connect")
+    with trio.move_on_after(MEET_S):
+        try:
+            connection = SmtpConnection(await network.dial(address, settings.smtp_port), MEET_S)
+        except OSError as error:
+            return Greeting(domain, "not connected", f"{host}: {error}")
+        greeting = Greeting(domain, "refused", f"{host}: no greeting in time")
+        try:
+            greeting = await _introduce(domain, host, connection, settings)
+            await connection.quit()
+        except (ConnectionLost, RemoteProtocolError) as error:
+            greeting = Greeting(domain, "refused", f"{host}: {error}")
+        except ReadTimedOut:
+            pass
+        finally:
+            await connection.close()
+    return greeting
+
+
+async def _find(domain: str, routes: Routes) -> tuple[str, str]:
+    """The first mail host of a domain and its address, or LookupError with the reason."""
+    route = await routes.find(domain)
+    if not isinstance(route, Route):
+        raise LookupError(route.reason)
+    if not route.exchanges:
+        raise LookupError("no mail host")
+    host = routes.in_order(route)[0].name
+    found = await routes.addresses(host)
+    if not isinstance(found, Addresses):
+        raise LookupError(f"{host}: {found.reason}")
+    return host, found.ips[0]
+
+
+async def _introduce(
+    domain: str, host: str, connection: SmtpConnection, settings: EngineSettings
+) -> Greeting:
+    reply = (await connection.receive_reply()).reply
+    if reply.positive:
+        await connection.send(ehlo(settings.helo_name))
+        reply = (await connection.receive_reply()).reply
+    words = f"{host}: {str(reply).splitlines()[0]}"
+    if not reply.positive:
+        return Greeting(domain, "refused", words)
+    return Greeting(domain, "welcome", words, _address_in(reply, settings))
+
+
+_BRACKETED = re.compile(r"\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]")
+
+
+def _address_in(reply: SmtpReply, settings: EngineSettings) -> str | None:
+    """Our address as the host sees it: `mx.google.com at your service, [11.0.0.5]`."""
+    for text in _BRACKETED.findall(reply.lines[0]):
+        try:
+            address = str(ip_address(text))
+        except ValueError:
+            continue
+        if settings.allow_private or is_public(address):
+            return address
+    return None
+
+
+def our_address(greetings: list[Greeting]) -> str | None:
+    return next((greeting.our_address for greeting in greetings if greeting.our_address), None)
+
+
+def check_port(
+    settings: EngineSettings, greetings: list[Greeting], *, resolved: bool = True
+) -> Check:
+    """One welcome is enough: the port is open, and not every host refuses us."""
+    name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
+    if not settings.asks_hosts:
+        return Check(name, "skipped", "not needed: MAILPROBE_LAYERS is 1-3,5")
+    words = _causes(greetings)
+    came = {greeting.received: greeting for greeting in reversed(greetings)}
+    if "welcome" in came:
+        return Check(name, "ok", came["welcome"].words)
+    if "refused" in came:
+        return Check(name, "failed", words, PORT_REFUSED)
+    if "not connected" in came:
+        return Check(name, "failed", words, PROXIES_FAIL if settings.proxies else PORT_CLOSED)
+    return Check(name, "skipped", words if resolved else "no mail host is found: see above")
+
+
+def _causes(greetings: Sequence[Greeting]) -> str:
+    """Each cause once, with the providers whose hosts it concerns."""
+    hosts: dict[str, list[str]] = {}
+    for greeting in greetings:
+        cause = greeting.words.partition(": ")[2] or greeting.words
+        hosts.setdefault(cause, []).append(greeting.domain)
+    return "; ".join(f"{', '.join(domains)}: {cause}" for cause, domains in hosts.items())
+
+
+PORT_REFUSED = (
+    "The port is open, but the mail hosts refuse us: read their replies, "
+    "and check whether our address is on a block list."
+)
+PROXIES_FAIL = "Check the proxies in MAILPROBE_SMTP_PROXIES, and that they may use this port."
+PORT_CLOSED = (
+    "Ask the provider of this machine to open the port, "
+    "or give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES, "
+    "or work without it: MAILPROBE_LAYERS=1-3,5 asks no mail host."
+)
+
+
+def check_helo_form(settings: EngineSettings) -> Check | None:
+    """The failed check of an EHLO name that no other host can resolve; else None."""
+    if not settings.helo_is_local:
+        return None
+    advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
+    return Check(f"HELO name, {settings.helo_name}", "failed", "not a public host name", advice)
+
+
+async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:
+    """Check that the EHLO name resolves to our address, and our address back to it."""
+    if (fault := check_helo_form(settings)) is not None:
+        return fault
+    helo = settings.helo_name
+    name = f"HELO name, {helo}"
+    with trio.move_on_after(HELO_S):
+        try:
+            found = await routes.addresses(helo)
+        except ValueError:
+            return Check(name, "failed", "not a host name", "Set MAILPROBE_SMTP_HELO to one.")
+        if isinstance(found, LookupFailed):
+            return Check(name, "skipped", f"the look-up failed ({found.reason})")
+        if isinstance(found, NoAddress):
+            advice = f"Give {helo} an address record: {ours or 'the public address of this host'}."
+            return Check(name, "failed", f"does not resolve ({found.reason})", advice)
+        if ours is not None and not _includes(found, ours):
+            advice = f"Point {helo} to {ours}, or set MAILPROBE_SMTP_HELO to the name of {ours}."
+            return Check(name, "failed", f"is {found.ips[0]}, but we are seen as {ours}", advice)
+        return await _check_reverse(name, helo, ours or found.ips[0], routes)
+    return Check(name, "skipped", f"no answer within {HELO_S:g} s")
+
+
+def _includes(found: Addresses, ours: str) -> bool:
+    """Whether our address is among these; true if they are all of the other family."""
+    family = [ip for ip in found.ips if (":" in ip) == (":" in ours)]
+    return ours in family or not family
+
+
+async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> Check:
+    names = await routes.pointers(address)
+    if isinstance(names, LookupFailed):
+        return Check(name, "skipped", f"the look-up of {address} failed ({names.reason})")
+    if helo.lower().rstrip(".") in names:
+        return Check(name, "ok", f"is {address}, and back")
+    reported = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
+    advice = f"Ask the owner of {address} to name it {helo} (a PTR record)"
+    advice += f", or set MAILPROBE_SMTP_HELO to {names[0]}." if names else "."
+    return Check(name, "failed", reported, advice)
+
+
+async def check_store(database: str, secret_key: bytes | None) -> Check:
+    """Check the database: query PostgreSQL, or check that the SQLite file is writable."""
+    from mailprobe.storage import is_postgres, open_store, shown
+    from mailprobe.storage.contract import StoreUnavailable
+
+    if not is_postgres(database):
+        return check_database(database)
+    name = "database"
+    try:
+        async with open_store(database, secret_key=secret_key) as store:
+            await store.check()
+    except StoreUnavailable as unavailable:
+        advice = "Start the server, or correct MAILPROBE_DATABASE or MAILPROBE_SECRET_KEY."
+        return Check(name, "failed", str(unavailable), advice)
+    return Check(name, "ok", f"{shown(database)} answers")
+
+
+def check_database(database: str) -> Check:
+    """Check that the database file is writable or can be created; leaves nothing behind."""
+    name = "database"
+    path = Path(database).absolute()
+    folder = next(parent for parent in path.parents if parent.exists())
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        with tempfile.TemporaryFile(dir=folder) as trial:  # SQLite writes beside the file too
+            trial.write(b"x")
+    except OSError as error:
+        where = error.filename or folder
+        found = f"{where}: {(error.strerror or 'not writable').lower()}"
+        advice = "Let the service's user write there, or give another path in MAILPROBE_DATABASE."
+        return Check(name, "failed", found, advice)
+    return Check(name, "ok", f"{path} " + ("is writable" if path.exists() else "can be created"))

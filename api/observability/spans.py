@@ -1,0 +1,119 @@
+"""Spans: the pieces of work that traces show. Without traces nothing is made for any of them.
+
+    with start_span("verify job", "consumer", job.trace or "", {"mailprobe.job.id": job.id}) as span:
+        ...
+
+`traces.py` says when there are traces. A trace is written as `trace_of()` of `request_context.py` returns it.
+No span holds an address, a key, a body, or a path or query that a client sent.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Literal, Protocol
+
+import trio
+
+# What the work is to its parent (OpenTelemetry's SpanKind): it serves its request, sends one, or works off
+# what it left in a queue.
+SpanKind = Literal["server", "client", "consumer"]
+Attribute = str | int | bool
+Attributes = Mapping[str, Attribute]
+
+
+class Span(Protocol):
+    """A piece of work; its block, or `end()`, ends it. Its methods are fast and never raise."""
+
+    @property
+    def trace(self) -> str:
+        """What work that follows from this is a child of; empty without traces."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether what is noted arrives anywhere: there are traces, and this one is sampled."""
+
+    def rename(self, name: str) -> None:
+        """Give it another name; names are few."""
+
+    def note(self, attributes: Attributes) -> None:
+        """Add attributes."""
+
+    def failed(self, kind: str, why: str = "") -> None:
+        """Mark it as failed. Kinds of errors are few: a status, or the name of an exception."""
+
+    def end(self) -> None:
+        """End it, once."""
+
+    def __enter__(self) -> "Span": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Tracer(Protocol):
+    """Makes spans."""
+
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: str,
+        attributes: Attributes,
+        state: str,
+        linked: bool,
+    ) -> Span:
+        """Start a span: see start_span()."""
+
+
+class _NoSpan:
+    trace = ""
+    is_recorded = False
+
+    def rename(self, name: str) -> None: ...
+    def note(self, attributes: Attributes) -> None: ...
+    def failed(self, kind: str, why: str = "") -> None: ...
+    def end(self) -> None: ...
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+NO_SPAN: Span = _NoSpan()
+NO_ATTRIBUTES: Attributes = {}
+
+_tracer: trio.lowlevel.RunVar[Tracer | None] = trio.lowlevel.RunVar("tracer", None)
+
+
+def start_span(
+    name: str,
+    kind: SpanKind,
+    parent: str,
+    attributes: Attributes = NO_ATTRIBUTES,
+    *,
+    state: str = "",
+    linked: bool = False,
+) -> Span:
+    """Start a span of `parent`'s trace; without a parent, of a new one.
+
+    `state` is the parent's `tracestate`. `linked`: it begins a trace of its own, which refers to the
+    parent, because a parent may have thousands of these.
+    """
+    tracer = _tracer.get()
+    if tracer is None:
+        return NO_SPAN
+    return tracer.start(name, kind, parent, attributes, state, linked)
+
+
+@contextmanager
+def traced_by(tracer: Tracer) -> Iterator[None]:
+    """Let `tracer` make the spans of this event loop for the duration of the block."""
+    token = _tracer.set(tracer)
+    try:
+        yield
+    finally:
+        _tracer.reset(token)
