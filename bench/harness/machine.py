@@ -24,9 +24,8 @@ def describe() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {name: installed for name in PACKAGES if (installed := _version(name))},
         "commit": commit(),
-        "load": round(
-            os.getloadavg()[0], 2
-        ),  # average over the last minute, so what else the machine does
+        # Average over the last minute, so what else the machine does.
+        "load": round(os.getloadavg()[0], 2),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mailprobe.bench.harness.figures import MissingRequirement, Result, read_results
 from mailprobe.bench.harness.suites import LACKING
+from mailprobe.bench.processes import stop_process
 
 PROCESS = (sys.executable, "-m", "mailprobe.bench.harness.suites")
 STOP_S = 15.0  # an interrupted suite stops its lab and its service, which may take 10
@@ -44,7 +45,7 @@ def run_suite(name: str) -> SuiteResult:
         said = process.stdout.read()
         code = process.wait()
     finally:
-        _stop(process)
+        stop_process(process, STOP_S, signal.SIGINT)
     return _read(name, said, code)
 
 
@@ -62,16 +63,3 @@ def _read(name: str, said: str, code: int) -> SuiteResult:
 
 def _by(code: int) -> str:
     return f": killed by {signal.Signals(-code).name}" if code < 0 else ""
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()

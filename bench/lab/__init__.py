@@ -11,14 +11,16 @@ This file imports nothing heavy; the lab itself lives in the other process.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mailprobe.bench.processes import stop_process
+
 SCENARIO_NAMES = (
     *("default", "hostile", "slow", "many", "strict", "greylisting", "particular", "restless"),
-    *("waiting", "adverse", "internet", "sequences", "dead", "defences"),
+    *("waiting", "distant", "adverse", "internet", "sequences", "dead", "defences"),
 )
 STOP_S = 10.0
 
@@ -63,15 +65,21 @@ class Lab:
 
 
 @contextmanager
-def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
+def start_lab(
+    scenario: str = "default",
+    seed: int = 0,
+    *,
+    start: Callable[..., "subprocess.Popen[str]"] = subprocess.Popen,
+    program: Sequence[str] = (),
+) -> Iterator[Lab]:
     """Run a lab as long as the block lasts; it never outlives this process.
 
     Its standard input is a pipe from us: when we end, however that comes, the
     pipe ends and so does the lab. (Linux' PDEATHSIG would fire when the
     thread that started it ends, which need not be the process.)
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mailprobe.bench.lab", scenario, str(seed)],
+    process = start(
+        [*(program or (sys.executable, "-m", "mailprobe.bench.lab")), scenario, str(seed)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -90,7 +98,7 @@ def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
             first["http1_url"],
         )
     finally:
-        _stop(process)
+        stop_process(process, STOP_S)
 
 
 def _read_line(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -100,15 +108,3 @@ def _read_line(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise LabFailed("the lab has gone")
     read: dict[str, Any] = json.loads(line)
     return read
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()

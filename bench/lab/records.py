@@ -48,6 +48,7 @@ def _host(host: MailHost) -> dict[str, Any]:
     return {
         "name": host.name,
         "sessions": record.sessions_seen,
+        "sources": dict(Counter(session.source for session in sessions)),
         "connections_now": record.connections_now,
         "connections_peak": record.connections_peak,
         "turnarounds": [session.turnarounds for session in sessions],

@@ -29,9 +29,8 @@ class FirmKind:
     outcome: Outcome
     profile: str = ""  # of its one host
     reports_leavers: bool = False  # does it say that a mailbox is unknown?
-    settle: Callable[[Scenario, str, frozenset[str]], None] | None = (
-        None  # where it is not one host
-    )
+    # Where it is not one host.
+    settle: Callable[[Scenario, str, frozenset[str]], None] | None = None
 
 
 def _spare_exchange(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
@@ -287,6 +286,28 @@ def waiting(_: Random) -> Scenario:
     return scenario
 
 
+DISTANT_HOSTS = 240
+DISTANT_LATENCY_S = 0.4
+REFUSED_SOURCE = "127.0.0.66"
+
+
+def distant(_: Random) -> Scenario:
+    """240 hosts whose replies take 0.4 s: an address is under way for long, and costs little.
+
+    They refuse clients at REFUSED_SOURCE, as hosts do with an egress that has lost its reputation.
+    """
+    scenario = Scenario()
+    for place in range(DISTANT_HOSTS):
+        domain = f"distant{place:03}.test"
+        refused = frozenset({REFUSED_SOURCE})
+        host = new_host(
+            "postfix", f"mx1.{domain}", latency_s=DISTANT_LATENCY_S, refused_sources=refused
+        )
+        scenario.move_in(domain, host)
+        scenario.expect(Outcome.DELIVERABLE, f"known.ann@{domain}")
+    return scenario
+
+
 STRICT = ("postfix", "exim", "opensmtpd", "one recipient", "few connections")
 
 
@@ -353,6 +374,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "greylisting": greylisting,
     "particular": particular,
     "waiting": waiting,
+    "distant": distant,
     "restless": restless,
     "adverse": adverse,
     "internet": internet,

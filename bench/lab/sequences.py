@@ -22,9 +22,8 @@ from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
 
 QUESTIONS_MAX = 50  # of one connection to the resolver, which then ends it (GOAWAY)
-EACH_S_MAX = (
-    2.0  # hosts forgive and greylists end after this: less than a bench waits between passes
-)
+# Hosts forgive and greylists end after this: less than a bench waits between passes.
+EACH_S_MAX = 2.0
 NAMES = tuple(sorted(name for name in LIVING if not name.startswith("silent.")))
 
 

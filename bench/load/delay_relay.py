@@ -1,8 +1,8 @@
 """A relay in a process of its own that delays every packet to a server, as distance does.
 
-    python -m mailprobe.bench.load.delay_relay PORT DELAY_MS
+    python -m mailprobe.bench.load.delay_relay PORT DELAY_MS OWN_PORT
 
-It prints the port that it listens on. Only what goes to the
+It prints the port that it listens on; OWN_PORT 0 is any. Only what goes to the
 server is delayed, so that a round trip takes DELAY_MS longer.
 """
 
@@ -36,7 +36,7 @@ async def _delayed(source: trio.SocketStream, to: trio.SocketStream, delay_s: fl
         await to.send_eof()
 
 
-async def _serve(port: int, delay_s: float) -> None:
+async def _serve(port: int, delay_s: float, own_port: int) -> None:
     async def relay(client: trio.SocketStream) -> None:
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             async with await trio.open_tcp_stream("127.0.0.1", port) as server, client:
@@ -45,26 +45,28 @@ async def _serve(port: int, delay_s: float) -> None:
                         nursery.start_soon(_delayed, client, server, delay_s)
                         nursery.start_soon(_delayed, server, client, 0.0)
 
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    listeners = await trio.open_tcp_listeners(own_port, host="127.0.0.1")
     print(listeners[0].socket.getsockname()[1], flush=True)
     await trio.serve_listeners(relay, listeners)
 
 
 @contextmanager
-def delayed(url: str, delay_ms: float) -> Iterator[str]:
-    """Return the URL of a PostgreSQL server on loopback as one so far away."""
+def delayed(url: str, delay_ms: float, own_port: int = 0) -> Iterator[str]:
+    """Return the URL of a PostgreSQL server on loopback as one so far away.
+
+    At the end of the block all connections end, and others are refused.
+    """
     port = re.search(r":(\d+)/", url)
     assert port
-    command = [sys.executable, "-m", __name__, port[1], str(delay_ms)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        own = process.stdout.readline().strip()
-        yield url.replace(f":{port[1]}/", f":{own}/")
-    finally:
-        process.kill()
-        process.wait()
+    command = [sys.executable, "-m", __name__, port[1], str(delay_ms), str(own_port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            own = process.stdout.readline().strip()
+            yield url.replace(f":{port[1]}/", f":{own}/")
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":
-    trio.run(_serve, int(sys.argv[1]), float(sys.argv[2]) / 1000)
+    trio.run(_serve, int(sys.argv[1]), float(sys.argv[2]) / 1000, int(sys.argv[3]))

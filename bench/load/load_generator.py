@@ -31,7 +31,6 @@ class LoadResult:
     whole_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)  # until something of the body was there
     octets: int = 0
-    bodies: list[bytes] = field(default_factory=list)  # where they are to be kept
 
     @property
     def count(self) -> int:
@@ -95,9 +94,7 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-def generate_load(
-    at: tuple[str, int], requests: Iterable[bytes], connections: int, *, keep: bool = False
-) -> LoadResult:
+def generate_load(at: tuple[str, int], requests: Iterable[bytes], connections: int) -> LoadResult:
     """Send all requests; each connection sends one after the other. Raises Unanswered."""
     asked, left = LoadResult(), iter(requests)
     lines = _connected(at, connections)
@@ -115,7 +112,7 @@ def generate_load(
                 if line.receive():
                     if line.status != 200:
                         raise Unanswered(line.answer.decode("latin-1"))
-                    _note(asked, line, keep=keep)
+                    _note(asked, line)
                     busy -= not _requests(line, left, poll)
     finally:
         poll.close()
@@ -227,10 +224,8 @@ def _requests(line: _LoadConnection, left: Iterator[bytes], poll: select.epoll) 
     return True
 
 
-def _note(asked: LoadResult, line: _LoadConnection, *, keep: bool) -> None:
+def _note(asked: LoadResult, line: _LoadConnection) -> None:
     now = time.perf_counter()
     asked.whole_ms.append((now - line.began) * 1000)
     asked.first_ms.append(((line.first or now) - line.began) * 1000)
     asked.octets += len(line.answer)
-    if keep:
-        asked.bodies.append(bytes(line.answer[line.head :]))

@@ -6,6 +6,7 @@ versions are installed the newest is taken.
 
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,9 @@ from psycopg import sql
 ROOT = Path("/usr/lib/postgresql")
 USERS = ("postgres", "nobody")  # as root: run as the first of these that exists
 TIMEOUT_S = 30.0
+# Below those that the kernel gives to clients. While a server is away, one of its own clients that
+# tries again could get its port, and the server could not start.
+PORTS = range(20_000, 32_000)
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -120,7 +124,7 @@ def private_postgres(**settings: str) -> Iterator[PrivatePostgres]:
     """
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="mailprobe-postgres-"))
-    server = PrivatePostgres(folder, _free_port(), user, {**SETTINGS, **settings})
+    server = PrivatePostgres(folder, free_port(), user, {**SETTINGS, **settings})
     try:
         if user:
             shutil.chown(folder, user)
@@ -158,6 +162,15 @@ def drop_database(server: str, name: str) -> None:
         db.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+def free_port() -> int:
+    """Return a port to serve on repeatedly, free at every address of this machine."""
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("0.0.0.0", port))
+            return port
+    raise AssertionError("a hundred ports are taken")
+
+
 def program(name: str) -> Path:
     found = sorted(ROOT.glob(f"*/bin/{name}"), key=lambda path: int(path.parents[1].name))
     if not found:
@@ -177,13 +190,6 @@ def _as(user: str | None) -> list[str]:
         return []
     entry = pwd.getpwnam(user)
     return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _children(pid: int) -> list[int]:

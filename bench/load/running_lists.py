@@ -15,11 +15,11 @@ import psycopg
 from mailprobe.api.error_table import Links
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.quota.background_writes import open_background_writes
-from mailprobe.api.service import new_service, utc_now
+from mailprobe.api.service import new_service
 from mailprobe.bench.load.store_load import SECRET, retry
 from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.storage import open_store
+from mailprobe.storage import open_store, utc_now
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
@@ -77,7 +77,7 @@ async def store_list(store: Store, caller: Caller, chunks: int) -> str:
 
 
 def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> None:
-    """Store running lists of so many chunks each, the callers' in turn, with two statements."""
+    """Store running lists of so many chunks each, the callers' in turn, with three statements."""
     template = chunk_of(0).rows.replace("[0,", "[@,")
     with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
         db.execute(
@@ -92,12 +92,17 @@ def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> 
             },
         )  # fmt: skip
         db.execute(
-            "INSERT INTO list_chunks (list, place, units, rows, results, due_at, fence)"
-            " SELECT number, place, %(units)s, replace(%(rows)s, '@', place::text), '',"
+            "INSERT INTO list_chunks (list, place, units, due_at, fence)"
+            " SELECT number, place, CASE WHEN place >= 0 THEN %(units)s ELSE 0 END,"
             " CASE WHEN place >= 0 THEN 1 END, 0 FROM lists, generate_series(-1, %(last)s) AS place",
-            {"units": UNITS, "rows": template, "last": chunks - 1},
+            {"units": UNITS, "last": chunks - 1},
         )
-        db.execute("UPDATE list_chunks SET units = 0, rows = '' WHERE place < 0")
+        db.execute(
+            "INSERT INTO list_lines (day, list, place, part, rows, results)"
+            " SELECT day, number, place, 0, replace(%(rows)s, '@', place::text), ''"
+            " FROM lists, generate_series(0, %(last)s) AS place",
+            {"rows": template, "last": chunks - 1},
+        )
         db.execute("ANALYZE")
 
 
@@ -122,7 +127,8 @@ def answered(url: str) -> AnsweredLists:
 
 async def start_list(store: Store, id: str, chunks: int) -> None:
     loaded = LoadedList(["name", "email"], chunks * UNITS, chunks * UNITS)
-    assert await store.change_list(id, "running", before=["loading"], loaded=loaded)
+    # It runs already if only the answer to a first try was lost.
+    assert await store.change_list(id, "running", before=["loading", "running"], loaded=loaded)
 
 
 @asynccontextmanager

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from mailprobe.bench.processes import stop_process
+
 SINGLE = "bob@mailinator.com"  # a throwaway: no resolver and no mail host is asked
 OWN = "own"  # as a tier: an account without limits
 PLANS = "[scale]\nrate_limit_per_min = 1000000\n"  # high: no request may wait for the limit
@@ -132,7 +134,7 @@ def start_service(
         url, tools_url = _wait_until_served(process, log)
         yield ServiceProcess(url, tools_url, process.pid, folder, account, env)
     finally:
-        stop_process(process)
+        stop_process(process, STOP_S)
 
 
 def _run(folder: Path, env: Mapping[str, str], *words: str) -> str:
@@ -154,12 +156,3 @@ def _wait_until_served(process: "subprocess.Popen[bytes]", log: Path) -> tuple[s
             return found[2], found[1]
         time.sleep(0.02)
     raise ServiceFailed(f"the service did not start: {log.read_text('utf-8')}")
-
-
-def stop_process(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from mailprobe.bench.processes import stop_process
+
 ACCEPTED = b"250 2.1.5 Ok\r\n"
 REFUSED = b"550 5.1.1 No such user here\r\n"
 REPLIES = {
@@ -99,14 +101,7 @@ def start_sink(
         }
         yield SmtpSink(env, hosts, domains, process)
     finally:
-        process.stdin.close()
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        stop_process(process, STOP_S)
 
 
 def host_address(number: int) -> str:

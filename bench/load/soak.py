@@ -1,25 +1,44 @@
-"""A service under mixed load for minutes: what of it grows, by the slope of its second half.
+"""A service under mixed load for minutes: what of it grows, by the slopes once its caches are full.
 
-Caches fill at first and the collector's heap settles, so the first half is not counted. The
-service, its mail hosts and the load are processes of this machine; nothing outside is asked.
+SQLite's page caches fill with the rows that answers leave. So the clients first send without a
+pause, until there are more rows than the largest cache holds; then comes what counts, with
+pauses. Rows are kept until their retention ends them: their octets an answer are no leak, and
+are shown apart from what of the database holds no row. The service, its mail hosts and the load
+are processes of this machine; nothing outside is asked.
 """
 
 import random
+import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from statistics import linear_regression
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import trio
 
+from mailprobe.api.cli.runner import run
 from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, children, start_service
+from mailprobe.bench.load.service_process import (
+    PLANS,
+    ServiceFailed,
+    ServiceProcess,
+    children,
+    start_service,
+)
+from mailprobe.storage.sqlite.file import WRITER_CACHE_KIB
 
 SAMPLE_S = 5.0
+LOW_SAMPLES = 6  # half a minute: a list comes and goes in 20 s
+GROWTH_MAX = 0.1  # MiB a minute
+FILES_MAX = 0.5  # descriptors a minute: in ten minutes, idle connections alone make up to 0.25
+FULL_MIB = 1.75 * WRITER_CACHE_KIB / 1024  # of rows: until then memory still grew
+FILL_S_MAX = 1800.0  # two cores that do much else took eight minutes, with three times the load 18
 PAUSE_S = 0.2  # of each client between two requests: some 100 addresses a second in all
 LIST_ROWS = 300
 LISTS_S = 20.0  # between two lists
@@ -34,18 +53,40 @@ class Sample:
     minutes: float
     memory_mib: float
     descriptors: int
-    database_mib: float
+    rows_mib: float  # pages of the database with rows
+    bloat_mib: float  # its free pages, and its log
     answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What grows, each minute."""
+
+    memory_mib: float
+    descriptors: float
+    bloat_mib: float
+    rows_mib: float
+    answered: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Does nothing grow? A service that answered nothing has not shown it."""
+        growing = max(self.memory_mib, self.bloat_mib)
+        return self.answered > 0 and growing < GROWTH_MAX and self.descriptors < FILES_MAX
+
+    @property
+    def answer_octets(self) -> float:
+        return self.rows_mib * MIB / self.answered if self.answered else 0.0
 
 
 @dataclass(slots=True)
 class Clients:
-    """The clients' counters and chance."""
+    """The clients' counters, pace and chance."""
 
     texts: Sequence[str]
     rng: random.Random
+    pause_s: float = 0.0
     answered: int = 0
-    failed: int = 0
 
     def addresses(self, count: int) -> list[str]:
         chosen = self.rng.choices(self.texts, k=count)
@@ -55,21 +96,44 @@ class Clients:
         ]
 
 
+Client = Callable[[httpx.AsyncClient, Clients], Awaitable[None]]
+
+
 def soak(minutes: float, show: Callable[[Sample], None]) -> list[Sample]:
-    """Run it; `show` is called with each sample."""
+    """Fill the caches, then run it; `show` is called with each sample, also those before they are full.
+
+    Raises ServiceFailed if the service ends, or is too slow to fill them.
+    """
     with (
         start_lab() as lab,
         TemporaryDirectory() as folder,
         start_service(lab.env, Path(folder), plans=PLANS) as service,
     ):
-        return trio.run(_soak, service, lab, minutes, show)
+        return run(lambda: _soak(service, lab, minutes, show))
 
 
-def slope(samples: Sequence[Sample], name: str) -> float:
-    """The growth of a value a minute, over the second half of the samples."""
-    later = samples[len(samples) // 2 :]
-    values = [float(getattr(each, name)) for each in later]
-    return linear_regression([each.minutes for each in later], values).slope
+def growth(samples: Sequence[Sample]) -> Growth:
+    """The median of the slopes between any two half minutes (Theil-Sen).
+
+    Each has the least of its samples, without the work that comes and goes; of descriptors
+    the median, for idle connections come and go by themselves.
+    """
+    parts = [samples[at : at + LOW_SAMPLES] for at in range(0, len(samples), LOW_SAMPLES)]
+
+    def slope(name: str, typical: Callable[[list[float]], float] = min) -> float:
+        points = [
+            (part[0].minutes, typical([float(getattr(each, name)) for each in part]))
+            for part in parts
+        ]
+        return median((b - a) / (then - at) for (at, a), (then, b) in combinations(points, 2))
+
+    return Growth(
+        memory_mib=slope("memory_mib"),
+        descriptors=slope("descriptors", median),
+        bloat_mib=slope("bloat_mib"),
+        rows_mib=slope("rows_mib"),
+        answered=slope("answered"),
+    )
 
 
 async def _soak(
@@ -80,6 +144,13 @@ async def _soak(
     began = time.monotonic()
     headers = {"Authorization": f"Bearer {service.key}"}
     limits = httpx.Limits(max_keepalive_connections=20)
+
+    async def sample() -> Sample:
+        await trio.sleep(SAMPLE_S)
+        one = _sample(service, (time.monotonic() - began) / 60, load)
+        show(one)
+        return one
+
     async with (
         httpx.AsyncClient(
             base_url=service.url, headers=headers, timeout=30.0, trust_env=False, limits=limits
@@ -87,26 +158,43 @@ async def _soak(
         trio.open_nursery() as nursery,
     ):
         for client in (_singles, _batches, _streams, _jobs, _mistakes, _lists):
-            nursery.start_soon(client, http, load)
-        while (passed := (time.monotonic() - began) / 60) < minutes:
-            samples.append(_sample(service, passed, load))
-            show(samples[-1])
-            await trio.sleep(SAMPLE_S)
+            nursery.start_soon(_restart, client, http, load)
+        while (filled := await sample()).rows_mib < FULL_MIB:
+            if filled.minutes * 60 > FILL_S_MAX:
+                raise ServiceFailed("the service is too slow: its caches are not full yet")
+        load.pause_s = PAUSE_S
+        while (filled.minutes + minutes) * 60 > time.monotonic() - began:
+            samples.append(await sample())
         nursery.cancel_scope.cancel()
     return samples
 
 
 def _sample(service: ServiceProcess, minutes: float, load: Clients) -> Sample:
-    pids = [service.pid, *children(service.pid)]
-    kib = sum(_rss_kib(pid) for pid in pids)
-    opened = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
-    files = (service.folder / "data").glob("*.db*")
+    kib = opened = 0
+    for pid in (service.pid, *children(service.pid)):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a reader has ended meanwhile
+            kib += _private_kib(pid)
+            opened += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    if not kib:
+        raise ServiceFailed("the service has ended")
+    path = service.folder / "data" / "mailprobe.db"
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        size, pages, free = (
+            db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_size", "page_count", "freelist_count")
+        )
+    log = path.with_name(f"{path.name}-wal").stat().st_size
     return Sample(
-        minutes, kib / 1024, opened, sum(file.stat().st_size for file in files) / MIB, load.answered
+        minutes,
+        kib / 1024,
+        opened,
+        (pages - free) * size / MIB,
+        (free * size + log) / MIB,
+        load.answered,
     )
 
 
-def _rss_kib(pid: int) -> int:
+def _private_kib(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -116,13 +204,19 @@ def _rss_kib(pid: int) -> int:
 # -- clients: each runs until cancelled -------------------------------------------------------
 
 
+async def _restart(client: Client, http: httpx.AsyncClient, load: Clients) -> None:
+    """Run it; begin it anew when a connection was closed, or a machine that does much else hung."""
+    while True:
+        with suppress(httpx.TransportError):
+            await client(http, load)
+        await trio.sleep(PAUSE_S)
+
+
 async def _post(http: httpx.AsyncClient, load: Clients, path: str, count: int, body: Any) -> None:
     answer = await http.post(path, json=body)
     if answer.status_code in (200, 202):
         load.answered += count
-    else:
-        load.failed += 1
-    await trio.sleep(PAUSE_S)
+    await trio.sleep(load.pause_s)
 
 
 async def _singles(http: httpx.AsyncClient, load: Clients) -> None:
@@ -168,5 +262,4 @@ async def _lists(http: httpx.AsyncClient, load: Clients) -> None:
             await http.delete(path)
             load.answered += LIST_ROWS
         else:
-            load.failed += 1
             await trio.sleep(LISTS_S)

@@ -1,7 +1,8 @@
 """Measures `mailprobe clean` on large lists: how long it takes, and its peak memory.
 
 The command runs in its own process, against the sink's mail hosts. All addresses of a
-list differ, which is the worst case for the memory of `clean`.
+list differ, which is the worst case for the memory of `clean`. What an address costs whose
+domain and mail host are new is the difference between two lists, so that the start is left out.
 """
 
 import csv
@@ -22,6 +23,7 @@ HOSTS = 200
 CONNECTIONS = 10
 CSV_ROWS = 1_000_000
 SHEET_ROWS = 1_000_000
+COLD = ((5_000, 500), (30_000, 3_000))  # addresses, and domains with a host each
 COMMAND = (sys.executable, "-c", "from mailprobe.api.cli import main; main()", "clean")
 HEADER = ("id", "name", "email", "company", "since")
 
@@ -46,10 +48,27 @@ def run() -> list[Figure]:
         _check_table(table, Path(folder, "out.csv"))
         _write_sheet(sheet, sink)
         by_sheet = _clean(sheet, Path(folder, "out.xlsx"), sink)
+        cold_us = _cold_us(Path(folder))
     return [
         *_figures("rows of CSV", CSV_ROWS, by_text),
         *_figures("rows of XLSX", SHEET_ROWS, by_sheet),
+        Figure("a cold address, ten of a domain, at the margin", cold_us, "µs of processor time"),
     ]
+
+
+def _cold_us(folder: Path) -> float:
+    """The processor time of an address of the longer list that the shorter one lacks."""
+    (few, _), (many, hosts) = COLD
+    with start_sink(hosts=hosts) as sink:
+        shorter, longer = (_clean_cold(folder, sink, rows, domains) for rows, domains in COLD)
+    return (longer.cpu_s - shorter.cpu_s) / (many - few) * 1e6
+
+
+def _clean_cold(folder: Path, sink: SmtpSink, rows: int, domains: int) -> Cleaned:
+    source = folder / f"cold-{rows}.csv"
+    addresses = (f"ok-{number}@{sink.domain(number % domains)}\n" for number in range(rows))
+    source.write_text("email\n" + "".join(addresses), "ascii")
+    return _clean(source, folder / f"cold-{rows}.out.csv", sink)
 
 
 def _figures(what: str, rows: int, took: Cleaned) -> list[Figure]:

@@ -424,7 +424,8 @@ SETTLED = (  # of a week, in parts of ten: retention has deleted what is older
 )
 DAY = "date(at / 1000000, 'unixepoch')"
 COUNTED = (
-    f"INSERT INTO days SELECT account, {DAY}, sum(billable) FROM usage GROUP BY 1, 2",
+    "INSERT INTO days (account, day, billable)"
+    f" SELECT account, {DAY}, sum(billable) FROM usage GROUP BY 1, 2",
     "INSERT INTO months SELECT account, date(day, 'start of month'), sum(billable), sum(billable)"
     " FROM days GROUP BY 1, 2",
     "INSERT INTO sqlite_sequence (name, seq) SELECT 'reservations', max(reservation)"

@@ -76,6 +76,7 @@ def converse(together: int) -> None:
     for start in range(0, RECIPIENTS, together):
         named = MAILBOXES[start : start + together]
         conversation.send(*[wire.rcpt(mailbox) for mailbox in named])
+        conversation.outgoing.clear()  # written
         conversation.receive(b"".join(REPLIES[start : start + together]))
         for _ in named:
             turn = conversation.next_exchange()

@@ -20,7 +20,7 @@ def lengthen(database: Path, list_id: str, times: int) -> int:
         ((places,),) = db.execute(
             "SELECT max(place) + 1 FROM list_chunks WHERE list = ?", (number,)
         )
-        for table in ("list_chunks", "list_marks"):
+        for table in ("list_chunks", "list_lines", "list_marks"):
             found = db.execute(f"SELECT * FROM {table} WHERE list = ? AND place >= 0", (number,))
             names = [each[0] for each in found.description]
             chunks = found.fetchall()

@@ -38,12 +38,13 @@ from mailprobe.bench.load.service_process import (
     ROOT,
     SINGLE,
     START_S,
+    STOP_S,
     ServiceFailed,
     ServiceProcess,
     cpu_s_of,
     start_service,
-    stop_process,
 )
+from mailprobe.bench.processes import stop_process
 from mailprobe.engine import Verdict
 
 ADDRESSES = 2_000
@@ -375,7 +376,7 @@ def start_bare_server() -> Iterator[tuple[int, tuple[str, int]]]:
         _wait_until_open(at)
         yield process.pid, at
     finally:
-        stop_process(process)
+        stop_process(process, STOP_S)
 
 
 def _wait_until_open(at: tuple[str, int]) -> None:
