@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/test_pool.py tests/api/http
+SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/pool/test_pool.py tests/api/http
+STORE_SUITES := tests/peers/postgres/test_contract.py
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -47,8 +48,7 @@ demo: setup
 serve: setup
 	@$(BIN)/mailprobe serve
 
-# Tests wait for other processes and for real clocks, so two cores have room for three workers:
-# they kept the cores 77 % busy.
+# Tests wait for other processes and for real clocks, so two cores have room for three workers.
 test: tools
 	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
@@ -73,12 +73,14 @@ smoke: tools
 wheel-test: tools
 	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/packaging
 
-# The tests against real programs. Installs Debian's packages, so it takes root: see docs/peers.md.
+# The tests against real programs, then storage's and the service's own on PostgreSQL, which keep both cores
+# busy by themselves. Installs Debian's packages, so it takes root: see docs/peers.md.
 peers:
 	@tests/peers/able
 	@$(MAKE) --no-print-directory tools
 	@tests/peers/install
-	$(BIN)/python -m pytest tests/peers
+	$(BIN)/python -m pytest --numprocesses 3 --no-loadscope-reorder --ignore $(STORE_SUITES) tests/peers
+	$(BIN)/python -m pytest $(STORE_SUITES)
 
 # The image, built and run by podman, which is installed if there is none: that takes root. Where its
 # base image cannot be had, a stand-in is made of a Python of this machine.
@@ -111,7 +113,7 @@ browser:
 	@tests/browser/able
 	@$(MAKE) --no-print-directory tools
 	@tests/browser/install
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest --numprocesses 2 tests/browser
 
 # Makes the README's pictures anew.
 shots: tools

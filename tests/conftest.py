@@ -1,44 +1,74 @@
 """What makes the whole suite quick: the longest files first, and a collector that is spared."""
 
 import logging
+import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 
 import pytest
-from werkzeug.routing import Rule
+from hypothesis import settings
+from trio.testing import MockClock
 
 from mailprobe.api.gc_tuning import tune_collector
+from tests.compiled_routes import share_compiled_routes
+from tests.seeds import ALL
+
+# Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
+settings.register_profile("patient", deadline=None, max_examples=100 if ALL else 25)
+settings.load_profile("patient")
 
 # The processes take whole files, in this order (see `make test`): what begins last should be
 # short, or one of them works alone at the end. The rest follows as it was collected.
 LONGEST_FIRST = (
-    "tests/api/quota/test_killed.py",
-    "tests/simulation/test_doubled_at_tarpits.py",
-    "tests/simulation/test_sequences.py",
-    "tests/api/quota/test_killed_between_writes.py",
-    "tests/engine/smtp/test_cancellation.py",
-    "tests/engine/test_real_sockets.py",
-    "tests/api/cli/cleaning/test_faults.py",
-    "tests/api/quota/test_edges.py",
-    "tests/simulation/test_bad_neighbours.py",
-    "tests/api/jobs/test_killed.py",
-    "tests/engine/dns/test_endpoint_faults.py",
-    "tests/api/rest/description/test_schemathesis.py",
-    "tests/api/cli/test_standard_streams.py",
-    "tests/api/test_serve.py",
-    "tests/storage/test_model_queues.py",
-    "tests/api/cli/test_clean.py",
-    "tests/simulation/test_interleavings.py",
-    "tests/docs/test_commands.py",
     "tests/engine/dns/test_hung_resolver.py",
-    "tests/api/billing/test_killed_worker.py",
-    "tests/simulation/test_out_of_step.py",
+    "tests/docs/test_commands.py",
+    "tests/api/cli/test_standard_streams.py",
+    "tests/api/cli/early_end/test_dead_host.py",
+    "tests/api/quota/test_abuse_money.py",
+    "tests/api/outbox/test_worker.py",
+    "tests/engine/smtp/test_cancellation.py",
+    "tests/hostile_files/test_clean.py",
+    "tests/api/test_faults.py",
+    "tests/api/rest/test_specified_limits.py",
+    "tests/api/quota/test_killed_between_writes.py",
+    "tests/api/quota/test_edges.py",
+    "tests/api/http/test_abuse_http.py",
+    "tests/api/jobs/test_worker.py",
+    "tests/api/rest/description/test_schemathesis.py",
+    "tests/api/cli/cleaning/test_faults.py",
+    "tests/engine/dns/test_endpoint_faults.py",
+    "tests/api/billing/test_killed_billing.py",
+    "tests/engine/smtp/limits/test_recipient_limits.py",
+    "tests/api/observability/test_metrics_served.py",
+    "tests/api/jobs/test_killed.py",
+    "tests/api/lists/test_killed.py",
+    "tests/api/observability/test_logs.py",
+    "tests/engine/test_real_sockets.py",
     "tests/api/http/test_abuse_operations.py",
-    "tests/engine/smtp/test_out_of_step.py",
     "tests/api/cli/test_serve.py",
-    "tests/storage/test_model.py",
+    "tests/api/quota/test_killed.py",
+    "tests/api/lists/test_lists.py",
+    "tests/api/live/test_hostile_clients.py",
+    "tests/bench/suites/test_service.py",
+    "tests/deploy/test_container.py",
+    "tests/engine/dns/test_hung_names.py",
 )
 
+
+IN_MEMORY = "/dev/shm"  # files of Linux' shared memory
+IN_MEMORY_MIN = 2 << 30  # a run leaves 160 MB; a container's shared memory may be 64 MB in all
+
+# A database syncs its file with each change, and waits 1-30 ms for a disk: that was most of the
+# time of storage's tests. Nothing here is about a disk that loses power.
+if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > IN_MEMORY_MIN:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
+
+# jsonschema makes 38 parsers of it, to check what no schema here has (`iri`): 2 s of each process.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
+share_compiled_routes()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell starts what is put behind a `&`; programs under test would inherit it.
@@ -56,24 +86,21 @@ def pytest_collection_finish() -> None:
     tune_collector()
 
 
-_compile_builder = Rule._compile_builder
-_builders: dict[tuple[object, ...], Callable[..., tuple[str, str]]] = {}
+IDLE_S = 0.01  # then nothing is under way: both ends of every socket are in this one loop
 
 
-def _builder(rule: Rule, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-    defaults = tuple(sorted((rule.defaults or {}).items()))
-    key = (rule.rule, rule.host, rule.subdomain, defaults, append_unknown)
-    if key not in _builders:
-        _builders[key] = _compile_builder(rule, append_unknown)
-    return _builders[key]
+@pytest.fixture
+def idle_clock() -> MockClock:
+    """Virtual time for real sockets: it stands still until nothing has arrived for IDLE_S.
 
-
-# Each service of a test makes the same 90 routes, and werkzeug compiles two functions for each
-# of them: a fifth of the time of the tests that open one.
-setattr(Rule, "_compile_builder", _builder)  # noqa: B010 - mypy forbids to assign a method
+    A busy machine takes none of the deadlines away, and no test waits for one.
+    """
+    return MockClock(autojump_threshold=IDLE_S)
 
 
 class _Faults(logging.Handler):
+    """What background work has logged since a test began."""
+
     def __init__(self) -> None:
         super().__init__()
         self.logged: list[str] = []
@@ -82,20 +109,31 @@ class _Faults(logging.Handler):
         self.logged.append(logging.Formatter().format(record))
 
 
+_faults = pytest.StashKey[_Faults]()
+_background = logging.getLogger("mailprobe.background")
+
+
 @pytest.fixture
-def faults() -> Iterator[list[str]]:
+def faults(request: pytest.FixtureRequest) -> list[str]:
     """The faults that background work has logged, for a test that expects some."""
-    seen = _Faults()
-    log = logging.getLogger("mailprobe.background")
-    log.addHandler(seen)
-    yield seen.logged
-    log.removeHandler(seen)
+    return request.node.stash[_faults].logged  # type: ignore[no-any-return]
 
 
-@pytest.fixture(autouse=True)
-def no_unexpected_fault(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A bug in background work ends nothing, so that a test would not see it."""
-    logged = request.getfixturevalue("faults")
+# A bug in background work ends nothing, so that a test would not see it. These are hooks, for a
+# fixture of every test takes a tenth of the time of the short ones.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_faults] = _Faults()
+    _background.addHandler(item.stash[_faults])
     yield
-    if "faults" not in request.node._fixtureinfo.argnames:
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Function) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _background.removeHandler(item.stash[_faults])
+    logged = item.stash[_faults].logged
+    if "faults" not in item._fixtureinfo.argnames:
         assert not logged, logged[0]

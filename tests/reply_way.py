@@ -5,7 +5,6 @@ connection, in virtual time, so the figures are the same on every machine. The w
 the octets of its reply are read and ends where its answer is put into the stream.
 """
 
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,14 @@ import trio
 import trio.testing
 
 from mailprobe import engine as package
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine import open_answers
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from tests.engine.engine_runs import open_test_engine
 
 ENGINE = str(Path(package.__file__).parent) + "/"
-WRITTEN = "SmtpConnection._write"  # the way begins with the first read after the last of these,
+WRITTEN = "SmtpConnection.write"  # the way begins with the first read after the last of these,
 READ = "StreamChannel.receive"
 ANSWERED = "Answers.put"  # and ends here
 LATENCY_S = 0.02
@@ -66,13 +66,7 @@ async def _follow(ehlo_lines: tuple[str, ...]) -> ReplyWay:
     way = ReplyWay()
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=LATENCY_S, ehlo_lines=ehlo_lines))
-        async with open_engine(
-            EngineSettings(),
-            transport=network.transport,
-            dial=network.dial,
-            rng=random.Random(0),
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for number in range(3):  # the domain's test, the first reply on a known host, this one
                 texts = [f"known{number}@shop.test"]
                 async with open_answers(engine, texts, account="me") as answers:

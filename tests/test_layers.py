@@ -18,6 +18,7 @@ PURE = [
     "mailprobe.engine.dns.http2",
     "mailprobe.engine.dns.query_queue",
     "mailprobe.engine.dns.pacing",
+    "mailprobe.engine.egress",
     "mailprobe.engine.own_lists",
     "mailprobe.engine.settings",
     "mailprobe.engine.smtp.limits",
@@ -124,8 +125,8 @@ def test_only_the_bench_and_the_lab_know_the_world_of_tests():
 
 
 # How many files, and how many entries of folders, are still in circles. May only shrink.
-FILES_IN_CIRCLES = {"engine": 15}  # its probing core
-FOLDERS_IN_CIRCLES = {"engine": 4}
+FILES_IN_CIRCLES = {"engine": 14}  # its probing core
+FOLDERS_IN_CIRCLES = {"engine": 3}
 
 
 @pytest.mark.parametrize(
@@ -146,9 +147,8 @@ def test_the_parser_of_imports_sees_them_all():
     assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.pool.pool")
     assert "mailprobe.engine.smtp.throttle" in ours("mailprobe.engine.smtp.pool.pool")
     assert "ssl" in tops("mailprobe.engine.dns.doh")  # within a function
-    assert "mailprobe.engine.testing.mail_host" not in ours(
-        "mailprobe.engine.testing.smtp_script"
-    )  # for its type alone
+    # For its type alone.
+    assert "mailprobe.engine.testing.mail_host" not in ours("mailprobe.engine.testing.smtp_script")
 
 
 # The store's methods that spend, settle or log units -> how often each module calls them.

@@ -41,7 +41,11 @@ CLASSIFIERS = {
     "The Unlicense (Unlicense)": "Unlicense",
 }
 # The field of old metadata is free text; the words of packages without a classifier.
-TEXTS = {"Apache License, Version 2.0": "Apache-2.0", "BSD 2-Clause License": "BSD-2-Clause"}
+TEXTS = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache License, Version 2.0": "Apache-2.0",
+    "BSD 2-Clause License": "BSD-2-Clause",
+}
 
 
 def installed(lock: str) -> dict[str, Distribution]:

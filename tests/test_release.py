@@ -45,9 +45,8 @@ def test_the_command_says_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     built = tmp_path / "commit.txt"
     built.write_text("0123456789ab\n")
     monkeypatch.setattr(release, "BUILT_FROM", built)
-    monkeypatch.setattr(
-        release, "commit", release.commit.__wrapped__
-    )  # this process has read its own
+    # This process has read its own.
+    monkeypatch.setattr(release, "commit", release.commit.__wrapped__)
     said = CliRunner().invoke(main, ["--version"])
     assert said.output == f"mailprobe, version {PROJECT['version']} (commit 0123456789ab)\n"
     assert mailprobe.__version__ == PROJECT["version"]

@@ -3,15 +3,10 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from hypothesis import settings
 
 from mailprobe.api.reader import client
 from tests.api.reader_in_thread import read_in_threads
 from tests.api.service_fixture import RunningService, open_shop
-
-# Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 
 @pytest.fixture
@@ -29,15 +24,16 @@ async def free_shop() -> AsyncIterator[RunningService]:
 
 
 @pytest.fixture(autouse=True)
-def readers_in_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def readers_in_threads(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Lists are read in threads, which virtual time does not overtake; `real_readers` undoes it."""
     if "real_readers" not in request.fixturenames:
         read_in_threads(monkeypatch)
+    yield
+    client.forks.close()  # kept readers have open sockets
 
 
 @pytest.fixture
-def real_readers() -> Iterator[None]:
+def real_readers() -> None:
     """Lists are read by processes of their own."""
-    client.forks.close()
-    yield
-    client.forks.close()

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
-import trio.testing
 
 import mailprobe.api.cli
 import mailprobe.api.cli.source
@@ -102,7 +101,9 @@ class FakeSource:
                 if place >= self.fail_after:
                     raise CommandError("the service is gone")
                 if place >= self.hang_after:
-                    await trio.testing.wait_all_tasks_blocked()  # all answers received
+                    from trio.testing import wait_all_tasks_blocked  # which loads pytest
+
+                    await wait_all_tasks_blocked()  # all answers received
                     self.report("ready")
                     await trio.sleep_forever()
                 self.asked.append(text)

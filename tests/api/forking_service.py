@@ -22,7 +22,7 @@ from mailprobe.api.serve import Listeners
 from mailprobe.engine import load_rules_and_lists
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     load_rules_and_lists()
     settings = read_settings()
     if settings.stripe_key is not None:
@@ -56,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -33,7 +33,7 @@ class ReaderThread:
         return 0
 
 
-def spawn_thread(bounds: Bounds, file: int) -> starting.Spawned:
+def spawn_thread(bounds: Bounds, file: int) -> starting.Spawned[ReaderThread]:
     """See `starting.spawn`."""
     ours, theirs = socket.socketpair()
     return starting.Spawned(ReaderThread(theirs, file), ours)

@@ -6,10 +6,8 @@ its log. The service reaches nothing outside the lab.
 
 import base64
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,8 +23,11 @@ import trio
 
 from mailprobe.api.cli.account import new_account
 from mailprobe.bench.lab import Lab
-from mailprobe.storage import open_store
+from mailprobe.bench.load.private_postgres import free_port
+from mailprobe.storage import StoreSize, open_store
+from tests import warm_process
 from tests.api.stores import store_settings
+from tests.warm_process import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [
@@ -34,9 +35,9 @@ COMMAND = [
     "-c",
     "import sys; from mailprobe.api.cli import main; main(sys.argv[1:])",
 ]
+WARM_COMMAND = "mailprobe.api.cli"  # of a WarmProcess
 PATIENCE_S = 60.0  # the longest wait; on a busy machine a start takes many seconds
 POLL_S = 0.01
-PORTS = range(20_000, 32_000)  # below the ephemeral ports, which the kernel gives to clients
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,12 @@ class Place:
 
     def mailprobe(self, *words: str) -> str:
         """Run another command in this place; return its standard output."""
-        done = subprocess.run(
-            [*COMMAND, *words], cwd=self.path, env=self.env, capture_output=True, text=True
+        pipe = subprocess.PIPE
+        done = warm_process.run(
+            [WARM_COMMAND, *words], cwd=self.path, env=self.env, stdout=pipe, stderr=pipe, text=True
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     def make_account(self, tier: str) -> Credentials:
         """Do what `mailprobe account create` does, in a thread: it takes a tenth of the time."""
@@ -87,7 +89,8 @@ class Place:
             return thread.submit(trio.run, self._make_accounts, tier, count).result()
 
     async def _make_accounts(self, tier: Any, count: int) -> list[Credentials]:
-        async with open_store(self.database, secret_key=self.secret_key) as store:
+        size = StoreSize(answer_s=PATIENCE_S)
+        async with open_store(self.database, secret_key=self.secret_key, size=size) as store:
             return [
                 Credentials(**await new_account(store, f"ann{number or ''}@example.org", tier))
                 for number in range(count)
@@ -147,13 +150,22 @@ class Running:
 
 @contextmanager
 def running(
-    place: Place, *, workers: int = 1, bind: str = "127.0.0.1:0", patience_s: float = PATIENCE_S
+    place: Place,
+    *,
+    workers: int = 1,
+    bind: str = "127.0.0.1:0",
+    patience_s: float = PATIENCE_S,
+    warm: bool = True,
 ) -> Iterator[Running]:
-    """Start the service of this place; kill what is left of it at the end."""
+    """Start the service of this place; kill what is left of it at the end.
+
+    Not `warm` it has its own interpreter, for a test of its memory or of the signals it was given.
+    """
+    start, command = (WarmProcess, [WARM_COMMAND]) if warm else (subprocess.Popen, COMMAND)
     began_at = place.log.stat().st_size if place.log.exists() else 0
     with place.log.open("ab") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "--bind", bind, "--workers", str(workers)],
+        process = start(
+            [*command, "serve", "--bind", bind, "--workers", str(workers)],
             cwd=place.path,
             env=place.env,
             stdout=subprocess.PIPE,
@@ -186,11 +198,4 @@ def _announced(
 
 def free_bind() -> str:
     """Return an address to serve on repeatedly; its port is never given to a client."""
-    for port in random.sample(PORTS, 100):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return f"127.0.0.1:{port}"
-    raise AssertionError("a hundred ports are taken")
+    return f"127.0.0.1:{free_port()}"

@@ -94,7 +94,7 @@ async def test_the_list_is_downloaded_daily_and_used_in_every_process(
         await trio.sleep(LOOK_S + 1)
         assert len(site.asked) == 1
         for each in (lists, neighbour):
-            assert each.disposable_hosts.has(["mx3.throwaway.test"])
+            assert each.disposable_hosts.has("mx3.throwaway.test")
         assert present_hosts(tmp_path) == TEN
         await trio.sleep(EVERY_S)
         assert len(site.asked) == 2

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from mailprobe.api.cli.source import open_own_engine
-from mailprobe.api.gc_tuning import COLLECT_AFTER, collector_paused, tune_collector
+from mailprobe.api.gc_tuning import (
+    COLLECT_AFTER,
+    COMMAND_COLLECT_AFTER,
+    collector_paused,
+    tune_collector,
+)
 from mailprobe.engine.settings import EngineSettings
 
 
@@ -43,3 +48,4 @@ async def test_an_engine_of_a_command_is_the_end_of_its_start() -> None:
     with collector_paused():
         async with open_own_engine(EngineSettings()):
             assert gc.isenabled()
+            assert gc.get_threshold()[0] == COMMAND_COLLECT_AFTER

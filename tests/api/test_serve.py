@@ -13,10 +13,10 @@ import trio
 
 from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.serve import RETENTION_EVERY_S, serve_service
-from mailprobe.bench.lab import start_lab
 from tests.api.cli.test_serve import mailprobe, make_account, served
 from tests.api.jobs.test_killed import host_names
 from tests.api.service_fixture import open_shop
+from tests.warm_lab import start_lab
 
 
 async def test_a_crash_of_the_upkeep_is_logged_and_ends_no_request(

@@ -8,7 +8,7 @@ import trustme
 
 import mailprobe.api.setting_values
 from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import Settings, WrongSetting
+from mailprobe.api.settings import TRACES_PROTOCOL, Settings, WrongSetting, traces_protocol
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 from tests.api.unreadable import unreadable_files
 
@@ -95,6 +95,9 @@ def test_the_environment_is_taken(
         ("LIST_ROWS_MAX", "20000001"),
         ("LIST_OCTETS_MAX", "0"),
         ("LISTS_ACTIVE_MAX", "many"),
+        ("DATABASE_READERS", "0"),
+        ("DATABASE_WRITERS", "33"),
+        ("COMMAND_SECONDS", "0.8"),
         ("LIST_CHUNKS", "19"),
         ("UPLOAD_DIR", "/nowhere/uploads"),
         ("DISPOSABLE_HOSTS_URL", "http://lists.example/hosts.txt"),
@@ -211,7 +214,7 @@ def test_a_file_can_be_named(tmp_path: Path) -> None:
         ("smtp_prot = 25", "smtp_prot; did you mean smtp_port?"),
         ("SMTP_PORT = 25", "SMTP_PORT; did you mean smtp_port?"),
         ("mailprobe_log = 'info'", "did you mean log?"),
-        ("zzzzzzzz = 1", "it takes database, doh_urls"),
+        ("zzzzzzzz = 1", "it takes database, database_readers"),
         ("smtp_port = 0", "smtp_port in "),
         ("smtp_port = 1.5", "'1.5': it takes a port"),
         ("[smtp_port]\nx = 1", "it takes a port"),
@@ -369,3 +372,26 @@ def test_a_download_needs_a_folder(tmp_path: Path) -> None:
         read(tmp_path, DISPOSABLE_HOSTS_URL=url)
     settings = read(tmp_path, DISPOSABLE_HOSTS_URL=url, LISTS_DIR=str(tmp_path))
     assert settings.disposable_hosts_url == url
+
+
+@pytest.mark.parametrize(
+    ("variables", "protocol"),
+    [
+        ({}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": ""}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, TRACES_PROTOCOL),
+        ({"EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, TRACES_PROTOCOL),
+        ({"EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318/v1/metrics"}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318", "SDK_DISABLED": " TRUE"}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318", "SDK_DISABLED": "1"}, TRACES_PROTOCOL),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318", "TRACES_EXPORTER": "none"}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318", "TRACES_EXPORTER": "otlp"}, TRACES_PROTOCOL),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4317", "EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318", "EXPORTER_OTLP_PROTOCOL": "grpc",
+          "EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, TRACES_PROTOCOL),
+    ],
+)  # fmt: skip
+def test_traces_are_wanted_if_opentelemetrys_variables_say_where_to(
+    variables: dict[str, str], protocol: str | None
+) -> None:
+    assert traces_protocol({f"OTEL_{k}": v for k, v in variables.items()}) == protocol

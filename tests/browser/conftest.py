@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.service_process import Place, Running, make_place, running
@@ -12,6 +12,9 @@ from tests.browser.pages import CHROMIUM, BrowserPage
 
 PLANS = "[scale]\nrate_limit_per_min = 1000000\n"
 OPERATOR = "ann@example.org"
+WAIT_MS = 30_000  # the longest wait for a page, on a busy machine
+
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +47,10 @@ def service(place: Place) -> Iterator[Running]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    # Without motion: a link that is changing its colour has too little contrast.
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(WAIT_MS)
     yield context
     context.close()
 

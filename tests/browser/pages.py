@@ -11,6 +11,7 @@ from playwright.sync_api import ConsoleMessage, Page, Request
 from tests.api.service_process import Running
 
 CHROMIUM = "/usr/bin/chromium"
+LIST_S = 120.0  # the longest wait for a list, on a busy machine
 
 
 @dataclass
@@ -74,10 +75,22 @@ class BrowserPage:
         self.page.get_by_role("button", name="Send the list").click()
         self.page.wait_for_url("**/lists/*-*")
 
-    def clean(self, within_s: float = 120) -> None:
+    def clean(self) -> None:
         """Start the list that is shown, and wait for its end."""
         self.page.get_by_role("button", name="Clean the list").click()
-        self.page.wait_for_selector("[data-status=done]", timeout=within_s * 1000)
+        self.wait_for_status("done")
+
+    def wait_for_status(self, status: str) -> None:
+        """Wait until the list that is shown has this status, and its page has loaded itself anew for it.
+
+        Until then its title shows per cent, and what a test did would be lost.
+        """
+        self.page.wait_for_function(
+            "(status) => document.querySelector(`[data-status=${status}]`)"
+            " && !document.title.includes(' % – ')",
+            arg=status,
+            timeout=LIST_S * 1000,
+        )
 
     def barriers(self) -> list[Any]:
         """What axe-core finds, of any level."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, expect
 
 from mailprobe.api.forms.script import script_tag
 from tests.api.service_process import Place, Running, running
@@ -118,7 +118,7 @@ def test_a_page_of_another_site_gets_suggestions_and_sends_what_it_likes(shop: S
     with page.expect_response("**/v1/forms/verify") as answered:
         shop.type(LIVING)
     assert answered.value.json()["light"] == "GREEN_LIGHT"
-    assert page.get_by_role("status").inner_text() == ""
+    expect(page.get_by_role("status")).to_have_text("")
     assert errors == []
 
 

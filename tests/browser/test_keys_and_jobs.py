@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import expect
 
+from tests.api.service_process import PATIENCE_S
 from tests.browser.pages import BrowserPage
 
 PHONE: Any = {"width": 390, "height": 844}
@@ -27,7 +28,12 @@ def looks_right(ann: BrowserPage) -> None:
 def test_keys_show_who_made_them_and_a_wrong_form_keeps_what_was_typed(ann: BrowserPage) -> None:
     headers = {"Authorization": f"Bearer {ann.provisioning_key}"}
     url = f"{ann.service.url}/v1/management/keys"
-    assert httpx.post(url, json={"label": "by a program"}, headers=headers).status_code == 201
+    assert (
+        httpx.post(
+            url, json={"label": "by a program"}, headers=headers, timeout=PATIENCE_S
+        ).status_code
+        == 201
+    )
     ann.open("/keys")
     table = ann.page.get_by_role("region", name="Keys")
     rows = table.locator("tbody tr")
@@ -76,7 +82,7 @@ def test_a_test_callback_shows_what_was_sent_and_why_it_failed(ann: BrowserPage)
     ann.page.get_by_label("Secret that signs it").fill("a long secret")
     ann.page.keyboard.press("Enter")
     ann.page.wait_for_url("**/jobs/*-*")
-    expect(ann.page.locator("#job")).to_contain_text("Failing", timeout=30_000)
+    expect(ann.page.locator("#job")).to_contain_text("Failing")
     expect(ann.page.locator("#job")).to_contain_text("no response")
     expect(ann.page.locator("#sent-body")).to_contain_text("deliverable@sandbox.test")
     expect(ann.page.locator("#sent-headers")).to_contain_text("X-Service-Signature: sha256=…")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.pages import BrowserPage
 
@@ -100,12 +101,12 @@ def test_the_title_and_the_icon_show_per_cent_while_a_list_runs(
     ann.page.get_by_role("link", name="grey.csv").wait_for()
     ann.page.go_back()
     ann.page.get_by_role("button", name="Stop").click()
-    ann.page.wait_for_selector("[data-status=cancelled]")
+    ann.wait_for_status("cancelled")
     assert not ann.page.title().startswith("100 %")
     assert icon.get_attribute("href") == mark
     ann.page.get_by_role("link", name="clara.nowak@").click()
     ann.page.get_by_text("Confidence").wait_for()
-    assert ann.page.locator("#results tbody .badge.deliverable").count() == 2
+    expect(ann.page.locator("#results tbody .badge.deliverable")).to_have_count(2)
     ann.page.get_by_role("button", name="Ask again and show the conversation").click()
     talk = ann.page.get_by_role("region", name="Conversation")
     talk.wait_for()

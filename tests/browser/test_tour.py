@@ -21,7 +21,7 @@ def test_a_newcomer_reaches_a_filtered_list_by_clicks_alone(
     page.get_by_label("Ask again").uncheck()
     page.get_by_role("button", name="Send the list").click()
     page.get_by_role("button", name="Clean the list").click()
-    page.wait_for_selector("[data-status=done]", timeout=120_000)
+    visitor.wait_for_status("done")
     page.get_by_role("link", name=re.compile("^Drop")).click()
     page.locator("[aria-current=true]").wait_for()
     with page.expect_download() as download:

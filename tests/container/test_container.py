@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mailprobe.bench.load.private_postgres import free_port
 from tests.container.conftest import PODMAN, Container, podman, started
 from tests.packaging.conftest import COMMIT
 
@@ -20,11 +20,6 @@ LIST_OCTETS = 50 * 1024 * 1024
 ROW_CHARACTERS = 4000
 LIST_S = 300.0
 STOP_S = 15.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

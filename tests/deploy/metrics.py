@@ -14,8 +14,10 @@ from mailprobe.api.observability.catalogue import families
 from mailprobe.api.observability.exposition import page
 from mailprobe.api.observability.metrics import open_metrics
 from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.engine.egress import Egress, Egresses
 
 Series = dict[str, str]
+EGRESSES = Egresses((Egress("fra-1"),))
 
 TARGET_LABELS = frozenset({"job", "instance"})  # Prometheus adds them when it scrapes
 METRIC = re.compile(r"\b(up|(?:mailprobe|process)_\w+)(?:\{([^}]*)\})?")
@@ -34,12 +36,12 @@ class Selector:
 def series() -> Mapping[str, list[Series]]:
     """Sample name -> the labels of each of its series; a sparse family's from the catalogue."""
     found: dict[str, list[Series]] = {"up": [{}]}  # Prometheus's own
-    with open_metrics(1, OPERATIONS) as counters:
+    with open_metrics(1, OPERATIONS, EGRESSES) as counters:
         text = page(counters, "1", "1").decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(dict(sample.labels))
-    for each in families(OPERATIONS):
+    for each in families(OPERATIONS, EGRESSES):
         if each.sparse:
             found[f"{each.name}_total"] = [
                 dict(zip(each.labels, values, strict=True)) for values in each.series

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.lab import start_lab
 from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.deploy.files import (
     COMPOSE,
@@ -25,6 +24,7 @@ from tests.deploy.files import (
     STOPPING_S,
     environment_of_container,
 )
+from tests.warm_lab import start_lab
 
 # https://github.com/compose-spec/compose-spec/blob/main/spec.md: of what it knows, what is used
 KNOWN = {

@@ -18,9 +18,18 @@ from packaging.utils import canonicalize_name
 from mailprobe.api.cli import COMMANDS
 from mailprobe.api.health_check import TIMEOUT_S
 from mailprobe.api.settings import Settings
-from mailprobe.bench.lab import Lab, start_lab
-from tests.api.service_process import COMMAND, PATIENCE_S, Place, free_bind, make_place
+from mailprobe.bench.lab import Lab
+from tests.api.service_process import (
+    PATIENCE_S,
+    POLL_S,
+    WARM_COMMAND,
+    Place,
+    free_bind,
+    make_place,
+)
 from tests.deploy.files import DOCKERFILE, ROOT, STEPS, environment_of_container, steps
+from tests.warm_lab import start_lab
+from tests.warm_process import WarmProcess
 
 KNOWN = "FROM ARG WORKDIR COPY RUN ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -165,7 +174,7 @@ def serving(place: Place, bind: str) -> Iterator[dict[str, str]]:
     """Run the container's command, bound by the environment alone; yields its environment."""
     env = {**place.env, "MAILPROBE_BIND": bind, "MAILPROBE_LOG": "info"}
     with place.log.open("wb") as log:
-        process = subprocess.Popen([*COMMAND, "serve"], cwd=place.path, env=env, stderr=log)
+        process = WarmProcess([WARM_COMMAND, "serve"], cwd=place.path, env=env, stderr=log)
     try:
         wait_until_healthy(process, env, place)
         yield env
@@ -178,6 +187,10 @@ def wait_until_healthy(
     process: "subprocess.Popen[bytes]", env: Mapping[str, str], place: Place
 ) -> None:
     deadline = time.monotonic() + PATIENCE_S
+    while "serving on" not in place.log.read_text():  # each check is an interpreter's start
+        assert process.poll() is None, place.log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(POLL_S)
     while (found := health_check(env, place.path))[0] != 0:
         assert process.poll() is None, place.log.read_text()
         assert time.monotonic() < deadline, found

@@ -31,6 +31,7 @@ ROWS = [
     "Jobs and callbacks",
     "Store",
     "Process",
+    "Egresses",
 ]
 each_graph = pytest.mark.parametrize("panel", GRAPHS, ids=lambda panel: panel["title"])
 

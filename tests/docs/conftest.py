@@ -10,10 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.docs.pages import ROOT, Block
 from tests.docs.programs import run
+from tests.warm_lab import start_lab
 
 # pages whose commands have a service, and of them those that use a test key
 SERVED = {"api.md", "forms.md", "operating.md", "tools.md", "sandbox.md"}
@@ -43,7 +44,8 @@ def place(tmp_path: Path) -> Path:
     """A checkout as the pages see it: the program, the examples and a list of one's own."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").mkdir()
-    shutil.copy(ROOT / "examples/stream.py", tmp_path / "examples")
+    for name in ("stream.py", "egress.toml"):
+        shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
     lines = (ROOT / "examples/list.csv").read_text("utf-8").splitlines(keepends=True)
     for path in ("examples/list.csv", "list.csv"):
         (tmp_path / path).write_text("".join(lines[: ROWS + 1]), "utf-8")

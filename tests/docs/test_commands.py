@@ -14,6 +14,7 @@ import pytest
 
 from mailprobe.api.cli import COMMANDS
 from mailprobe.api.cli import main as mailprobe
+from mailprobe.api.egress.file import read_egress_file
 from mailprobe.api.quota.plans import KEYS, PLANS, read_plans
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab
@@ -131,6 +132,10 @@ def is_of_plans(block: Block) -> bool:
 
 @pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
 def test_a_settings_file_is_accepted(block: Block, tmp_path: Path) -> None:
+    if "[[egress]]" in block.text:
+        (tmp_path / "egress.toml").write_text(block.text, "utf-8")
+        assert read_egress_file(str(tmp_path / "egress.toml")).rows
+        return
     name = "plans.toml" if is_of_plans(block) else "mailprobe.toml"
     (tmp_path / name).write_text(block.text, "utf-8")
     if is_of_plans(block):
@@ -154,7 +159,7 @@ def test_every_exit_code_is_described() -> None:
 
 
 def targets_in(text: str) -> set[str]:
-    return set(re.findall(r"^\s*make ([\w-]+)", text, re.MULTILINE))
+    return set(re.findall(r"^\s*(?:step )?make ([\w-]+)", text, re.MULTILINE))
 
 
 def test_every_make_target_exists_and_is_run() -> None:

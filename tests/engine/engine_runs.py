@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from mailprobe.engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.observer import NO_OBSERVER, Observer
+from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.testing.fake_network import FakeNetwork
 from tests.engine.invariants import assert_whole
@@ -27,6 +29,7 @@ FAILED = ("unknown", False, 0.50, "smtp")
 TIMED_OUT = ("unknown", False, 0.50, "smtp_timeout")
 NO_MX = ("invalid", False, 0.0, "no_mx")
 
+DEFAULTS = EngineSettings()
 SETTLED_S = 30.0  # after which every deadline and idle connection of an engine has ended
 
 
@@ -43,23 +46,27 @@ def knowns(count: int, domain: str = "shop.test") -> list[str]:
 @asynccontextmanager
 async def open_test_engine(
     network: FakeNetwork,
+    base: EngineSettings = DEFAULTS,
     *,
+    rng: random.Random | None = None,
     transport: DohTransport | None = None,
     mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
+    exchange: FactExchange | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:
-    """An engine over this network, with these settings and a fixed seed."""
+    """An engine over this network, with these settings, and a fixed seed if no `rng` is given."""
     async with open_engine(
-        EngineSettings(**settings),
+        replace(base, **settings),
         transport=transport or network.transport,
         dial=network.dial,
-        rng=random.Random(0),
+        rng=rng or random.Random(0),
         computed_s=lambda: 0.0,  # virtual time does not pass while this thread computes
         mint=mint,
         observer=observer,
         permits=permits,
+        exchange=exchange,
     ) as engine:
         yield engine
 

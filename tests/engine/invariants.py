@@ -1,11 +1,22 @@
 """What must be true of an engine in which nothing is under way."""
 
 from mailprobe.engine import Engine
+from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 
 
 def assert_whole(engine: Engine) -> None:
     """No seat taken, no question clocked or waiting, no test pending, no connection open."""
-    dispatcher = engine.dispatcher
+    probing = engine.probing
+    if isinstance(probing, ProbeDispatcher):
+        assert_dispatcher_whole(probing)
+    else:
+        assert probing._held.pop() is None
+        for way in probing._ways:
+            assert_dispatcher_whole(way.dispatcher)
+
+
+def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
+    """Likewise of one egress."""
     assert dispatcher.under_way == 0
     assert not any(map(len, dispatcher._clocks))
     assert not len(dispatcher._waiting)

@@ -237,7 +237,9 @@ def test_an_address_makes_one_printable_rcpt_line(text: str) -> None:
     if address is None:
         return
     # Raises OurMistake for a line that no server may be sent.
-    line = in_a_transaction().send(wire.rcpt(address.mailbox))
+    conversation = in_a_transaction()
+    conversation.send(wire.rcpt(address.mailbox))
+    line = conversation.outgoing[-1]
     assert line == f"RCPT TO:<{address.mailbox}>\r\n".encode()
     assert line.count(b"\r") == line.count(b"\n") == 1
 

@@ -14,6 +14,7 @@ from mailprobe.engine import (
     in_order,
     open_answers,
 )
+from mailprobe.engine.egress import DEFAULT_NAME
 from mailprobe.engine.smtp.operators import budget_labels
 from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.faults import Late
@@ -49,6 +50,16 @@ class Diary:
         for outcome, rule, addresses, _ in self.said("answer_emitted"):
             counted[outcome, rule] += addresses
         return counted
+
+
+async def test_an_answer_is_reported_with_the_operator_of_its_last_host(autojump_clock):
+    diary = Diary()
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(), mx="aspmx.l.google.com")
+        network.add("other.test", MailHost())
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, "ann@shop.test", "ann@other.test")
+    assert {operator for *_, operator in diary.said("answer_emitted")} == {"google", "other"}
 
 
 @pytest.mark.parametrize("deferred_start", [False, True], ids=["at once", "patient"])
@@ -136,7 +147,7 @@ async def test_reports_contain_no_address_domain_or_host(autojump_clock):
         async with open_test_engine(network, observer=diary) as engine:
             await verify(engine, "known@shop.test", "ann@broken.test", "ann@-.test", "\N{BELL}@x.y")
     words = {word for _, said in diary.entries for word in said if isinstance(word, str)}
-    assert words <= {*deciding_rules(), "mx", "addresses", *budget_labels()}
+    assert words <= {*deciding_rules(), "mx", "addresses", *budget_labels(), DEFAULT_NAME}
 
 
 async def test_look_ups_are_certain_or_failed_and_not_made_twice(autojump_clock):

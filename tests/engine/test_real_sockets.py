@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.lab import start_lab
 from mailprobe.engine import Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.verdict import LADDER, Outcome
 from tests.beside import run_beside
+from tests.warm_lab import start_lab
 
 SCENARIOS = ("default", "restless", "strict", "particular", "slow")
 

@@ -94,6 +94,8 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         Outcome.HOST_BUDGET,
         Outcome.BOUNCED,
         Outcome.NOT_ASKED,
+        Outcome.PAUSED,
+        Outcome.NO_EGRESS,
     )
     if outcome in BY_OUTCOME and outcome not in untold:
         assert cause == BY_OUTCOME[outcome]

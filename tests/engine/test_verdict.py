@@ -42,6 +42,7 @@ ALL_SIGNALS = Signals(
         (Outcome.CONVERSATION_FAILED, "unknown", False, 0.50, "smtp"),
         (Outcome.TIMED_OUT, "unknown", False, 0.50, "smtp_timeout"),
         (Outcome.NOT_ASKED, "unknown", False, 0.50, None),
+        (Outcome.PAUSED, "unknown", False, 0.50, None),
     ],
 )
 def test_the_ladder(outcome, status, valid, confidence, failed_check):

@@ -6,8 +6,8 @@ import urllib.request
 from http.cookiejar import CookieJar
 from urllib.parse import urlencode
 
+from mailprobe.bench.load.private_postgres import free_port
 from tests.container.conftest import image, started
-from tests.container.test_container import free_port
 
 __all__ = ["image"]  # a fixture
 COMMAND_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.bench.lab.hostile_files import HostileFile, files
 from mailprobe.bench.load.file_attack import (
     MadeFile,
@@ -22,6 +22,7 @@ from mailprobe.bench.load.file_attack import (
     watching,
 )
 from tests.api.service_process import PATIENCE_S, POLL_S, Place, Running, make_place, running
+from tests.warm_lab import start_lab
 
 PLANS = "[scale]\nrate_limit_per_min = 1_000_000\nmonthly_calls = 1_000_000\n"
 ERROR_FIELDS = {"error", "message", "action", "docs"}

@@ -15,9 +15,14 @@ def record(server: str, case: str, finding: Finding) -> None:
     ROWS[server, case] = (finding.deciding_line, finding.rule, status)
 
 
+def merge(rows: list[tuple[tuple[str, str], tuple[str, str, str]]]) -> None:
+    """Add the rows of another of the test runner's processes."""
+    ROWS.update((tuple(key), tuple(row)) for key, row in rows)  # type: ignore[misc]
+
+
 def write() -> None:
     lines = ["| server | case | reply | rule | verdict |", "|---|---|---|---|---|"]
-    for (server, case), (reply, rule, status) in ROWS.items():
+    for (server, case), (reply, rule, status) in sorted(ROWS.items(), key=lambda row: row[0][0]):
         shown = reply.replace("|", "\\|")
         lines.append(f"| {server} | {case} | `{shown}` | `{rule}` | {status} |")
     (PEERS / "measured.md").write_text("\n".join(lines) + "\n")

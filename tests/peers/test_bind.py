@@ -10,12 +10,12 @@ from itertools import pairwise
 import pytest
 import trio
 
+from mailprobe.bench.load.private_postgres import free_port
 from mailprobe.engine import Engine, open_answers, open_engine
 from mailprobe.engine.verdict import Outcome
 from tests.engine.invariants import assert_whole
 from tests.peers.engine_runs import Finding, assert_outcome, engine_settings, verify
 from tests.peers.programs.bind import Bind, prepare_bind
-from tests.peers.programs.process import free_port
 
 EXCHANGES = 100  # the engine keeps 64; the message is larger than 4 KB
 LONG = "a-name-as-long-as-those-of-the-largest-operators-are"

@@ -6,8 +6,7 @@ https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/
 import json
 import re
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from tests.deploy.files import ALERTS_FILE
 from tests.deploy.metrics import series
 from tests.deploy.test_alerts import CASES_FILES
 from tests.deploy.test_dashboard import GRAPHS, query
-from tests.peers.programs.process import ROOT, make_folder
+from tests.peers.programs.process import make_folder
+from tests.peers.programs.promtool import matchers, promtool
 
 TARGET = {"job": "mailprobe", "instance": "a"}
-TIMEOUT_S = 120
 MINUTES = 75  # more than the longest range of a query, an hour
 LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
 
@@ -28,12 +27,6 @@ LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
 @pytest.fixture
 def folder() -> Path:
     return make_folder("prometheus")
-
-
-def promtool(*words: str) -> None:
-    command = ["chroot", str(ROOT), "/usr/bin/promtool", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_alerts_fire_in_their_cases_and_not_before(folder: Path) -> None:
@@ -59,10 +52,6 @@ def test_every_query_of_the_dashboard_has_a_result_with_its_legends_labels(folde
     }
     (folder / "queries.yaml").write_text(json.dumps(file))
     promtool("test", "rules", "/peers/prometheus/queries.yaml")
-
-
-def matchers(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
 
 def queries() -> Iterator[dict[str, Any]]:

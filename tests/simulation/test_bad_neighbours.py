@@ -15,11 +15,12 @@ from math import inf
 import pytest
 import trio
 
-from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
@@ -139,13 +140,7 @@ async def test_trouble_stays_where_it_is(autojump_clock, seed):
     async with open_fake_network(seed=seed) as network:
         world = make_world(network, rng)
         settings = EngineSettings(host_connections=rng.choice((2, 4)))
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 3)):
                     nursery.start_soon(verify_singly, engine, world, rng, f"modest{number}")

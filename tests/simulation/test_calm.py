@@ -9,17 +9,16 @@ import random
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine import EngineSettings, open_answers
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
-SEEDS = (
-    *range(seeds(100)),
-    541,
-)  # 541: six domains at a host that takes one connection and one recipient
+# 541: six domains at a host that takes one connection and one recipient.
+SEEDS = (*range(seeds(100)), 541)
 SERVERS = (
     *("friendly", "postfix", "exim", "opensmtpd", "exchange", "google"),
     *("no pipelining", "one recipient", "few connections"),
@@ -71,13 +70,7 @@ async def test_every_verdict_is_the_truth(autojump_clock, seed):
                     reported = (answer.verdict.status, answer.verdict.confidence)
                     assert reported == truth(answer.verdict.email, where), answer.verdict
 
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):
                     texts = [

@@ -26,12 +26,13 @@ from mailprobe.bench.lab.defences import (
 from mailprobe.bench.lab.internet import LIVING, SENDER
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.bench.suites.truth_hours import counts_of, verify_in_hours
-from mailprobe.engine import EngineSettings, open_engine
+from mailprobe.engine import EngineSettings
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.simulation.differential.worlds import scheduled_in_order
 from tests.simulation.test_sequences import ask_in_parts, ask_list
@@ -55,13 +56,7 @@ async def ask(host: MailHost, way: str, addresses: int, domains: int) -> tuple[C
         for text in texts:
             network.add(text.rpartition("@")[2], host, mx=host.name)
         settings = EngineSettings(mail_from=SENDER, doh_urls=DOH_URLS[:1])
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=random.Random(1),
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=random.Random(1)) as engine:
             began = trio.current_time()
             if way == "list":
                 statuses = await ask_list(engine, texts)

@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine import open_answers
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Sometimes, Twice
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.seeds import seeds
 from tests.simulation.test_out_of_step import MODES, WORDS
 
@@ -41,13 +42,7 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
             network.add("odd.test", host)
             texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(8)]
             async with (
-                open_engine(
-                    EngineSettings(),
-                    transport=network.transport,
-                    dial=network.dial,
-                    rng=rng,
-                    computed_s=lambda: 0.0,
-                ) as engine,
+                open_test_engine(network, rng=rng) as engine,
                 open_answers(
                     engine,
                     texts,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine import EngineSettings, open_answers
 from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
@@ -26,6 +26,7 @@ from mailprobe.engine.testing.faults import (
 )
 from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LIMIT_REPLIES
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
@@ -134,13 +135,7 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                             assert trio.current_time() - asked_at <= 3.05
                 assert sorted(seen) == list(range(len(texts)))
 
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 5)):
                     name = "patient" if number == 4 else f"asker{number}"

@@ -8,10 +8,10 @@ import random
 import pytest
 import trio
 
-from mailprobe.engine import Engine, EngineSettings, open_engine
+from mailprobe.engine import Engine
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
-from tests.engine.engine_runs import knowns, verify
+from tests.engine.engine_runs import knowns, open_test_engine, verify
 
 IDLE_S = 2.0
 
@@ -30,13 +30,7 @@ async def test_our_own_connection_that_is_closing_makes_nobody_unknown(
         host = new_host(server, latency_s=latency_s, connections_max=1, idle_s=IDLE_S)
         async with open_fake_network(seed=tenth) as network:
             network.add("far.test", host)
-            async with open_engine(
-                EngineSettings(),
-                transport=network.transport,
-                dial=network.dial,
-                rng=rng,
-                computed_s=lambda: 0.0,
-            ) as engine:
+            async with open_test_engine(network, rng=rng) as engine:
                 first = await statuses_of(engine, ["known0@far.test"])
                 await trio.sleep(IDLE_S + tenth * latency_s / 4)
                 second = await statuses_of(engine, knowns(7, "far.test")[1:])

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine import open_answers
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
@@ -102,13 +103,7 @@ async def test_a_reply_too_many_or_too_few_makes_no_verdict_wrong(autojump_clock
     async with open_fake_network(seed=seed) as network:
         network.add("odd.test", odd.host)
         texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(ADDRESSES)]
-        async with open_engine(
-            EngineSettings(),
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, rng=rng) as engine:
             deferred_start = rng.random() < 0.5
             async with open_answers(
                 engine, texts, account="me", deferred_start=deferred_start

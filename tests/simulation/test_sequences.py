@@ -28,11 +28,12 @@ from mailprobe.bench.lab.sequences import (
     Site,
     build_site,
 )
-from mailprobe.engine import Engine, EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine import Engine, EngineSettings, in_order, open_answers
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
@@ -120,13 +121,7 @@ async def simulate(kind: SequenceKind, way: str, seed: int) -> list[tuple[KnownA
         texts = [address.text for address in known]
         if rng.random() < 0.7:
             rng.shuffle(texts)
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             statuses = await WAYS[way](engine, texts)
             await trio.sleep(SETTLED_S)
             assert_whole(engine)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine import EngineSettings, Verdict, open_answers
 from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
@@ -19,6 +19,7 @@ from mailprobe.engine.testing.faults import (
 )
 from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
 
@@ -83,13 +84,7 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
                     async for answer in answers:
                         verdicts.append(answer.verdict)
 
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):
                     texts = [

@@ -1,4 +1,4 @@
-"""A process of its own over a database file: `python -m tests.storage.child_process DEED PATH …`.
+"""A process of its own over a database file: a WarmProcess of `tests.storage.child_process DEED PATH …`.
 
 It says what it did in lines on standard output, and waits where told so for a
 line on standard input.
@@ -35,6 +35,7 @@ from tests.storage.fixed_clock import (
     promise,
     row,
 )
+from tests.storage.long_timeouts import use_long_timeouts
 
 NOBODY = 65534
 clock = Clock()
@@ -261,6 +262,8 @@ WRITES: dict[str, Callable[..., Awaitable[None]]] = {
 
 
 async def do(write: str, path: str, *rest: str) -> None:
+    if write != "fill":  # which measures them
+        use_long_timeouts()
     try:
         now = utc_now if write.endswith("for real") else clock
         async with open_store(path, secret_key=SECRET, now=now) as store:
@@ -269,14 +272,14 @@ async def do(write: str, path: str, *rest: str) -> None:
         report(f"{type(error).__name__} {error}")
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "hold":
-        hold(sys.argv[2])
+def main(words: list[str]) -> None:
+    if words[0] == "hold":
+        hold(words[1])
     else:
-        if sys.argv[1] == "check as nobody" and os.geteuid() == 0:
+        if words[0] == "check as nobody" and os.geteuid() == 0:
             # The interpreter and this tree may lie where only root reads: what is read late comes now.
             import_module("urllib.parse")
             import_module("mailprobe.storage.sqlite.store")
             sqlite_file._scripts()
             os.setuid(NOBODY)
-        trio.run(partial(do, *sys.argv[1:]))
+        trio.run(partial(do, *words))

@@ -2,7 +2,6 @@
 
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +9,15 @@ from typing import Any
 
 import trio
 
+from tests.warm_process import WarmProcess
+
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
 def child(*args: object) -> Iterator[Any]:
-    command = [sys.executable, "-m", "tests.storage.child_process", *map(str, args)]
-    with subprocess.Popen(
+    command = ["tests.storage.child_process", *map(str, args)]
+    with WarmProcess(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:

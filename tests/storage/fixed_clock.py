@@ -54,6 +54,15 @@ def row(at: datetime, **other: Any) -> UsageRow:
     return UsageRow(at=at, **(values | other))
 
 
+# An account with a key, of every schema; alerts are a boolean in one database.
+OLD_CALLER = (
+    "INSERT INTO accounts (id, email, tier, created_at, alerts)"
+    " VALUES ('ann', 'ann@shop.test', 'builder', 1, false)",
+    "INSERT INTO keys (id, account, kind, prefix, sha256, created_at)"
+    " SELECT 'key', number, 'standard', 'sk_live_abcd', 'hash', 1 FROM accounts",
+)
+
+
 async def make_caller(store: Store, tier: Any = "builder", sha256: str = "hash") -> Caller:
     account = await store.create_account("ann@shop.test", tier)
     return await another_key(store, account.id, sha256)

@@ -1,7 +1,4 @@
-"""A process that is a holder of leases: `python -m tests.storage.other_process` prints its name and lives.
-
-It imports only what names it, so that it starts quickly.
-"""
+"""A process that is a holder of leases: it prints its name and lives."""
 
 import subprocess
 import sys
@@ -10,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mailprobe.storage.lease_holders import new_holder
+from tests.warm_process import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,15 +32,14 @@ class OtherProcess:
 
 @contextmanager
 def other_process() -> Iterator[OtherProcess]:
-    command = [sys.executable, "-m", "tests.storage.other_process"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+    with WarmProcess([__name__], cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield OtherProcess(process)
         finally:
             process.kill()
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> None:
     print(new_holder(), flush=True)
     sys.stdin.read()

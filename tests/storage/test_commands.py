@@ -9,6 +9,9 @@ import pytest
 from mailprobe.storage import bounces, commands, oversight, sessions
 from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.egresses import commands as egress_commands
+from mailprobe.storage.facts import commands as fact_commands
+from mailprobe.storage.fleet import pauses
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.lists import queues
 from mailprobe.storage.postgres import store as postgres
@@ -20,7 +23,10 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (audit_commands, bounces, commands, list_commands, oversight, queues, sessions)
+    for part in (
+        *(audit_commands, bounces, commands, egress_commands, fact_commands),
+        *(list_commands, oversight, pauses, queues, sessions),
+    )
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }

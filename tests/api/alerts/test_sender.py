@@ -13,8 +13,8 @@ from mailprobe.api.alerts.smtp_relay import (
     Relay,
     SendResult,
     read_relay,
-    shortened,
 )
+from mailprobe.api.observability.logs import shortened
 from mailprobe.api.settings import WrongSetting
 from tests.api.alerts.alerts_fixture import AlertsSetup
 

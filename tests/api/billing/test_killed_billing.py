@@ -17,7 +17,6 @@ import h11
 import pytest
 import trio
 
-from mailprobe.bench.lab import start_lab
 from mailprobe.storage.url import is_postgres
 from tests.api.billing.fake_stripe import (
     KEY,
@@ -41,6 +40,7 @@ from tests.api.quota.test_killed_between_writes import (
 )
 from tests.api.stores import asked
 from tests.storage.fixed_clock import SECRET as SECRET_KEY
+from tests.warm_lab import start_lab
 
 ACCOUNTS = 50  # more than the writes of the requests: each account gets one first customer
 JOB = Case("/mcp", tool("verify_email", email="{}", webhook="[]"), 200, Done(1, 1, 1), 6)

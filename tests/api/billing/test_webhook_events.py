@@ -55,9 +55,8 @@ async def test_an_event_is_a_hint_and_what_is_fetched_is_true():
         assert account.canceled_at == NOON
         assert account.current_period_end is None
         asked = billing.fake.times_asked("subscriptions")
-        same = await send_event(
-            billing, "customer.subscription.created", status="active"
-        )  # late and twice
+        # Late and twice.
+        same = await send_event(billing, "customer.subscription.created", status="active")
         assert same == account
         assert billing.fake.times_asked("subscriptions") == asked + 1
 

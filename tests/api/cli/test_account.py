@@ -2,7 +2,9 @@
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
+from mailprobe.api.cli.account import read_settings, with_store
+from mailprobe.api.errors import CommandError
 from mailprobe.api.keys import kind_of, well_formed
+from mailprobe.storage.store import Store
 
 RunCli = Callable[..., Result]
 
@@ -190,3 +195,19 @@ def test_an_account_is_deleted_once_its_id_was_typed(
     assert run_cli("key", "list", id).stdout == ""
     assert printed_object(run_cli(*delete, "--yes"))["deleted"] is True
     assert "no account" in refused(run_cli("account", "delete", "none", "--yes"), 1)
+
+
+def test_a_command_waits_for_the_database_as_long_as_is_set(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed_object(run_cli("account", "create", "--email", "ann@example.org"))
+    monkeypatch.setenv("MAILPROBE_COMMAND_SECONDS", "1")
+    settings = read_settings()
+
+    async def create_while_locked(store: Store) -> None:
+        with closing(sqlite3.connect(settings.database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await store.create_account("bob@example.org", "free")
+
+    with pytest.raises(CommandError, match="did not answer within 1 s"):
+        with_store(create_while_locked, settings)

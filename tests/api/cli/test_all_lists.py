@@ -10,7 +10,7 @@ import trio
 
 from mailprobe.storage import open_store
 from tests.api.cli.test_account import RunCli, printed_object, run_cli
-from tests.storage.contract.test_lists import running
+from tests.storage.contract.list_calls import running
 
 __all__ = ["run_cli"]  # the fixture
 
@@ -54,6 +54,9 @@ def test_lists_of_all_accounts_are_listed_paused_resumed_and_cancelled(
     assert [each["state"] for each in ended] == ["cancelled", "cancelled"]
     assert printed(run_cli, "list", "ls") == []
     assert len(printed(run_cli, "list", "ls", "--all")) == 2
+    [found] = printed(run_cli, "list", "ls", "--all", "--search", ann_list[:6])
+    assert found["list_id"] == ann_list
+    assert printed(run_cli, "list", "ls", "--all", "--search", "no such") == []
 
 
 def test_a_list_that_does_not_change_is_named(run_cli: RunCli, made: list[tuple[str, str]]) -> None:

@@ -196,7 +196,7 @@ def in_a_child(work: Callable[[], object]) -> int:
     [
         ("storage.sqlite.backup._copy", "old"),
         ("storage.sqlite.backup.finish_log", "old"),
-        ("storage.sqlite.backup.prepare", "new"),
+        ("storage.sqlite.file.prepare", "new"),
         ("storage.encryption.replace_key_beside", "new"),
     ],
 )

@@ -22,6 +22,7 @@ from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.source import in_request_order
 from mailprobe.api.errors import CommandError
 from tests.api.fake_source import FakeSource
+from tests.warm_process import WarmProcess
 
 ROOT = Path(__file__).parents[3]
 LIST = """name,email
@@ -301,15 +302,18 @@ def mailprobe(
     stdout_file: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[Child]:
     def limit() -> None:
-        if file_octets_max is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_octets_max, file_octets_max))
+        assert file_octets_max is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_octets_max, file_octets_max))
 
+    limited = file_octets_max is not None
+    start = subprocess.Popen if limited else WarmProcess
+    interpreter = [sys.executable, "-m"] if limited else []
     read, write = os.pipe()
     knobs = [] if hang_after is None else ["--hang-after", str(hang_after)]
     with (
         os.fdopen(read, "rb") as reported,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.api.fake_source", *knobs, "--", *map(str, words)],
+        start(
+            [*interpreter, "tests.api.fake_source", *knobs, "--", *map(str, words)],
             cwd=directory,
             env={
                 **os.environ,
@@ -321,7 +325,7 @@ def mailprobe(
             stdin=stdin_file,
             stdout=stdout_file,
             stderr=subprocess.PIPE,
-            preexec_fn=limit,
+            preexec_fn=limit if limited else None,
         ) as process,
     ):
         os.close(write)

@@ -101,3 +101,14 @@ def test_settings_that_can_be_used_and_a_misspelt_variable(tmp_path: Path) -> No
         "mailprobe: MAILPROBE_SMTP_HELLO is no setting, and is ignored; "
         "did you mean MAILPROBE_SMTP_HELO?\n"
     )
+
+
+def test_traces_that_are_wanted_and_cannot_be_are_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    for words in ("check", "show"):
+        result = config(tmp_path, words)
+        assert result.exit_code == 0
+        assert "traces are off: OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'" in result.stderr

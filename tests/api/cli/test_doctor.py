@@ -23,7 +23,9 @@ from trio.testing import memory_stream_pair
 
 from mailprobe.api.cli import doctor
 from mailprobe.api.cli.closed_port import closed_port, saying_closed_port
-from mailprobe.api.cli.doctor import (
+from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
+from mailprobe.api.cli.sender.checks import Check
+from mailprobe.api.cli.sender.machine import (
     EndpointCheck,
     Network,
     check_clock,
@@ -31,8 +33,6 @@ from mailprobe.api.cli.doctor import (
     check_store,
     examine_with,
 )
-from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
-from mailprobe.api.cli.sender.checks import Check
 from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER, missing_sender
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes

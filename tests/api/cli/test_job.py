@@ -71,6 +71,8 @@ def test_jobs_are_listed_newest_first_by_account_and_state(
     (failed,) = listed(run_cli, "--state", "failed", "--account", jobs["account"])
     assert (failed["id"], failed["webhook"], failed["tries"]) == (jobs["failed"], HOOK, 2)
     assert failed["ended_at"]
+    assert [one["id"] for one in listed(run_cli, "--id", jobs["failed"][:9])] == [jobs["failed"]]
+    assert listed(run_cli, "--id", jobs["failed"][:7]) == []
     assert "there is no account" in refused(run_cli("job", "list", "--account", "nobody"), 1)
 
 

@@ -14,9 +14,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
 from mailprobe.api.cli import main
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.test_serve import COMMAND, environment
+from tests.warm_lab import start_lab
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'

@@ -23,11 +23,14 @@ from mailprobe.api.cli.serve import DATABASE_WAIT_S, _announce, await_database
 from mailprobe.api.errors import CommandError
 from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.release import commit, version
 from mailprobe.storage import schema_state
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from tests import warm_process
 from tests.api.cli.test_clean import ROOT, rows_of
+from tests.warm_lab import start_lab
+from tests.warm_process import WarmProcess
 
 COMMAND = [
     sys.executable,
@@ -71,8 +74,8 @@ def environment(place: Path, lab: Lab | None = None) -> dict[str, str]:
 
 @contextmanager
 def served(place: Path, lab: Lab, *words: str) -> Iterator[Served]:
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--bind", "127.0.0.1:0", *words],
+    process = WarmProcess(
+        ["mailprobe.api.cli", "serve", "--bind", "127.0.0.1:0", *words],
         cwd=place,
         env=environment(place, lab),
         stderr=subprocess.PIPE,
@@ -96,13 +99,18 @@ def served(place: Path, lab: Lab, *words: str) -> Iterator[Served]:
 def mailprobe(
     place: Path, *words: str, lab: Lab | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*COMMAND, *words], cwd=place, env=environment(place, lab), capture_output=True, text=True
+    return warm_process.run(
+        ["mailprobe.api.cli", *words],
+        cwd=place,
+        env=environment(place, lab),
+        capture_output=True,
+        text=True,
     )
 
 
 def make_account(place: Path, tier: str = "builder") -> Any:
-    done = mailprobe(place, "account", "create", "--email", "ann@example.org", "--tier", tier)
+    words = ["account", "create", "--email", "ann@example.org", "--tier", tier]
+    done = mailprobe(place, *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

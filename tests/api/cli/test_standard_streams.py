@@ -1,5 +1,6 @@
 """The command line with standard streams that are closed, full or of another encoding."""
 
+import json
 import os
 import signal
 import subprocess
@@ -42,7 +43,7 @@ def run(
         input=stdin,
         capture_output=True,
         preexec_fn=before,
-        timeout=60,
+        timeout=300,  # of all forks together, on a busy machine
     )
 
 
@@ -53,25 +54,82 @@ def one_line(err: bytes) -> str:
     return err.decode()
 
 
+# Standard streams are made at an interpreter's start, which costs more than these commands: each
+# is a fork of one interpreter. argv: the commands, and the streams that are redirected.
+EACH_FORKED = """
+import json, os, sys
+from tests.api.fake_source import main
+
+for number, words in enumerate(json.loads(sys.argv[1])):
+    if not os.fork():
+        for descriptor in map(int, sys.argv[2]):
+            file = os.open(f"../{number}.{descriptor}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(file, descriptor)
+            os.close(file)  # also if it was the number of a closed stream
+        sys.argv[1:] = []
+        main(["--", *words])
+        sys.exit()
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    with open(f"../{number}.code", "w") as file:
+        file.write(str(code))
+"""
+
+
+def run_each(
+    commands: list[list[str]],
+    *,
+    directory: Path,
+    redirected: str,
+    before: Callable[[], None] | None = None,
+    encoding: str = "utf-8",
+) -> list["subprocess.CompletedProcess[bytes]"]:
+    """Run them in forks of one interpreter; their output is in the parent directory."""
+    command = [sys.executable, "-c", EACH_FORKED]
+    words = (json.dumps(commands), redirected)
+    done = run(
+        *words,
+        directory=directory,
+        command=command,
+        before=before,
+        stdin=b"",
+        PYTHONIOENCODING=encoding,
+        COLUMNS="200",
+    )
+    assert done.returncode == 0, done.stderr
+    ended = []
+    for number, each in enumerate(commands):
+        code = int((directory.parent / f"{number}.code").read_text())
+        out, err = (
+            (directory.parent / f"{number}.{stream}").read_bytes() if stream in redirected else b""
+            for stream in "12"
+        )
+        ended.append(subprocess.CompletedProcess(each, code, out, err))
+    return ended
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_output_works_in_any_encoding(place: Path, encoding: str) -> None:
+    written(place / "list.csv", "email\njürgen@müller.test\n")
+    commands = [
         ["verify", "jürgen@müller.test", "名前@例え.test", "x"],
         ["verify", "--explain", "jürgen@müller.test"],
         ["verify", "--json", "jürgen@müller.test"],
         ["clean", "list.csv"],
         ["--help"],
         ["clean", "--help"],
-    ],
-)
-def test_output_works_in_any_encoding(tmp_path: Path, encoding: str, words: list[str]) -> None:
-    written(tmp_path / "list.csv", "email\njürgen@müller.test\n")
-    done = run(*words, directory=tmp_path, PYTHONIOENCODING=encoding, COLUMNS="200")
-    assert done.returncode == 0, done.stderr
-    assert b"Traceback" not in done.stderr
-    if encoding in ("ascii", "latin-1"):
-        (done.stdout + done.stderr).decode("utf-8" if "--json" in words else encoding)
+    ]
+    for done in run_each(commands, directory=place, redirected="12", encoding=encoding):
+        assert done.returncode == 0, done
+        assert done.stdout + done.stderr
+        assert b"Traceback" not in done.stderr
+        if encoding in ("ascii", "latin-1"):
+            (done.stdout + done.stderr).decode("utf-8" if "--json" in done.args else encoding)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -99,27 +157,24 @@ def closed(*descriptors: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("before", [full(1), closed(1)], ids=["full", "closed"])
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_standard_output_that_cannot_be_written_is_reported(
+    place: Path, before: Callable[[], None]
+) -> None:
+    written(place / "list.csv")
+    written(place / "large.csv", "email\n" + "".join(f"a{n}@shop.test\n" for n in range(2000)))
+    commands = [
         ["clean", "list.csv", "-o", "-"],
         ["clean", "large.csv", "-o", "-"],
         ["verify", "a@shop.test"],
         ["verify", "--json", "a@shop.test"],
         ["--help"],
         ["--version"],
-    ],
-)
-def test_a_standard_output_that_cannot_be_written_is_reported(
-    tmp_path: Path, before: Callable[[], None], words: list[str]
-) -> None:
-    written(tmp_path / "list.csv")
-    written(tmp_path / "large.csv", "email\n" + "".join(f"a{n}@shop.test\n" for n in range(2000)))
-    done = run(*words, directory=tmp_path, before=before)
-    assert done.returncode == 1
-    assert "standard output cannot be written" in one_line(done.stderr)
-    assert names_in(tmp_path) == ["large.csv", "list.csv"]
-    assert (tmp_path / "list.csv").read_text() == LIST
+    ]
+    for done in run_each(commands, directory=place, redirected="2", before=before):
+        assert done.returncode == 1, done
+        assert "standard output cannot be written" in one_line(done.stderr)
+    assert names_in(place) == ["large.csv", "list.csv"]
+    assert (place / "list.csv").read_text() == LIST
 
 
 @pytest.mark.parametrize("before", [full(2), closed(2), closed(0, 1, 2)])
@@ -165,7 +220,7 @@ def test_a_missing_folder_for_temporary_files_is_reported(tmp_path: Path) -> Non
 def test_ctrl_c_works_in_every_moment_of_the_start(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "list.csv", "email\nann@shop.test\n")
     for number in (signal.SIGINT, signal.SIGTERM):
-        for step in range(0, 6, stride(1)):
+        for step in range(0, 6, min(3, stride(1))):
             with subprocess.Popen(
                 [*STARTED, *words], cwd=tmp_path, env=ENV, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,

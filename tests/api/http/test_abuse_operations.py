@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -16,9 +15,11 @@ import pytest
 import trio
 
 from mailprobe.api.store_health import ANSWER_S
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
+from tests import warm_process
 from tests.api.service_fixture import RunningService
-from tests.api.service_process import COMMAND, PATIENCE_S, Place, Running, make_place, running
+from tests.api.service_process import PATIENCE_S, WARM_COMMAND, Place, Running, make_place, running
+from tests.warm_lab import start_lab
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
     place = replace(place, env={**place.env, "MALLOC_MMAP_THRESHOLD_": "16384"})
     who = place.make_account("scale")
     authorization = f"Authorization: Bearer {who.key}\r\n" if with_key else ""
-    with running(place) as service, ExitStack() as stack:
+    with running(place, warm=False) as service, ExitStack() as stack:
         until_ok_is(service, True)
         pid, before_mib = service.process.pid, rss_mib(service.process.pid)
         crowd = []
@@ -167,8 +168,8 @@ def test_a_taken_port_ends_with_2_and_one_line(place: Place, which: str, workers
         taken.listen()
         binds[which] = f"127.0.0.1:{taken.getsockname()[1]}"
         env = place.env | {f"MAILPROBE_{name}": bind for name, bind in binds.items()}
-        done = subprocess.run(
-            [*COMMAND, "serve", "--workers", workers],
+        done = warm_process.run(
+            [WARM_COMMAND, "serve", "--workers", workers],
             cwd=place.path, env=env, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
     assert done.returncode == 2
@@ -191,7 +192,7 @@ def sighup_not_ignored() -> Iterator[None]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
     """The service closes an idle connection and exits with 0."""
-    with running(place, workers=workers) as service:
+    with running(place, workers=workers, warm=False) as service:
         with socket.create_connection(("127.0.0.1", service.port)) as sock:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: a.test\r\n\r\n")
             assert sock.recv(65536).startswith(b"HTTP/1.1 200")
@@ -204,7 +205,7 @@ def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
 def test_under_nohup_sighup_ends_nothing(place: Place) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited
     try:
-        with running(place, workers=2) as service:
+        with running(place, workers=2, warm=False) as service:
             service.process.send_signal(signal.SIGHUP)
             for _ in range(3):
                 until_ok_is(service, True)

@@ -45,6 +45,13 @@ def test_an_answer_is_framed_as_its_request_can_read_it(request_, status, fields
     assert encoder.closes == (b"connection: close" in head)
 
 
+def test_an_answer_without_a_body_has_no_length():
+    """RFC 9110 8.6: not even one of 0."""
+    fields = [(b"content-length", b"0"), (b"x", b"y")]
+    head = ResponseEncoder().octets_of({**START, "status": 204, "headers": fields}, [])
+    assert head == b"HTTP/1.1 204 No Content\r\nx: y\r\n\r\n"
+
+
 @pytest.mark.parametrize("status", [101, 200, 429, 503, 299, 599])
 def test_every_status_has_a_reason_phrase(status):
     """Some clients read no status line without one."""

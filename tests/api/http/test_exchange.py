@@ -169,7 +169,7 @@ async def test_a_client_that_stops_reading_loses_its_connection():
             await ended.wait()
 
 
-async def test_draining_does_not_wait_for_a_client_that_stopped_reading():
+async def test_draining_does_not_wait_for_a_client_that_stopped_reading(idle_clock):
     limits: dict[str, Any] = {"drain_s": 0.3, "send_s": 30.0}
     async with serving(flood, **limits) as server, server.connect(receive_octets=4096) as raw:
         await raw.send(GET)
@@ -189,7 +189,7 @@ async def test_requests_sent_before_their_turn_are_answered_in_order():
 
 
 @pytest.mark.parametrize("drip", ["Content-Length: 5000", CHUNKED])
-async def test_a_body_that_drips_is_refused_when_its_time_is_over(drip):
+async def test_a_body_that_drips_is_refused_when_its_time_is_over(idle_clock, drip):
     async with serving(echo, body_s=0.4) as server, server.connect() as raw:
         await raw.send(post(drip))
         began = trio.current_time()
@@ -209,13 +209,13 @@ async def drip_for_ever(raw: Raw, octets: str) -> None:
         await trio.sleep(0.02)
 
 
-async def test_a_slow_body_of_a_quart_application_is_refused_alike():
+async def test_a_slow_body_of_a_quart_application_is_refused_alike(idle_clock):
     async with serving(quart(), body_s=0.2) as server, server.connect() as raw:
         assert (await raw.request(post("Content-Length: 5"))).code == "request_timeout"
         await raw.assert_closed()
 
 
-async def test_a_body_that_comes_in_time_may_have_a_slow_answer():
+async def test_a_body_that_comes_in_time_may_have_a_slow_answer(idle_clock):
     async def app(scope, receive, send):
         await read_body(receive)
         await trio.sleep(0.5)
@@ -225,7 +225,7 @@ async def test_a_body_that_comes_in_time_may_have_a_slow_answer():
         assert (await server.request(post("Content-Length: 2", body="hi"))).status == 200
 
 
-async def test_a_head_that_drips_is_refused_when_its_time_is_over():
+async def test_a_head_that_drips_is_refused_when_its_time_is_over(idle_clock):
     async with serving(hello, head_s=0.3) as server, server.connect() as raw:
         async with trio.open_nursery() as nursery:
             await raw.send("GET / HTTP/1.1\r\n")

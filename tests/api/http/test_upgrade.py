@@ -113,7 +113,7 @@ async def test_an_upgrade_with_an_empty_body_holds_no_place_of_a_request():
             assert (await other.request(GET)).body == b"ok"
 
 
-async def test_the_deadlines_of_requests_end_with_the_handing_over():
+async def test_the_deadlines_of_requests_end_with_the_handing_over(idle_clock):
     limits: dict[str, Any] = {
         "head_s": 0.1,
         "body_s": 0.1,
@@ -135,7 +135,7 @@ async def test_the_deadlines_of_requests_end_with_the_handing_over():
             assert (await other.answer()).body == b"ok"
 
 
-async def test_a_drain_gives_the_owner_its_time_and_then_cancels_it():
+async def test_a_drain_gives_the_owner_its_time_and_then_cancels_it(idle_clock):
     owner = Owner()
     async with serving(hello, upgrade=owner, drain_s=0.3) as server, server.connect() as raw:
         await raw.send(asking())

@@ -80,7 +80,7 @@ async def test_a_slow_application_holds_back_the_client_and_not_the_memory() -> 
         assert (await raw.answer()).status == 200
 
 
-async def test_an_upload_that_falls_silent_is_408() -> None:
+async def test_an_upload_that_falls_silent_is_408(idle_clock) -> None:
     app = Receiving()
     opened = serving(app, uploads=UPLOADS, upload_silence_s=0.2, body_s=0.1)
     async with opened as server, server.connect() as raw:

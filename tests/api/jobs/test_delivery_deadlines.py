@@ -40,6 +40,7 @@ from tests.api.jobs.delivery_fixture import (
     says_for_ever,
     stalls,
 )
+from tests.cutter import Cutter
 
 pytestmark = pytest.mark.usefixtures("names_are_never_resolved")
 
@@ -227,19 +228,6 @@ async def test_any_answer_becomes_a_status_or_a_short_error(
             delivered = await deliver(webhook_sender, 443)
             assert (delivered.status is None) != (delivered.error is None)
             assert delivered.error in (None, NOT_HTTP, NO_ANSWER)
-
-
-class Cutter(trio.abc.Instrument):
-    """Cancels a scope after a number of steps of any tasks."""
-
-    def __init__(self, steps: int, scope: trio.CancelScope) -> None:
-        self.left = steps
-        self._scope = scope
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self._scope.cancel()
 
 
 async def test_a_delivery_that_is_cancelled_at_any_step_leaves_no_connection(

@@ -7,7 +7,6 @@ import random
 import signal
 import ssl
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,11 +21,13 @@ import trio
 import trustme
 
 from mailprobe.api.cli.account import new_account
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.storage import open_store
 from tests.api.stores import KIND, asked, store_settings
 from tests.seeds import seeds
+from tests.warm_lab import start_lab
+from tests.warm_process import WarmProcess
 
 KILLS = seeds(100) if KIND != "postgres" else 15  # with PostgreSQL each start takes a second
 ACCOUNTS = 12  # each with its own host: claims of a killed process delay only their own account
@@ -105,9 +106,9 @@ async def host_names(lab: Lab) -> dict[str, str]:
 
 
 @contextmanager
-def forking(env: dict[str, str], *module: str | Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", *(module or ["tests.api.forking_service"])],
+def forking(env: dict[str, str], *program: str) -> Iterator[subprocess.Popen[str]]:
+    process = WarmProcess(
+        program or ["tests.api.forking_service"],
         env={**os.environ, **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -21,6 +21,7 @@ from mailprobe.api.settings import WEBHOOK_RETRY_S
 from mailprobe.engine.testing.host_profiles import new_host
 from tests.api.service_fixture import VERIFY, RunningService, open_shop
 from tests.api.stores import KIND
+from tests.seeds import seeds
 
 HOOK = "https://hooks.shop.test/mail"
 DAY_S = 86_400
@@ -377,7 +378,7 @@ async def test_a_killed_ones_jobs_go_on_elsewhere_within_half_a_minute(autojump_
             assert await state_of(shop, job_id) == "done"
 
 
-@pytest.mark.parametrize("seed", range(20 if KIND == "memory" else 4))
+@pytest.mark.parametrize("seed", range(seeds(20) if KIND == "memory" else 2))
 async def test_two_processes_share_the_queue_and_deliver_each_job_once(autojump_clock, seed: int):
     receiver = Receiver()
     async with open_shop("scale") as shop:

@@ -13,6 +13,8 @@ from mailprobe.api.lists import results
 from mailprobe.api.lists.results import CHUNKS_READ
 from mailprobe.api.reader import workbook
 from mailprobe.api.reader.frames import Channel, MakeWorkbook
+from mailprobe.storage.lists.commands import DeleteList
+from mailprobe.storage.records import SERVICE
 from mailprobe.storage.store import Store
 from tests.api.lists.test_lists import LISTS, open_list_shop, send
 from tests.api.raw_http import serving
@@ -49,6 +51,19 @@ async def test_a_workbook_that_cannot_be_made_is_refused_in_one_line(
     assert "\n" not in got.body["message"]
 
 
+async def download(rows: int, name: str) -> tuple[int, bool]:
+    """Get the results of a new list; the status, and whether the answer is whole."""
+    text = "email\n" + "".join(f"a{number}@friendly.test\n" for number in range(rows))
+    async with open_list_shop() as shop:
+        list_id = (await send(shop, text, "?start=0")).body["list_id"]
+        get = f"GET {LISTS}/{list_id}/results?format={name} HTTP/1.1\r\nHost: a\r\n"
+        async with serving(shop.app) as server, server.connect() as raw:
+            await raw.send(f"{get}Authorization: Bearer {shop.key}\r\n\r\n")
+            status, _ = await raw.head()
+            rest = await raw.rest()
+    return status, rest.endswith(b"0\r\n\r\n")
+
+
 @pytest.mark.parametrize("name", ["csv", "xlsx"])
 async def test_a_download_that_fails_later_is_cut(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -63,14 +78,26 @@ async def test_a_download_that_fails_later_is_cut(
 
     monkeypatch.setattr(Store, "chunks", chunks)
     monkeypatch.setattr(results, "PIECE_OCTETS_MAX", 100)
-    text = "email\n" + "".join(f"a{number}@friendly.test\n" for number in range(1_500))
-    async with open_list_shop() as shop:
-        list_id = (await send(shop, text, "?start=0")).body["list_id"]
-        get = f"GET {LISTS}/{list_id}/results?format={name} HTTP/1.1\r\nHost: a\r\n"
-        async with serving(shop.app) as server, server.connect() as raw:
-            await raw.send(f"{get}Authorization: Bearer {shop.key}\r\n\r\n")
-            status, _ = await raw.head()
-            rest = await raw.rest()
-    assert (status, rest.endswith(b"0\r\n\r\n")) == (
-        (200, False) if name == "csv" else (500, False)
-    )
+    assert await download(1_500, name) == ((200, False) if name == "csv" else (500, False))
+
+
+async def delete_some(store: Store, list_id: str) -> None:
+    """The first step of a deletion."""
+    assert not await store._execute(DeleteList(list_id, SERVICE))
+
+
+@pytest.mark.parametrize("wholly", [True, False])
+async def test_a_download_of_a_list_that_is_deleted_meanwhile_is_cut(
+    wholly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while only some of its lines are gone."""
+    read = Store.chunks
+
+    async def chunks(self: Store, list_id: str, *, first: int, limit: int) -> Any:
+        if first == CHUNKS_READ:
+            await (self.delete_list(list_id) if wholly else delete_some(self, list_id))
+        return await read(self, list_id, first=first, limit=limit)
+
+    monkeypatch.setattr(Store, "chunks", chunks)
+    monkeypatch.setattr(results, "PIECE_OCTETS_MAX", 100)
+    assert await download(6_000, "csv") == (200, False)

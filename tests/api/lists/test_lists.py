@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -103,6 +104,13 @@ async def test_a_list_is_verified_in_the_background(autojump_clock: trio.testing
         assert (ledger.month_units, ledger.month_billable, ledger.reserved) == (2, 2, 0)
         assert [row.operation for row in await shop.rows()] == ["list", "list"]
         listed = (await shop.request("GET", LISTS)).body["lists"]
+        for text, count in (
+            (listed[0]["name"].upper(), 1),
+            (listed[0]["list_id"][:5], 1),
+            ("%", 0),
+        ):
+            found = await shop.request("GET", f"{LISTS}?search={quote(text)}")
+            assert len(found.body["lists"]) == count, text
         assert [each["list_id"] for each in listed] == [got.body["list_id"]]
 
 

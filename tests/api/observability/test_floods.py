@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.observability.request_context import LOGGED_EVERY_S, trace_of
+from mailprobe.api.observability.request_context import LOGGED_EVERY_S, trace_headers, trace_of
 from tests.api.service_fixture import RunningService
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+SPAN = "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
@@ -47,15 +48,18 @@ async def test_a_store_that_is_away_has_a_line_a_second(
 @pytest.mark.parametrize(
     ("value", "trace"),
     [
-        (PARENT, TRACE),
-        (PARENT.replace("00-", "01-", 1), TRACE),  # of a later version
+        (PARENT, f"{TRACE}-{SPAN}-01"),
+        (f"{PARENT[:-2]}fe", f"{TRACE}-{SPAN}-00"),  # no flag but `sampled` is known
+        (PARENT.replace("00-", "01-", 1), f"{TRACE}-{SPAN}-01"),  # of a later version
         (PARENT.upper(), ""),
         (PARENT.replace(TRACE, "0" * 32), ""),
-        (PARENT.replace("00f067aa0ba902b7", "0" * 16), ""),
+        (PARENT.replace(SPAN, "0" * 16), ""),
         (PARENT.replace("00-", "ff-", 1), ""),
         (f"{PARENT}\n", ""),
         ("", ""),
     ],
 )
 def test_a_trace_is_taken_from_a_valid_header_alone(value: str, trace: str) -> None:
-    assert trace_of([(b"host", b"a"), (b"traceparent", value.encode())]) == trace
+    header = (b"traceparent", value.encode())
+    assert trace_of(trace_headers([(b"host", b"a"), header])[0]) == trace
+    assert trace_of(trace_headers([header, header])[0]) == ""

@@ -29,11 +29,11 @@ from mailprobe.api.observability.logs import (
 )
 from mailprobe.api.rest import verification
 from mailprobe.api.schema import VerifyRequest
-from mailprobe.bench.lab import start_lab
 from mailprobe.release import version
 from tests.api.service_fixture import STREAM, VERIFY, RunningService
 from tests.api.service_process import PATIENCE_S, make_place, running
 from tests.docs.pages import ROOT, bare, table_of
+from tests.warm_lab import start_lab
 
 Lines = Callable[[], list[dict[str, Any]]]
 

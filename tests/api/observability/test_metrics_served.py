@@ -15,11 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from tests.api.cli.test_serve import Served, mailprobe, make_account, served
 from tests.api.observability.counting import Read
 from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import free_bind
+from tests.warm_lab import start_lab
 
 PATIENCE_S = 20.0  # the longest wait; a busy machine takes seconds
 

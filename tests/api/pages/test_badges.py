@@ -14,7 +14,7 @@ PAGE_COLOURS = {"green": "--good", "yellow": "--care", "grey": "--quiet", "red":
 
 @pytest.mark.parametrize("status", STATUS_COLOURS)
 def test_a_status_has_one_colour_in_pages_the_report_and_the_terminal(status: str) -> None:
-    colour = STATUS_COLOURS[status]  # type: ignore[index]
+    colour = STATUS_COLOURS[status]
     css = assets()["frame.css"].octets.decode()
     rules = re.findall(r"(\.badge[^{}]*) { [^}]*?color: var\((--\w+)\)", css)
     named = [found for names, found in rules if f".badge.{status}" in names.split(", ")]

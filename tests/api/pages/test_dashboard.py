@@ -277,6 +277,14 @@ async def test_a_host_beside_ours_cannot_plant_a_session(autojump_clock):
         assert {"Secure", "Path=/"} <= set(line.split("; "))  # else a browser keeps it
 
 
+async def test_signing_out_takes_the_keys_that_the_browser_still_shows(autojump_clock):
+    async with open_shop() as shop:
+        ended = (await (await signed_in(shop)).post("/sign-out")).headers["set-cookie"]
+    shown = [line for line in ended.splitlines() if line.startswith("mailprobe_shown=;")]
+    paths = {part for line in shown for part in line.split("; ") if part.startswith("Path=")}
+    assert {"Path=/docs", f"Path={HOME}/keys"} <= paths
+
+
 async def test_the_first_account_is_made_once(autojump_clock):
     async with open_shop() as shop:
         token = Sessions(shop.store).welcome_token()

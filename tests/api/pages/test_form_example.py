@@ -11,7 +11,7 @@ from quart_trio import QuartTrio
 from mailprobe.api.forms.script import OCTETS_GZIPPED_MAX, integrity, script_text
 from mailprobe.api.keys import Prefix, mint
 from mailprobe.api.pages.examples import Places
-from mailprobe.api.pages.views import FORM_EXAMPLE, SCRIPT, pages_blueprint
+from mailprobe.api.pages.views import FORM_EXAMPLE, SCRIPT, Documentation, pages_blueprint
 from tests.docs.pages import ROOT
 
 PINNED = re.compile(r'integrity="([^"]*)"')
@@ -20,9 +20,8 @@ PINNED = re.compile(r'integrity="([^"]*)"')
 @pytest.fixture
 def get():
     app = QuartTrio("pages", static_folder=None)
-    app.register_blueprint(
-        pages_blueprint(lambda: b"", lambda: "", Places("https://mailprobe.example.org", ""))
-    )
+    places = Places("https://mailprobe.example.org", "")
+    app.register_blueprint(pages_blueprint(Documentation(lambda: b"", lambda: "", places)))
     return app.test_client().get
 
 

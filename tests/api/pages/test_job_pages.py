@@ -53,6 +53,9 @@ async def test_jobs_are_filtered_by_state_and_receiver_and_found_by_id(autojump_
             assert ids or "Show all jobs" in page
         got = await visitor.get(f"/jobs?id={good.upper()}")
         assert (got.status, got.headers["location"]) == (303, f"/dashboard/jobs/{good}")
+        got = await visitor.get(f"/jobs?id={good[:8]}")
+        assert (got.status, got.headers["location"]) == (303, f"/dashboard/jobs/{good}")
+        assert (await visitor.get(f"/jobs?id={good[:7]}")).status == 404
         missing = await visitor.get("/jobs?id=%3Cb%3E")
         assert missing.status == 404
         assert b"There is no job with this id" in missing.octets
@@ -159,10 +162,12 @@ async def test_a_wrong_test_callback_keeps_what_was_typed(autojump_clock):
             assert f'value="{secret}"' in page
             assert page.count('aria-invalid="true"') == 1
         statuses = []
-        for _ in range(7):
+        for _ in range(
+            6
+        ):  # the page of the last one is drawn in a thread, while virtual time may pass
             fields = {"webhook": OTHER_HOOK}
             statuses.append((await visitor.post("/jobs/test", fields)).status)
-        assert statuses == [303] * 5 + [429] * 2
+        assert statuses == [303] * 5 + [429]
         await trio.sleep(61)
         assert len(receiver.calls) == 5
         assert (await visitor.post("/jobs/test", {"webhook": OTHER_HOOK})).status == 303

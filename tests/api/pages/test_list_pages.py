@@ -121,6 +121,7 @@ async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
         assert (got.body["stage"], got.body["left_s"]) == ("asking_again", None)
         shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
         assert "All answered" in text_of((await visitor.get("/lists")).octets)
+        assert "Show all lists" in text_of((await visitor.get("/lists?q=nothing")).octets)
         assert "All answered . 180 of 180 addresses answered" in shown
         assert re.search(r"60 addresses are asked again at \d\d:\d\d UTC: host asks to", shown)
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mailprobe.api.egress.control import StoredControl
 from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.operator.machine import size_of
 from mailprobe.api.serve import create_app
 from mailprobe.api.service import Deployment
+from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.audit.records import EntryFilter
 from mailprobe.storage.oversight import ReputationDay
@@ -52,6 +54,30 @@ async def test_the_pages_are_the_operators_alone(autojump_clock, named, ann, eve
                 assert (await client.post(ACCOUNTS + path, form)).status == 404, path
         assert (await shop.store.account(id)).tier == "free"
         assert len(await shop.store.accounts()) == 2
+
+
+async def test_pauses_are_shown_to_the_operator_who_may_end_them(autojump_clock):
+    async with open_shop() as shop:
+        _, eve = await other_account(shop)
+        ann = await signed_in(shop)
+        assert "Paused" not in (await ann.get(PAGE)).octets.decode()
+        await shop.store.pause("operator", "google", why="<incident>")
+        await shop.store.pause("account", shop.account.id)
+        page = (await ann.get(PAGE)).octets.decode()
+        assert "&lt;incident&gt;" in page
+        form = {"kind": "account", "name": shop.account.id}
+        assert (await eve.post(f"{PAGE}/unpause", form)).status == 404
+        assert len(await shop.store.pauses()) == 2
+        for sent in (form, form, {"kind": "nonsense", "name": "x"}):
+            assert (await ann.post(f"{PAGE}/unpause", sent)).status == 303
+        assert [each.kind for each in await shop.store.pauses()] == ["operator"]
+        entry = (await shop.store.audit(shop.account.id))[0]
+        assert (entry.act.kind, entry.by.kind, entry.on_account) == (
+            "lists_unpaused",
+            "session",
+            None,
+        )
+        assert entry.by.key_id == (await shop.caller(shop.provisioning)).key.id
 
 
 async def test_deleting_the_first_account_makes_no_other_one_the_operators(autojump_clock):
@@ -143,6 +169,13 @@ async def test_plan_keys_and_the_account_itself_are_changed(autojump_clock):
         assert (await shop.store.account(id)).tier == "scale"
         [entry] = await shop.store.audit(id, EntryFilter("plan_changed"))
         assert entry.by == Actor("session")  # the customer learns no key and no address of ann's
+        [entry] = await shop.store.audit(shop.account.id, EntryFilter("plan_changed"))
+        key = (await shop.caller(shop.provisioning)).key
+        assert (entry.by.key_id, entry.by.address is None) == (key.id, False)
+        shown = (await ann.get("/audit")).octets.decode()
+        assert f'href="/dashboard{place}"' in shown
+        got = await shop.request("GET", "/v1/audit?kind=plan_changed", key=shop.provisioning)
+        assert [each["on_account_id"] for each in got.body["entries"]] == [id]
         for kind, status in (("sk_live_", 303), ("sk_mgmt_", 303), ("pk_live_", 400), ("", 400)):
             assert (await ann.post(f"{place}/keys", {"kind": kind, "label": "x"})).status == status
         assert (
@@ -186,3 +219,32 @@ async def test_accounts_come_in_pages_and_are_found(autojump_clock):
 )
 def test_a_size_is_short(octets: int, words: str) -> None:
     assert size_of(octets) == words
+
+
+async def test_egresses_are_shown_paused_and_resumed_by_the_operator_alone(autojump_clock):
+    async with open_shop() as shop:
+        name = "fra-1"
+        egresses = Egresses((Egress(name, proxy="socks5://u:secret@192.0.2.1:1080"),))
+        ann = await signed_in(shop)
+        assert b'id="egresses"' not in (await ann.get(PAGE)).octets
+        assert (await ann.post(f"{PAGE}/egresses/fra-1/pause")).status == 404
+        control = StoredControl(egresses, shop.clock)
+        shop.app = create_app(replace(shop.service, egress_control=control))
+        ann, (_, eve) = await signed_in(shop), await other_account(shop)
+        place = f"{PAGE}/egresses/{name}"
+        control.answered(name, "google", "mx.example", "blocked_us")
+        assert (await ann.post(f"{place}/pause")).status == 303
+        assert (await eve.post(f"{place}/resume")).status == 404
+        await control.exchange(shop.store)
+        assert control.state(name) == "paused"
+        shown = (await ann.get(PAGE)).octets
+        assert b"<td>fra-1<br>" in shown
+        assert b"socks5 192.0.2.1:1080" in shown
+        assert b"secret" not in shown
+        assert b"100.0" in shown
+        assert (await ann.post(f"{place}/resume")).status == 303
+        assert (await ann.post(f"{PAGE}/egresses/other/pause")).status == 404
+        await control.exchange(shop.store)
+        assert control.state(name) == "active"
+        kinds = [entry.act.kind for entry in await shop.store.audit(shop.account.id)]
+        assert {"egress_paused", "egress_resumed"} <= set(kinds)

@@ -11,7 +11,7 @@ from quart_trio import QuartTrio
 from mailprobe.api.error_table import Links
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.examples import Places
-from mailprobe.api.pages.views import pages_blueprint
+from mailprobe.api.pages.views import Documentation, pages_blueprint
 from mailprobe.api.rest.operations import description
 from mailprobe.engine.settings import EngineSettings
 
@@ -26,11 +26,10 @@ Get = Callable[..., Awaitable[Response]]
 @pytest.fixture
 def get() -> Get:
     app = QuartTrio("pages", static_folder=None)
-    app.register_blueprint(
-        pages_blueprint(
-            lambda: description(LINKS), lambda: about_probes(SETTINGS), Places(LINKS.base_url, "")
-        )
+    documentation = Documentation(
+        lambda: description(LINKS), lambda: about_probes(SETTINGS), Places(LINKS.base_url, "")
     )
+    app.register_blueprint(pages_blueprint(documentation))
     return app.test_client().get
 
 
@@ -126,7 +125,8 @@ async def test_the_operators_text_takes_the_place_of_ours() -> None:
     """Its HTML is text, like that of every page."""
     app = QuartTrio("pages", static_folder=None)
     own = "# Ours\n\nAsk *us*. <script>x</script> [verdicts](verdicts.md)\n"
-    app.register_blueprint(pages_blueprint(lambda: b"", lambda: own, Places(LINKS.base_url, "")))
+    documentation = Documentation(lambda: b"", lambda: own, Places(LINKS.base_url, ""))
+    app.register_blueprint(pages_blueprint(documentation))
     text = await text_of(await app.test_client().get("/about-probes"))
     assert "<title>Ours – mailprobe</title>" in text
     assert "Ask <em>us</em>." in text

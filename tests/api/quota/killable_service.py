@@ -114,8 +114,8 @@ async def no_upkeep(service: object) -> None:
     await trio.sleep_forever()
 
 
-def main() -> None:
-    countdown = Countdown(Path(sys.argv[1]))
+def main(words: list[str]) -> None:
+    countdown = Countdown(Path(words[0]))
     doom_sqlite(countdown)
     doom_postgres(countdown)
     serve._apply_retention = no_upkeep
@@ -125,8 +125,8 @@ def main() -> None:
     list_limits.BOUNDS = replace(list_limits.BOUNDS, per_minute_max=1000)
     serve.list_limits_of = lambda settings: list_limits.ListLimits(active_max=1000)
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
-    forking_service.main()
+    forking_service.main([])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

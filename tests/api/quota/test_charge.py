@@ -15,9 +15,8 @@ from tests.api.stores import KIND
 from tests.seeds import stride
 
 SLOW = "known@slow.test"  # a reply every 0.4 s: its answer comes after 1.2 s
-STEPS = range(
-    0, 160, stride(2) if KIND == "memory" else 16
-)  # each opens its own store, which may be slow
+# Each opens its own store, which may be slow.
+STEPS = range(0, 160, stride(2) if KIND == "memory" else 16)
 
 
 @pytest.fixture

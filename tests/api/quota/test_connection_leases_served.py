@@ -14,11 +14,12 @@ import httpx
 import pytest
 import trio
 
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.engine.verdict import LADDER, Outcome
 from tests.api.service_fixture import BATCH
 from tests.api.service_process import PATIENCE_S, Credentials, Running, make_place, running
 from tests.api.stores import store_settings
+from tests.warm_lab import start_lab
 
 LIMIT = 2  # connections to an exchange: fewer than there are workers
 LATE = 1  # a busy lab may see the next connection before it sees the end of the last one

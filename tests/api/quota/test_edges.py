@@ -19,12 +19,12 @@ import pytest
 import trio
 
 from mailprobe.api.keys import key_hash
-from mailprobe.bench.lab import start_lab
 from mailprobe.storage import open_store
 from mailprobe.storage.records import Caller
 from tests.api.raw_http import Answer, Raw, connected
 from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import Credentials, Running, make_place, running
+from tests.warm_lab import start_lab
 
 RACERS = 60
 LIMIT = 40  # units; each limit below allows as many

@@ -23,7 +23,7 @@ import trio
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.storage import open_store
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
@@ -40,6 +40,7 @@ from tests.api.service_process import (
 )
 from tests.api.stores import KIND, asked
 from tests.seeds import seeds
+from tests.warm_lab import start_lab
 
 KILLS = seeds(50) if KIND != "postgres" else 10  # each waits for a start and a lease
 IDEMPOTENT_KILLS = seeds(20) if KIND != "postgres" else 10

@@ -5,9 +5,8 @@ from typing import Any
 from tests.api.jobs.test_worker import Receiver
 from tests.api.service_fixture import RunningService
 
-Working = tuple[
-    RunningService, Receiver
-]  # a service that performs jobs, and the receiver of its callbacks
+# A service that performs jobs, and the receiver of its callbacks.
+Working = tuple[RunningService, Receiver]
 
 
 async def result(shop: RunningService, email: str) -> Any:

@@ -1,10 +1,14 @@
 """The three ways to verify, and what may be added to them."""
 
+from typing import Any
+
+import pytest
 import trio
 
 from mailprobe.api.schema import EMAILS_MAX
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
+from mailprobe.storage.contract import OutcomeUnknown
 from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, RunningService
 
 EVIDENCE = {"reason", "blame", "exchanges", "conversation", "rule", "cached", "truncated"}
@@ -140,6 +144,25 @@ async def test_a_first_request_that_still_runs_is_409(autojump_clock, shop: Runn
         assert (got.status, got.error) == (409, "idempotency_in_progress")
     assert (await shop.verify("known@slow.test", headers=idempotency("a"))).status == 200
     assert len(await shop.rows()) == 1
+
+
+async def test_a_request_that_may_have_begun_can_be_repeated(
+    autojump_clock, shop: RunningService, monkeypatch: pytest.MonkeyPatch
+):
+    """The store has begun it, and was too late to say so."""
+    begin = shop.store.store.begin_idempotent
+
+    async def begin_unseen(*arguments: Any, **named: Any) -> None:
+        await begin(*arguments, **named)
+        raise OutcomeUnknown
+
+    with monkeypatch.context() as late:
+        late.setattr(shop.store.store, "begin_idempotent", begin_unseen)
+        assert (await shop.verify(headers=idempotency("a"))).status == 503
+    await trio.sleep(1)
+    got = await shop.verify(headers=idempotency("a"))
+    assert got.status == 200
+    assert "idempotency-replayed" not in got.headers
 
 
 async def test_a_key_belongs_to_one_account(autojump_clock, shop: RunningService):

@@ -9,7 +9,7 @@ from mailprobe.engine.verdict import Outcome, Reason, Status, judge
 def test_every_reason_and_status_has_its_marks() -> None:
     assert {kind.reason for kind in KINDS.values()} == set(get_args(Reason))
     assert {kind.status for kind in KINDS.values()} == set(get_args(Status))
-    assert len(KINDS) == len(set(KINDS.values())) == 26 * 5 * 3
+    assert len(KINDS) == len(set(KINDS.values())) == 28 * 5 * 3
 
 
 def test_marks_are_counted_by_kind() -> None:

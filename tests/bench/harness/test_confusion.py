@@ -55,10 +55,8 @@ def test_unknown_is_no_lie_but_counts_where_it_could_be_known():
     ("change", "reported"),
     [
         ({"ann_at_a_test": "undeliverable"}, "undeliverable"),
-        (
-            {"full_at_a_test": "undeliverable"},
-            "undeliverable",
-        ),  # nobody could know, and it is wrong
+        # Nobody could know, and it is wrong.
+        ({"full_at_a_test": "undeliverable"}, "undeliverable"),
         ({"ann_at_a_test": "invalid"}, "invalid"),
         ({"any_at_all_test": "undeliverable"}, "undeliverable"),
         ({"gone_at_a_test": "deliverable"}, "deliverable"),

@@ -67,7 +67,9 @@ IN_SEQUENCE = {
     Outcome.HOST_CHANGED,
     Outcome.HOST_BUDGET,
     Outcome.NO_CONNECTION_FREE,
+    Outcome.NO_EGRESS,
     Outcome.NOT_ASKED,
+    Outcome.PAUSED,
     Outcome.BOUNCED,
 }
 

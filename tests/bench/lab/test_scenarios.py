@@ -81,7 +81,9 @@ def test_the_list_has_300_rows_of_every_outcome_in_their_shares(fixture_domains)
         Outcome.HOST_CHANGED,
         Outcome.HOST_BUDGET,
         Outcome.NO_CONNECTION_FREE,
+        Outcome.NO_EGRESS,
         Outcome.NOT_ASKED,
+        Outcome.PAUSED,
         Outcome.BOUNCED,
     }
     assert set(Outcome) - in_sequence <= set(shares)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.clean_process import CleanProcess
+from tests.warm_lab import start_lab
 
 PATIENCE_S = 120.0
 

@@ -9,10 +9,11 @@ import pytest
 import trio
 
 from mailprobe.api.rest import operations
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
 from mailprobe.bench.load.service_process import PLANS, ServiceFailed, start_service
 from mailprobe.bench.suites.serving.service import measure, measure_requests
+from tests.warm_lab import start_lab
 
 ADDRESSES = 60
 OTHERS = 100  # two requests whose first line is timed

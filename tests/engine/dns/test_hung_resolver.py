@@ -25,19 +25,9 @@ from mailprobe.engine.testing.zone import Behaviour, Zone, ZoneMode
 from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
 
-IDLE_S = 0.01  # then nothing is under way: both ends of every socket are in this one loop
 MID_LIST = 200  # questions
 
 HTTP1 = b"HTTP/1.1 200 OK\r\nContent-Type: application/dns-message\r\nContent-Length: %d\r\n\r\n"
-
-
-@pytest.fixture
-def idle_clock() -> trio.testing.MockClock:
-    """Virtual time for real sockets: it stands still until nothing has arrived for IDLE_S.
-
-    A busy machine takes none of the engine's deadlines away, and no test waits for one.
-    """
-    return trio.testing.MockClock(autojump_threshold=IDLE_S)
 
 
 @dataclass

@@ -35,12 +35,16 @@ async def greet(stream: trio.SocketStream) -> None:
     await stream.receive_some()  # until the client hangs up
 
 
+_closed: list[socket.socket] = []  # kept bound, so that nobody else gets their ports
+
+
 def closed_port() -> int:
     """A port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    bound = socket.socket()
+    _closed.append(bound)
+    bound.bind(("127.0.0.1", 0))
+    port: int = bound.getsockname()[1]
+    return port
 
 
 @dataclass

@@ -10,8 +10,15 @@ import trio
 from mailprobe.engine.net.reactor import SocketChannel, open_reactor
 from mailprobe.engine.net.tls import client_context
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, ReadTimedOut, SmtpConnection
-from mailprobe.engine.smtp.wire import LocalProtocolError, RemoteProtocolError, Stage
+from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.wire import (
+    ConnectionLost,
+    LocalProtocolError,
+    Overdue,
+    ReadTimedOut,
+    RemoteProtocolError,
+    Stage,
+)
 from mailprobe.engine.testing.fake_network import Cable, open_cable
 from mailprobe.engine.testing.tls import UpgradableStream, server_context
 
@@ -142,15 +149,16 @@ async def test_tls_octets_that_arrive_during_a_wait_are_received_without_waking(
         received = []
 
         def go_on() -> float | None:
-            turn = connection.receive_exchange()
+            connection.read()
+            turn = connection.conversation.next_exchange()
             if turn is None:
-                deadline: float | None = connection.deadline(float("inf"))
+                deadline: float | None = connection.conversation.deadline()
                 return deadline
             received.append(turn.reply.code)
             return None
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.follow, go_on, connection.deadline(float("inf")))
+            nursery.start_soon(connection.follow, go_on, connection.conversation.deadline())
             await trio.testing.wait_all_tasks_blocked()
             await server.send(b"250 hello\r\n")
         assert received == [250]

@@ -9,9 +9,10 @@ the asker is cancelled, or the engine is closed under it.
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import trio
@@ -28,6 +29,7 @@ from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, ope
 from mailprobe.engine.testing.faults import Late, StaySilent
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.cutter import Cutter
 from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
 from tests.seeds import stride
@@ -37,19 +39,6 @@ TRUTHS = {"known": ("deliverable", 0.97), "nobody": ("undeliverable", 0.02)}
 HERS = ("known1@shop.test", "nobody1@shop.test", "known2@shop.test")
 NEIGHBOURS = ("known8@shop.test", "nobody8@shop.test")
 NEXT = ("known9@shop.test", "nobody9@shop.test")
-
-
-class Cutter(trio.abc.Instrument):
-    """Cancels a scope after so many steps of whatever tasks."""
-
-    def __init__(self, steps: int, scope: trio.CancelScope) -> None:
-        self.left = steps
-        self._scope = scope
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self._scope.cancel()
 
 
 @dataclass
@@ -196,7 +185,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
         asked.mailbox
         for pool in engine.dispatcher.pools.values()
         for session in pool.sessions
-        for asked in session.exchange.batch.unanswered
+        for asked in session.session.exchange.batch.unanswered
         if isinstance(asked, Probe)
     }
 
@@ -308,31 +297,32 @@ async def read_all(engine: Engine, scenario: Scenario) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("cancelled", [False, True], ids=["leaves", "is cancelled"])
-async def test_an_account_goes_at_any_step(autojump_clock, name, cancelled):
-    """Nobody else notices, nothing more is asked for her, and the engine is whole."""
-    for steps in range(1 + cancelled, STEPS_MAX, stride(SCENARIOS[name].stride)):
+async def at_every_step(
+    scenario: Scenario, cut_after: Callable[[int, Scenario], Awaitable[bool]], first: int
+) -> None:
+    """Cut the scenario after ever more steps, until it ends by itself."""
+    for steps in range(first, STEPS_MAX, stride(scenario.stride)):
         try:
-            cut = await leave_after(steps, SCENARIOS[name], cancelled=cancelled)
+            cut = await cut_after(steps, scenario)
         except BaseException as error:
             error.add_note(f"cut after {steps} steps")
             raise
         if not cut:
             return
     raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("cancelled", [False, True], ids=["leaves", "is cancelled"])
+async def test_an_account_goes_at_any_step(autojump_clock, name, cancelled):
+    """Nobody else notices, nothing more is asked for her, and the engine is whole."""
+    scenario = SCENARIOS[name]
+    await at_every_step(scenario, partial(leave_after, cancelled=cancelled), 1 + cancelled)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("politely", [False, True], ids=["is cancelled", "is left"])
 async def test_the_engine_is_closed_at_any_step(autojump_clock, name, politely):
     """No connection is left open, and a new engine gets its answers from the same host."""
-    for steps in range(1 + politely, STEPS_MAX, stride(SCENARIOS[name].stride)):
-        try:
-            cut = await close_after(steps, SCENARIOS[name], politely=politely)
-        except BaseException as error:
-            error.add_note(f"cut after {steps} steps")
-            raise
-        if not cut:
-            return
-    raise AssertionError("it never came to its end")
+    scenario = SCENARIOS[name]
+    await at_every_step(scenario, partial(close_after, politely=politely), 1 + politely)

@@ -7,14 +7,15 @@ import pytest
 import trio
 
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import (
-    QUIT_S,
+from mailprobe.engine.smtp.connection import QUIT_S, SmtpConnection
+from mailprobe.engine.smtp.wire import (
+    QUIT,
     ConnectionLost,
     Overdue,
     ReadTimedOut,
-    SmtpConnection,
+    RemoteProtocolError,
+    Stage,
 )
-from mailprobe.engine.smtp.wire import QUIT, RemoteProtocolError, Stage
 from mailprobe.engine.testing.fake_network import Cable, open_cable
 
 READ_S = 1.0
@@ -179,13 +180,13 @@ async def test_a_late_reader_of_a_silent_server_waits_no_further_second(autojump
 async def test_replies_that_came_together_are_heard_at_once(autojump_clock):
     connection, server = await make_at(Stage.READY)
     await connection.send(MAIL, ANN, BOB)
-    assert connection.already_received() is None
+    assert connection.conversation.next_exchange() is None
     await server.send_all(b"250 mail\r\n550 ann\r\n250 b")
     assert (await connection.receive_reply()).command is MAIL
-    turn = connection.already_received()
+    turn = connection.conversation.next_exchange()
     assert turn is not None
     assert (turn.command, turn.reply.code) == (ANN, 550)
-    assert connection.already_received() is None  # of the third a part has come
+    assert connection.conversation.next_exchange() is None  # of the third a part has come
     await server.send_all(b"ob\r\n")
     assert (await connection.receive_reply()).command is BOB
     assert connection.usable
@@ -378,9 +379,16 @@ async def test_usable_is_what_is_answered_read_and_open(autojump_clock, commands
 
 
 async def listen(connection: SmtpConnection) -> None:
-    await connection.receive_until(
-        lambda: None if connection.replied() else float("inf"), float("inf")
-    )
+    conversation = connection.conversation
+
+    def listen_on() -> float | None:
+        connection.read()
+        if conversation.unread or conversation.lost:
+            conversation.fail()
+            return None
+        return float("inf")
+
+    await connection.follow(listen_on, float("inf"))
 
 
 @pytest.mark.parametrize("script", [[(0.5, b"421 Timeout\r\n")], [(0.5, b"2")], [(0.5, None)]])

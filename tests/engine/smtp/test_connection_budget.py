@@ -322,6 +322,7 @@ async def test_a_probe_that_waits_for_a_permit_occupies_no_slot(autojump_clock):
         addresses = [network.add(f"shop{n}.test", MailHost()) for n in range(8)]
         network.add("free.test", MailHost())
         permits.counts.update(dict.fromkeys(addresses, 0))
+        permits.tight = True
         texts = [*[f"known@shop{n}.test" for n in range(8)], *knowns(5, "free.test")]
         async with (
             open_engine_with(network, permits, probes_max=2) as engine,
@@ -334,6 +335,31 @@ async def test_a_probe_that_waits_for_a_permit_occupies_no_slot(autojump_clock):
             for address in addresses:
                 permits.grant(address, 1)
             check([answer.verdict async for answer in answers])
+
+
+async def test_probes_whose_permits_are_on_their_way_keep_their_places(autojump_clock):
+    """Else a list would open the connections to all its new hosts at once."""
+    permits, hosts = Granted(), [MailHost(latency_s=0.2) for _ in range(12)]
+    async with open_fake_network() as network:
+        addresses = [network.add(f"shop{n}.test", host) for n, host in enumerate(hosts)]
+        async with (
+            open_engine_with(network, permits, probes_max=4) as engine,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def grant() -> None:
+                while not all(permits.counts[address] for address in addresses):
+                    await trio.sleep(0.5)
+                    assert engine.dispatcher.under_way <= 4
+                    for address in addresses:
+                        if permits.wanted[address] and not permits.counts[address]:
+                            permits.grant(address, 1)
+
+            nursery.start_soon(grant)
+            texts = [f"known@shop{n}.test" for n in range(len(hosts))]
+            check(await verify(engine, *texts, deferred_start=True))
+    began = [host.record.sessions[0].opened_at_s for host in hosts]
+    assert max(Counter(round(each, 1) for each in began).values()) <= 4
 
 
 async def test_a_list_that_is_left_while_it_waits_leaves_nothing(autojump_clock):

@@ -1,9 +1,11 @@
 """Controls: an address with a known answer is sent again, to a host that refused several."""
 
+import pytest
 import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.controls import Treatment
+from mailprobe.engine.smtp.controls import Treatment, wording
+from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import ReplyFault, StaySilent
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
@@ -76,3 +78,20 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
                 verdicts = await verify(engine, *knowns(30))
     assert fields_of(verdicts[0]) == UNKNOWN
     assert {verdict.status for verdict in verdicts} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("no user ann", "no user bob.x", True),
+        ("ann: unknown", "bob.x: unknown", True),
+        ("no ann, ann is unknown", "no bob.x, bob.x is unknown", True),
+        ("no user joann", "no user bob.x", False),
+        ("no user annann", "no user bob.x", False),
+        ("no user ann_a", "no user bob.x", False),
+        ("no user ann", "no user", False),
+    ],
+)
+def test_refusals_are_worded_alike_but_for_the_name_refused(one, other, alike):
+    words = wording(SmtpReply(550, (one,)), "Ann@shop.test")
+    assert (words == wording(SmtpReply(550, (other,)), "bob.x@shop.test")) is alike

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mailprobe.engine import (
     Engine,
@@ -40,7 +41,7 @@ from tests.engine.engine_runs import knowns, verify
 from tests.engine.invariants import assert_whole
 
 ODD = 7  # its place among those asked
-WITHIN_S = 60.0  # of real time; it takes less than one
+WITHIN_S = 60.0  # by the clock; it takes less than one
 
 
 @asynccontextmanager
@@ -73,10 +74,13 @@ async def verify_in_time(engine: Engine, *texts: str) -> list[Verdict]:
 
 @pytest.fixture(params=["memory", "sockets"])
 def sockets(request: pytest.FixtureRequest) -> bool:
-    is_real: bool = request.param == "sockets"
-    if not is_real:
-        request.getfixturevalue("autojump_clock")
-    return is_real
+    return bool(request.param == "sockets")
+
+
+@pytest.fixture
+def clock(sockets: bool, idle_clock: MockClock) -> MockClock:
+    """Virtual, in memory and over sockets."""
+    return idle_clock if sockets else MockClock(autojump_threshold=0)
 
 
 FAULTS: dict[str, tuple[ReplyFault, set[str]]] = {
@@ -100,7 +104,7 @@ FAULTS: dict[str, tuple[ReplyFault, set[str]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_an_odd_reply_affects_its_own_recipient_alone(sockets, fault):
+async def test_an_odd_reply_affects_its_own_recipient_alone(sockets, clock, fault):
     answer, statuses = FAULTS[fault]
     texts = knowns(20)
     async with open_fake_network() as network:
@@ -114,7 +118,7 @@ async def test_an_odd_reply_affects_its_own_recipient_alone(sockets, fault):
     assert set(reported.values()) == {"deliverable"}
 
 
-async def test_refusals_and_acceptances_in_turn(sockets):
+async def test_refusals_and_acceptances_in_turn(sockets, clock):
     """Eight refusals a session, and each to the address that was asked about."""
     texts = [f"{'known' if number % 3 else 'no'}{number}@shop.test" for number in range(60)]
     async with open_fake_network() as network:
@@ -129,7 +133,7 @@ async def test_refusals_and_acceptances_in_turn(sockets):
         assert max(session.refusals for session in host.record.sessions) <= 8
 
 
-async def test_an_unusual_recipient_takes_the_general_path(sockets):
+async def test_an_unusual_recipient_takes_the_general_path(sockets, clock):
     """Domains whose test is due, and a mailbox that the host can't be asked about, in between."""
     texts = [f"known{number}@{'ab'[number % 7 == 3]}.test" for number in range(40)]
     texts[20] = "känn@a.test"
@@ -149,7 +153,7 @@ async def test_an_unusual_recipient_takes_the_general_path(sockets):
     assert set(reported.values()) == {"deliverable"}
 
 
-async def test_a_connection_is_left_after_its_hundredth_recipient(sockets):
+async def test_a_connection_is_left_after_its_hundredth_recipient(sockets, clock):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
         network.add("shop.test", host)
@@ -161,7 +165,7 @@ async def test_a_connection_is_left_after_its_hundredth_recipient(sockets):
         assert max(counts) <= 100
 
 
-async def test_a_declared_limit_of_recipients_is_kept(sockets):
+async def test_a_declared_limit_of_recipients_is_kept(sockets, clock):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=(*NO_PIPELINING, "LIMITS RCPTMAX=5"), recipients_max=5)
         network.add("shop.test", host)
@@ -174,7 +178,9 @@ async def test_a_declared_limit_of_recipients_is_kept(sockets):
 
 
 @pytest.mark.parametrize("let_in", ["as it is settled", "as room is made"])
-async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(sockets, let_in):
+async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(
+    sockets, clock, let_in
+):
     """The session proves while it idles, and takes nothing by itself."""
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)

@@ -1,5 +1,6 @@
 """Which recipient a reply names, whatever names resemble it and however long it takes to say."""
 
+import math
 import time
 
 import pytest
@@ -214,11 +215,20 @@ async def test_renamings_are_learned_by_domain(autojump_clock):
         assert len(host.record.sessions) <= 5
 
 
+ROUNDS = 50  # on a machine that does much else; mostly the first is enough
+
+
 @pytest.mark.parametrize("unit", ["a@", "@a", "a", "@", "a@b", "<a@", "<a@b@", "<a@b>", "a@b "])
 @pytest.mark.parametrize("line_octets", [16_000, 500])
 def test_the_search_for_names_is_linear(unit: str, line_octets: int):
     """Eight times the text takes at most sixteen times as long, and a search took hundreds."""
-    assert search_s(unit, 16_000, line_octets) < 16 * max(search_s(unit, 2_000, line_octets), 2e-5)
+    short_s = long_s = math.inf
+    for _ in range(ROUNDS):  # in turns, so that both have a quiet moment
+        short_s = min(short_s, max(search_s(unit, 2_000, line_octets), 2e-5))
+        long_s = min(long_s, search_s(unit, 16_000, line_octets))
+        if long_s < 16 * short_s:
+            break
+    assert long_s < 16 * short_s
 
 
 def search_s(unit: str, octets: int, line_octets: int) -> float:
@@ -226,11 +236,8 @@ def search_s(unit: str, octets: int, line_octets: int) -> float:
     reply = SmtpReply(
         250, tuple(text[at : at + line_octets] for at in range(0, octets, line_octets))
     )
-    took_s = []
-    for _ in range(5):
-        pairing = recipients()
-        began_s = time.thread_time()
-        pairing.proves(reply, "ann@shop.test")
-        pairing.check_names_none(reply, ())
-        took_s.append(time.thread_time() - began_s)
-    return min(took_s)
+    pairing = recipients()
+    began_s = time.thread_time()
+    pairing.proves(reply, "ann@shop.test")
+    pairing.check_names_none(reply, ())
+    return time.thread_time() - began_s

@@ -293,6 +293,12 @@ async def test_one_connection_too_many_gets_421(autojump_clock):
         assert host.record.connections_now == 1
 
 
+async def test_a_host_can_refuse_clients_by_their_address(autojump_clock):
+    """The address of clients in memory is empty."""
+    assert codes(await talk(MailHost(refused_sources=frozenset({""})), HELLO)) == "554 closed"
+    assert codes(await talk(MailHost(refused_sources=frozenset({"192.0.2.1"})), HELLO)) == "220 250"
+
+
 async def test_a_greylisted_address_is_taken_when_it_comes_back_in_time(autojump_clock):
     async with open_fake_network() as network:
         client = await meet(network, MailHost(greylist_s=60))

@@ -3,17 +3,16 @@
 from contextlib import suppress
 
 import psycopg
-import pytest
 import trio
 
-from mailprobe.storage import open_store
+from mailprobe.storage import StoreSize, open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ListClaim
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, query
-from tests.storage.contract.test_lists import answer, chunks_of, claimed, running
+from tests.storage.contract.list_calls import answer, chunks_of, claimed, running
 from tests.storage.fixed_clock import SECRET, Clock, make_caller
-from tests.storage.stores import use_long_timeouts
+from tests.storage.long_timeouts import PATIENCE_S
 
 LISTS = 30
 CHUNKS = 30  # more than a transaction deletes
@@ -63,10 +62,9 @@ async def test_a_list_is_deleted_while_it_is_claimed_and_answered(
 
 
 async def test_services_that_claim_at_once_share_the_chunks(
-    store: Store, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, url: str, clock: Clock
 ) -> None:
     """None waits for another: a chunk is claimed by one, and the next claim finds those behind it."""
-    use_long_timeouts(monkeypatch.setattr)
     caller = await make_caller(store)
     for id in ("a", "b"):
         await running(store, caller, *[1] * CHUNKS, id=id)
@@ -86,6 +84,32 @@ async def test_services_that_claim_at_once_share_the_chunks(
     assert_no_deadlock(url)
 
 
+async def test_a_lease_is_extended_behind_a_lock(store: Store, url: str, clock: Clock) -> None:
+    """One that a transaction holds for long is neither lost nor held longer; the others are."""
+    caller = await make_caller(store)
+    await running(store, caller, 1, 1, 1)
+    claims = await claimed(store)
+    outcomes: list[bool | None] = []
+
+    async def extend(store: Store, lease_s: float) -> None:
+        outcomes[:] = await store.extend_chunks(claims, lease_s=lease_s)
+
+    size = StoreSize(answer_s=PATIENCE_S)  # it waits until the lock is free
+    async with open_store(url, secret_key=SECRET, now=clock, size=size) as patient:
+        with psycopg.connect(url, options="-c search_path=mailprobe") as db:
+            for fence, is_held in enumerate((True, False)):
+                db.execute("SELECT 1 FROM list_chunks WHERE place = 1 FOR UPDATE")
+                await extend(store, 60 + fence)
+                assert outcomes == [True, None, True]
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(extend, patient, 60 + fence)
+                    while query(url, WAITING) == [(0,)]:
+                        await trio.lowlevel.checkpoint()
+                    db.execute("UPDATE list_chunks SET fence = fence + %s WHERE place = 1", [fence])
+                    db.commit()
+                assert outcomes == [True, is_held, True]
+
+
 async def test_a_deletion_holds_no_chunk_while_it_waits_for_the_list(
     store: Store, url: str
 ) -> None:
@@ -98,6 +122,6 @@ async def test_a_deletion_holds_no_chunk_while_it_waits_for_the_list(
             nursery.start_soon(delete, store, "list-1")
             while query(url, WAITING) == [(0,)]:
                 await trio.lowlevel.checkpoint()
-            db.execute("UPDATE list_chunks SET results = 'x'")
+            db.execute("UPDATE list_chunks SET fence = fence + 1")
             db.commit()
     assert await store.stored_list("list-1") is None

@@ -16,6 +16,12 @@ import trio
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, StoreBroken
+from mailprobe.storage.egresses.records import (
+    BlockRequest,
+    EgressCount,
+    EgressReport,
+    ReplyCount,
+)
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.migrate import source
@@ -48,7 +54,6 @@ from tests.storage.fixed_clock import (
     row,
     use,
 )
-from tests.storage.stores import use_long_timeouts
 
 BATCH_ROWS = 7
 ANSWER = Answered(201, (("X-Id", "é"),), b'{"key":"\xff\n"}')
@@ -71,12 +76,6 @@ migrate_target.MigrationTarget._keep = keep_and_kill
 from mailprobe.api.cli import main
 main(["migrate", *sys.argv[3:]])
 """
-
-
-@pytest.fixture(autouse=True)
-def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about what is migrated, and not about time."""
-    use_long_timeouts(monkeypatch.setattr)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +106,19 @@ async def fill(path: Path, clock: Clock) -> None:
             current_period_start=clock() - timedelta(days=3),
             current_period_end=clock() + timedelta(days=27),
             cancel_at_period_end=True,
+            by=Actor("session", "a key", operator_id=account_id),
         )
         await store.count_reputation([ReputationDay(clock().date(), "google", 100, 3)])
+        await store.pause_egress("fra-1")
+        await store.report_egresses(
+            EgressReport(
+                clock().date(),
+                [EgressCount("fra-2", clock().date(), 9)],
+                [BlockRequest("fra-2", 20, 500)],
+                [ReplyCount("fra-2", "google", "blocked_us", clock().date(), 3)],
+                {"fra-2": "it is refused"},
+            )
+        )
         revoked = await another_key(store, account_id, "revoked")
         await store.create_key(
             account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None,
@@ -151,6 +161,8 @@ async def fill(path: Path, clock: Clock) -> None:
             await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
         (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
         await store.message_attempted(message, sent=True, due_at=None)
+        await store.pause("domain", "shop.test", for_s=9000, why="asked to \0")
+        await store.pause("account", account_id, by=COMMAND_LINE)
         await store.end_session("signed out", clock() + timedelta(days=7), account_id, COMMAND_LINE)
 
 
@@ -167,7 +179,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
     found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
-    found += [await store.list_marks("l", first=0)]
+    found += [await store.list_marks("l", first=0), await store.pauses()]
     found += [await store.audit(account.id) for account in await store.accounts()]
     return found
 

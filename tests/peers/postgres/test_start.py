@@ -1,11 +1,12 @@
 """Opening a store: migrations, the database's clock, and servers that cannot be used."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mailprobe.storage import open_store, schema_state
+from mailprobe.storage import StoreSize, open_store, schema_state
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver import schema
@@ -59,6 +60,21 @@ async def test_the_clock_is_the_databases(url: str):
         after = query(url, "SELECT clock_timestamp()")[0][0]
     assert isinstance(reservation, Reservation)
     assert before <= checked_at <= reservation.reserved_at <= after
+
+
+async def test_a_store_opens_as_many_connections_as_are_set(url: str):
+    counted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'counted'"
+    async with open_store(
+        f"{url}?application_name=counted", secret_key=SECRET, size=StoreSize(3, 5)
+    ) as store:
+        await store.check()
+        assert query(url, counted) == [(3 + 5 + 4,)]
+
+
+def test_a_statement_may_take_almost_as_long_as_its_caller_waits(url: str) -> None:
+    with closing(PostgresServer(url, answer_s=30).connect()) as db:
+        for name, limit in (("statement_timeout", "29900ms"), ("lock_timeout", "29700ms")):
+            assert db.execute(f"SHOW {name}").fetchone() == (limit,)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,23 @@
 from datetime import timedelta
 from typing import Any
 
+import psycopg
+
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Ledger
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
-from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, use
+from tests.storage.fixed_clock import (
+    NOON,
+    RETENTION,
+    Clock,
+    claimed,
+    granted,
+    make_caller,
+    order,
+    promise,
+    use,
+)
 
 
 async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
@@ -32,6 +44,40 @@ async def test_a_partition_that_another_process_dropped_is_made_again(
     query(url, "DROP TABLE usage_20250314")
     await use(store, caller, NOON, 2)
     assert len(await store.usage(caller.account.id, limit=10)) == 2
+
+
+async def test_a_backup_keeps_the_days_that_it_reads_and_delays_no_request(
+    store: Store, url: str, clock: Clock
+):
+    """Requests wait behind a drop that waits for the backup. The rest of retention goes on."""
+    caller = await make_caller(store)
+    await store.apply_retention(RETENTION)  # makes the days
+    await use(store, caller, NOON)
+    await promise(store, caller, order())
+    [claim] = await claimed(store)
+    assert await store.abandon_job(claim)
+    clock.advance(days=91)
+    days = f"SELECT count(*)::int FROM pg_tables WHERE tablename LIKE '%\\_{NOON:%Y%m%d}'"
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}") as backup:
+        backup.execute("LOCK TABLE usage, list_lines IN ACCESS SHARE MODE")
+        await store.apply_retention(RETENTION)
+        assert query(url, days) == [(2,)]
+        assert await store.job("1") is None
+        await use(store, caller, clock())
+    await store.apply_retention(RETENTION)
+    assert query(url, days) == [(0,)]
+    assert len(await store.usage(caller.account.id, limit=10)) == 1
+
+
+async def test_usage_is_read_over_spans_of_days_newest_first(store: Store, clock: Clock):
+    """A statement locks each day that it may read: it reads a month of them at most."""
+    caller = await make_caller(store)
+    days = (70, 31, 30, 29, 1, 0)
+    for day in days:
+        await use(store, caller, NOON + timedelta(days=day))
+    found = [row.at for row in await store.usage(caller.account.id, limit=4)]
+    assert found == [NOON + timedelta(days=day) for day in (70, 31, 30, 29)]
+    assert len(await store.usage(caller.account.id, limit=10)) == len(days)
 
 
 async def test_a_long_window_is_read_as_far_as_the_check_looks(store: Store, clock: Clock):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import trustme
 
-from tests.peers.programs.process import Program, free_port, make_folder, open_program
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import Program, make_folder, open_program
 
 # No query leaves this machine: BIND serves the root zone too, with nothing but the given zones.
 CONFIGURATION = """

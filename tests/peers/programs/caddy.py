@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.peers.programs.process import free_port, make_folder, open_program
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import make_folder, open_program
 from tests.peers.programs.shipped_proxy import NAME, Proxy, away, configured, make_certificate
 
 COMMAND = ("/usr/bin/caddy", "run", "--config", "/peers/caddy/Caddyfile", "--adapter", "caddyfile")

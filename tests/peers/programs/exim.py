@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.peers.programs.process import Program, free_port, make_folder, open_program, uid_of
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import Program, make_folder, open_program, uid_of
 
 
 @contextmanager

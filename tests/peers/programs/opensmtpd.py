@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import trustme
 
-from tests.peers.programs.process import ROOT, Program, free_port, make_folder, open_program
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import ROOT, Program, make_folder, open_program
 
 SPOOL = ROOT / "var/spool/smtpd"  # compiled in, as its socket is: only one daemon at a time
 

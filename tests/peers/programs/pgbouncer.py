@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.peers.programs.process import UNTIL_THE_PARENT_ENDS, WAIT_S_MAX, free_port
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import UNTIL_THE_PARENT_ENDS, WAIT_S_MAX
 
 CONFIGURATION = """[databases]
 * = host={host} port={port}
@@ -38,7 +40,9 @@ def pgbouncer(folder: Path, url: str, mode: str, size: int) -> Iterator[str]:
     (folder / "pgbouncer.ini").write_text(text)
     command: tuple[str | Path, ...] = ("pgbouncer", "-q", folder / "pgbouncer.ini")
     if os.geteuid() == 0:  # it refuses to run as root
-        for path in (*folder.parents[:2], folder):
+        for path in (folder, *folder.parents):
+            if path.stat().st_mode & stat.S_ISVTX:  # the folder of all temporary files
+                break
             path.chmod(0o755)
         shutil.chown(folder, "postgres")
         command = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.peers.programs.process import Program, free_port, make_folder, open_program, uid_of
+from mailprobe.bench.load.private_postgres import free_port
+from tests.peers.programs.process import Program, make_folder, open_program, uid_of
 
 QUEUE = [
     "active",

@@ -7,7 +7,6 @@ in its folder until the next start, and conftest.py shows them with a failed tes
 """
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -23,7 +22,6 @@ ROOT = PEERS / "root"
 WAIT_S_MAX = 30.0
 STOP_S = 5.0
 POLL_S = 0.02
-PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients
 SHOWN_OCTETS_MAX = 20_000
 
 # If the tests are killed, the kernel ends the programs (prctl(2), PR_SET_PDEATHSIG).
@@ -104,15 +102,6 @@ def open_program(name: str, command: Sequence[str], **environ: str) -> Iterator[
     finally:
         program.stop()
         RUNNING.remove(program)
-
-
-def free_port() -> int:
-    """A port that is free at every address of this machine."""
-    for port in random.sample(PORTS, 100):
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("0.0.0.0", port))
-            return port
-    raise AssertionError("a hundred ports are taken")
 
 
 def _accepts(address: str, port: int) -> bool:

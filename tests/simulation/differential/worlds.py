@@ -16,12 +16,13 @@ import trio
 import trio.testing
 
 from mailprobe.bench.lab.internet import SENDER
-from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_behaviours import Turn
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, limited_host, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.testing.zone import ZoneMode
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.simulation import test_calm, test_out_of_step
 
@@ -178,13 +179,7 @@ async def _run(kind: str, rng: random.Random) -> WorldEnd:
     async with open_fake_network(seed=rng.randrange(1 << 30)) as network:
         domains = _build(network, kind, rng)
         accounts = [_account(number, kind, rng, domains) for number in range(ACCOUNTS)]
-        async with open_engine(
-            settings,
-            transport=network.transport,
-            dial=network.dial,
-            rng=rng,
-            computed_s=lambda: 0.0,
-        ) as engine:
+        async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:
                 for account in accounts:
                     nursery.start_soon(account.ask, engine)

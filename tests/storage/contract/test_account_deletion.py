@@ -11,7 +11,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.records import Attempt, Caller, IdempotencyRecord
 from mailprobe.storage.sql import account_deletion
 from mailprobe.storage.store import Store
-from tests.storage.contract import test_lists as list_calls
+from tests.storage.contract import list_calls
 from tests.storage.contract.calls import begin
 from tests.storage.fixed_clock import (
     NOON,

@@ -18,7 +18,7 @@ from mailprobe.storage.records import COMMAND_LINE, SERVICE, Actor, Caller
 from mailprobe.storage.sql import audit
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child
-from tests.storage.contract import test_lists as list_calls
+from tests.storage.contract import list_calls
 from tests.storage.fixed_clock import NOON, RETENTION, SECRET, Clock, make_caller
 
 ANN = Actor("session", "the key's id", "sk_mgmt_abcd", "192.0.2.7")
@@ -56,6 +56,39 @@ async def test_each_act_has_its_entry(store: Store, clock: Clock) -> None:
         ("caps_changed", {"hard_cap_micros": (None, 25_000_000)}),
         ("alerts_changed", {"alerts": (True, False)}),
     ]
+
+
+async def test_an_operators_act_is_in_both_logs_and_names_the_operator_in_one(store: Store) -> None:
+    """Not twice, if it is done to the operator's own account; a deletion is there once too."""
+    own, other = [await make_caller(store, sha256=name) for name in ("own", "other")]
+    operator = replace(ANN, operator_id=own.account.id)
+    theirs = {(entry.id) for entry in await store.audit(other.account.id)}
+    ours = {(entry.id) for entry in await store.audit(own.account.id)}
+    key_id = await new_key(store, other.account.id, "new", by=operator)
+    await store.change_account(other.account.id, tier="scale", alerts=False, by=operator)
+    await store.change_account(own.account.id, tier="scale", by=operator)
+    assert await store.revoke_key(other.account.id, key_id, by=operator)
+    found = [each for each in await store.audit(other.account.id) if each.id not in theirs]
+    kinds = ["key_revoked", "alerts_changed", "plan_changed", "key_created"]
+    assert [(each.act.kind, each.by, each.on_account) for each in found] == [
+        (kind, Actor("session"), None) for kind in kinds
+    ]
+    assert found[0].act.name == "shop"
+    await store.delete_account(other.account.id, by=operator)
+    found = [each for each in await store.audit(own.account.id) if each.id not in ours]
+    of_other = other.account.id
+    assert [(each.act.kind, each.on_account) for each in found] == [
+        ("account_deleted", of_other),
+        ("key_revoked", of_other),
+        ("plan_changed", None),
+        *((kind, of_other) for kind in kinds[1:]),
+    ]
+    assert {each.by for each in found} == {ANN}
+    assert (found[1].act.subject, found[1].act.name) == (key_id, None)
+    assert [each.act.kind for each in await store.audit(of_other)] == ["account_deleted"]
+    await store.delete_account(own.account.id, by=COMMAND_LINE)
+    [left] = await store.audit(own.account.id)  # without what was done to others, and from where
+    assert (left.act.kind, left.by, left.on_account) == ("account_deleted", COMMAND_LINE, None)
 
 
 async def test_the_first_account_and_its_keys_have_entries(store: Store) -> None:

@@ -72,9 +72,10 @@ async def test_idempotency_keys_are_an_accounts_own(store: Store):
 
 
 async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Store, clock: Clock):
+    """Up to two seconds before it: the end's microseconds are the request's mark."""
     caller = await make_caller(store)
     await begin(store, caller.account.id)
-    clock.advance(59.999_999)
+    clock.advance(58.999_999)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
     clock.advance(0.000_001)
@@ -97,6 +98,24 @@ async def test_a_key_that_was_let_go_can_be_used_again(store: Store):
     caller = await make_caller(store)
     await store.finish_idempotent(await begin(store, caller.account.id), None)
     assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
+
+
+async def test_a_request_that_may_have_begun_frees_its_key_by_its_mark(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    mark, other = 271_828, IdempotencyRecord.marked(account_id, "k", 271_829)
+    unknown = IdempotencyRecord.marked(account_id, "k", mark)
+    await store.finish_idempotent(unknown, None)  # it had not begun
+    clock.advance(0.4)
+    begun = await store.begin_idempotent(account_id, "k", "b", keep_s=60, lease_s=60, mark=mark)
+    assert isinstance(begun, IdempotencyRecord)
+    await store.finish_idempotent(other, None)
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, account_id)
+    await store.finish_idempotent(unknown, None)
+    await store.finish_idempotent(await begin(store, account_id, body="another"), ANSWER)
+    await store.finish_idempotent(unknown, None)  # an answer stays
+    assert await begin(store, account_id, body="another") == ANSWER
 
 
 async def test_an_answer_once_given_stays(store: Store):

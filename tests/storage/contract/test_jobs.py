@@ -467,3 +467,23 @@ async def test_a_claim_is_extended_from_now_while_it_lasts(store: Store, clock: 
     clock.advance(0.000_001)
     assert not await extend(store, claim)
     assert ids(await claimed(store)) == ["1"]
+
+
+async def test_jobs_are_found_by_the_beginning_of_their_ids(store: Store) -> None:
+    """In order of the databases, a digit is before every letter, and a hyphen may not count."""
+    caller = await make_caller(store)
+    other = await make_caller(store, sha256="other")
+    made = [
+        f"{first}-77aa-4abc-8def-0123456789ab" for first in ("0a0a0a0f", "0a0a0a0e", "fffffff9")
+    ]
+    await promise(store, caller, *map(order, made))
+    await promise(store, other, order("0a0a0a0f-88bb-4abc-8def-0123456789ab"))
+    for prefix, found in (
+        ("0a0a0a0f", [made[0]]), ("0A0A0A0F-77", [made[0]]), ("0a0a0a0f-", [made[0]]),
+        ("fffffff9-77aa", [made[2]]), (made[1], [made[1]]), ("0a0a0a0d", []),
+        ("0a0a0a0", []), ("0a0a0a%", []), ("", []), ("x" * 50, []),
+        ("--------", []), ("0-------", []), ("0a0a-0a0f", []), (f"{made[0]}0", []),
+    ):  # fmt: skip
+        jobs = await store.jobs(account_id=caller.account.id, prefix=prefix, limit=9)
+        assert [job.id for job in jobs] == found, prefix
+    assert len(await store.jobs(prefix="0a0a0a0f", limit=9)) == 2

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.store import Store
-from tests.storage.contract.test_lists import claimed, running
+from tests.storage.contract.list_calls import claimed, running
 from tests.storage.fixed_clock import Clock, make_caller
 
 

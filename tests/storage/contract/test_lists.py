@@ -1,7 +1,6 @@
 """Lists: their chunks are claimed, answered and counted once, whatever dies meanwhile."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,79 +18,33 @@ from mailprobe.storage.list_records import (
     KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
-    ListBounds,
     ListChunk,
-    ListClaim,
-    ListOrder,
     ListShare,
     StoredList,
 )
-from mailprobe.storage.lists.commands import BeginPass, LoadedList, PassStep
-from mailprobe.storage.records import Answered, Caller, IdempotencyRecord
-from mailprobe.storage.sql import lists
-from mailprobe.storage.sql.lists import LOADING_MAX
+from mailprobe.storage.lists.commands import BeginPass, DeleteList, LoadedList, PassStep
+from mailprobe.storage.records import SERVICE, Answered, IdempotencyRecord
+from mailprobe.storage.sql.list_jobs import lists
+from mailprobe.storage.sql.list_jobs.list_lines import DELETED_MAX
+from mailprobe.storage.sql.list_jobs.lists import LOADING_MAX
 from mailprobe.storage.store import Store
 from tests.storage.contract.calls import begin
+from tests.storage.contract.list_calls import (
+    BOUNDS,
+    OCTETS_MAX,
+    SECRET,
+    answer,
+    answer_passing,
+    chunks,
+    chunks_of,
+    claimed,
+    order,
+    part_of,
+    places,
+    running,
+)
 from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, another_key, make_caller, row
 from tests.storage.other_process import other_process
-
-BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=1000)
-OCTETS_MAX = 1000_000
-SECRET = "whsec_c2VjcmV0"
-
-
-def order(id: str = "list-1", **more: Any) -> ListOrder:
-    return ListOrder(id, "list.csv", "https://hooks.test/", "a hooks.test", **more)
-
-
-def chunks(*units: int) -> list[ListChunk]:
-    """Chunks with so many addresses."""
-    return [ListChunk(place, count, f'["rows {place}"]\n') for place, count in enumerate(units)]
-
-
-async def running(
-    store: Store, caller: Caller, *units: int, id: str = "list-1", **more: Any
-) -> StoredList:
-    assert await store.create_list(caller, order(id, **more), BOUNDS)
-    assert await store.add_chunks(id, chunks(*units), octets_max=OCTETS_MAX)
-    loaded = LoadedList(["name", "email"], sum(units) + 1, sum(units))
-    made = await store.change_list(id, "running", before=["loading"], loaded=loaded)
-    assert made is not None
-    return made
-
-
-async def claimed(
-    store: Store,
-    limit: int = 9,
-    each_max: int = 9,
-    shares: Mapping[str, ListShare] | None = None,
-    holder: str | None = None,
-    after: str = "",
-) -> list[ListClaim]:
-    return await store.claim_chunks(
-        limit=limit, lease_s=LEASE_S, each_max=each_max, shares=shares or {}, after=after,
-        holder=holder,
-    )  # fmt: skip
-
-
-def chunks_of(claims: list[ListClaim]) -> list[tuple[str, int]]:
-    return [(claim.list.id, claim.chunk.place) for claim in claims]
-
-
-def places(claims: list[ListClaim]) -> list[int]:
-    return [claim.chunk.place for claim in claims]
-
-
-def part_of(claim: ListClaim, *statuses: str, ends: bool = True) -> ChunkPart:
-    lines = "".join(f'["{status}"]\n' for status in statuses)
-    counts = {status: statuses.count(status) for status in statuses}
-    return ChunkPart(claim.list.id, claim.chunk.place, claim.fence, lines, counts, ends)
-
-
-async def answer(store: Store, claim: ListClaim, *statuses: str, ends: bool = True) -> None:
-    reserved: Any = await store.reserve(claim.caller, len(statuses), lambda _: None, lease_s=30)
-    rows = [row(NOON) for _ in statuses]
-    await store.settle(reserved, rows, chunk=part_of(claim, *statuses, ends=ends))
 
 
 async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock: Clock) -> None:
@@ -350,7 +303,7 @@ async def test_a_later_claim_takes_the_chunk_and_nothing_counts_twice(
     [slow] = await claimed(store)
     await answer(store, slow, "deliverable", ends=False)
     clock.advance(LEASE_S + 1)
-    assert not await store.extend_chunk(slow, lease_s=LEASE_S)
+    assert await store.extend_chunks([slow], lease_s=LEASE_S) == [False]
     [next_one] = await claimed(store)
     assert next_one.chunk.results == '["deliverable"]\n'
     await answer(store, slow, "unknown")
@@ -410,13 +363,31 @@ async def test_a_released_chunk_is_due_later(store: Store, clock: Clock) -> None
     caller = await make_caller(store)
     await running(store, caller, 2)
     [claim] = await claimed(store)
-    assert await store.extend_chunk(claim, lease_s=2 * LEASE_S)
+    assert await store.extend_chunks([claim], lease_s=2 * LEASE_S) == [True]
     assert await store.release_chunk(claim, clock() + timedelta(seconds=40))
-    assert not await store.extend_chunk(claim, lease_s=LEASE_S)
+    assert await store.extend_chunks([claim], lease_s=LEASE_S) == [False]
     clock.advance(39)
     assert await claimed(store) == []
     clock.advance(1)
     assert places(await claimed(store)) == [0]
+
+
+async def test_leases_are_extended_together(store: Store, clock: Clock) -> None:
+    """What has ended is named, whoever ended it; the others are held longer."""
+    caller = await make_caller(store)
+    await running(store, caller, 1, 1, 1)
+    await running(store, caller, 1, id="paused")
+    *claims, of_paused = await claimed(store)
+    await answer(store, claims[1], "deliverable")
+    await store.change_list("paused", "paused", before=["running"])
+    held = await store.extend_chunks([*claims, of_paused], lease_s=2 * LEASE_S)
+    assert held == [True, False, True, False]
+    assert await store.extend_chunks([], lease_s=LEASE_S) == []
+    clock.advance(LEASE_S + 1)
+    assert await claimed(store) == []
+    clock.advance(LEASE_S)
+    assert places(await claimed(store)) == [0, 2]
+    assert await store.extend_chunks(claims, lease_s=LEASE_S) == [False] * 3
 
 
 async def test_a_paused_list_is_not_claimed_and_goes_on(store: Store, clock: Clock) -> None:
@@ -426,7 +397,7 @@ async def test_a_paused_list_is_not_claimed_and_goes_on(store: Store, clock: Clo
     paused = await store.change_list("list-1", "paused", before=["running"], cause="quota_exceeded")
     assert paused is not None
     assert (paused.state, paused.cause) == ("paused", "quota_exceeded")
-    assert not await store.extend_chunk(claim, lease_s=LEASE_S)
+    assert await store.extend_chunks([claim], lease_s=LEASE_S) == [False]
     await answer(store, claim, "deliverable", ends=False)  # what was under way counts
     assert await claimed(store) == []
     resumed = await store.change_list("list-1", "running", before=["paused"])
@@ -488,11 +459,15 @@ async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clo
     assert places(await claimed(store)) == [0, 1]
 
 
-async def answer_passing(store: Store, claim: ListClaim, passing: int, *statuses: str) -> None:
-    """Answer a chunk; time may cure so many of its answers."""
-    reserved: Any = await store.reserve(claim.caller, len(statuses), lambda _: None, lease_s=30)
-    part = replace(part_of(claim, *statuses), passing=passing)
-    await store.settle(reserved, [row(NOON) for _ in statuses], chunk=part)
+async def test_results_of_a_chunk_that_is_partly_deleted_are_not_read(store: Store) -> None:
+    """A step of a deletion may end within a chunk; it takes its rows first."""
+    await running(store, await make_caller(store), DELETED_MAX + 2)
+    [claim] = [each for each in await claimed(store) if not each.is_last]
+    for _ in range(DELETED_MAX + 1):
+        await answer(store, claim, "deliverable", ends=False)
+    assert len(await store.list_results("list-1", [0])) == 1
+    assert not await store._execute(DeleteList("list-1", SERVICE))
+    assert await store.list_results("list-1", [0]) == []
 
 
 async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) -> None:
@@ -508,7 +483,7 @@ async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) 
     assert not last.list.asks_hosts
     due_at = clock() + timedelta(minutes=5)
     assert await store.begin_pass(last, due_at)
-    assert not await store.begin_pass(last, due_at)
+    assert await store.begin_pass(last, due_at) is None  # its answer was lost
     found = await store.stored_list("list-1")
     assert found is not None
     assert (found.rechecks, found.recheck_at) == (1, due_at)
@@ -527,7 +502,7 @@ async def test_a_pass_asks_again_what_time_may_cure(store: Store, clock: Clock) 
     assert (found.answered, dict(found.counts)) == (3, {"deliverable": 3})
     [last] = await claimed(store)
     assert last.is_last
-    assert not await store.begin_pass(last, due_at)  # nothing is left to cure
+    assert await store.begin_pass(last, due_at) is False  # nothing is left to cure
     [chunk, _] = await store.chunks("list-1", first=0, limit=9)
     assert chunk.results == '["deliverable"]\n["unknown"]\n["deliverable"]\n'
 
@@ -544,7 +519,7 @@ async def test_a_pass_ends_when_its_last_chunk_does(store: Store, clock: Clock) 
     assert await claimed(store) == []
     assert await store.record_part(ChunkPart("list-1", 1, two.fence, "", {}, ends=True))
     [last] = await claimed(store)
-    assert not await store.begin_pass(last, clock())  # no pass is left
+    assert await store.begin_pass(last, clock()) is False  # no pass is left
 
 
 async def test_a_list_without_rechecks_has_no_pass(store: Store, clock: Clock) -> None:
@@ -553,7 +528,7 @@ async def test_a_list_without_rechecks_has_no_pass(store: Store, clock: Clock) -
     [claim] = await claimed(store)
     await answer_passing(store, claim, 1, "unknown")
     [last] = await claimed(store)
-    assert not await store.begin_pass(last, clock())
+    assert await store.begin_pass(last, clock()) is False
 
 
 async def test_a_pass_over_a_long_list_begins_once(
@@ -568,7 +543,7 @@ async def test_a_pass_over_a_long_list_begins_once(
     [killed] = await claimed(store)
     clock.advance(LEASE_S + 1)
     [last] = await claimed(store)
-    assert not await store.begin_pass(killed, clock())
+    assert await store.begin_pass(killed, clock()) is None
     due_at = clock() + timedelta(minutes=5)
     step = await store._execute(BeginPass(last, due_at, 0, 0))
     assert step == PassStep(2, 2)

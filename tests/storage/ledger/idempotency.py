@@ -39,8 +39,12 @@ class ModelIdempotency(ModelAccounts):
     def begin_idempotent(self, command: BeginIdempotent) -> IdempotencyRecord | bytes:
         now = self._now()
         kept = self._idempotency_records.get((self._accounts[command.account_id].id, command.key))
-        lease_until = now + timedelta(seconds=command.lease_s)
-        if kept is None or not kept.stands(now) or kept.is_ahead(lease_until):
+        lease_until = command.lease_until(now)
+        if (
+            kept is None
+            or not kept.stands(now)
+            or kept.is_ahead(now + timedelta(seconds=command.lease_s))
+        ):
             keep_until = now + timedelta(seconds=command.keep_s)
             self._idempotency_records[command.account_id, command.key] = _KeptRecord(
                 command.body_sha256, lease_until, keep_until
@@ -53,12 +57,14 @@ class ModelIdempotency(ModelAccounts):
         return kept.answer
 
     def finish_idempotent(self, command: FinishIdempotent) -> None:
-        if not self._runs(command.idempotency):
-            return
+        begun = command.idempotency
         if command.answer is None:
-            del self._idempotency_records[command.idempotency.account_id, command.idempotency.key]
-        else:
-            self._answer(EncryptedFirst(command.idempotency, command.answer))
+            kept = self._idempotency_records.get((begun.account_id, begun.key))
+            mark = begun.lease_until.microsecond
+            if kept and kept.answer is None and kept.lease_until.microsecond == mark:
+                del self._idempotency_records[begun.account_id, begun.key]
+        elif self._runs(begun):
+            self._answer(EncryptedFirst(begun, command.answer))
 
     def _runs(self, idempotency: IdempotencyRecord) -> bool:
         """Whether no answer is stored and no other request has begun since."""

@@ -68,9 +68,8 @@ class ModelJobs(ModelUsage):
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
         self._jobs: ClaimQueue[_Job] = ClaimQueue()
-        self._receivers: dict[
-            Partition, tuple[int, datetime]
-        ] = {}  # failures, and the last one's instant
+        # Failures, and the last one's instant.
+        self._receivers: dict[Partition, tuple[int, datetime]] = {}
 
     def create_job(self, command: CreateJob[R]) -> Job | R:
         if command.order.id in self._jobs.entries:

@@ -196,7 +196,8 @@ def check(
     )
 
 
-def main(name: str, fault: str, folder: str) -> None:
+def main(words: list[str]) -> None:
+    name, fault, folder = words
     read_in_threads(pytest.MonkeyPatch())
     place = Place(Path(folder), name)
     place.lay_out(None)
@@ -224,4 +225,4 @@ def main(name: str, fault: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

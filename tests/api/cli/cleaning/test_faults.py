@@ -1,13 +1,12 @@
 """A kill, a full disk, or a list that changes, at each step of `clean`: see faulty_clean."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.api.cli.cleaning.faulty_clean import LISTS
-from tests.api.cli.test_clean import ROOT
+from tests import warm_process
+from tests.api.cli.cleaning.faulty_clean import LISTS, STEPS_MAX
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -15,12 +14,12 @@ from tests.api.cli.test_clean import ROOT
 def test_no_fault_at_any_step_loses_a_list_or_gives_a_wrong_output(
     tmp_path: Path, name: str, fault: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.cli.cleaning.faulty_clean", name, fault, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
+    done = warm_process.run(
+        ["tests.api.cli.cleaning.faulty_clean", name, fault, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 10
+    assert int(done.stdout) >= STEPS_MAX

@@ -4,7 +4,6 @@ and on sockets."""
 import csv
 import os
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,14 +14,15 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.listfile.journal import VERSION, Header, open_journal
-from mailprobe.bench.lab import start_lab
 from mailprobe.bench.lab.scenarios import GREYLIST_S, GREYLISTING
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests import warm_process
 from tests.engine.engine_runs import open_test_engine
 from tests.storage.child_processes import ROOT
+from tests.warm_lab import start_lab
 
 MINUTES_5 = 300.0
 HOSTS, EACH = 40, 25
@@ -72,9 +72,9 @@ def test_seconds_later_the_greylisted_are_known_on_sockets(tmp_path: Path) -> No
     with start_lab("greylisting") as lab:
         emails = lab.addresses["temporary"]
         (tmp_path / "list.csv").write_text("email\n" + "".join(f"{email}\n" for email in emails))
-        done = subprocess.run(
+        done = warm_process.run(
             [
-                *(str(Path(sys.executable).with_name("mailprobe")), "clean", "list.csv"),
+                *("mailprobe.api.cli", "clean", "list.csv"),
                 *("--recheck-after", f"{GREYLIST_S + 0.5}s"),
             ],
             cwd=tmp_path,

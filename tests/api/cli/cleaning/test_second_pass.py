@@ -4,7 +4,6 @@ import csv
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from click.testing import CliRunner
 from mailprobe.api.cli import main
 from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
 from tests.storage.child_processes import ROOT
+from tests.warm_process import WarmProcess
 
 
 def start(directory: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.api.fake_source", "--", "clean", *words],
+    return WarmProcess(
+        ["tests.api.fake_source", "--", "clean", *words],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

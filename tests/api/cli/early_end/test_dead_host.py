@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.passes import Passes
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.listfile.journal import open_journal
-from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.lab import Lab
 from mailprobe.bench.lab.dead_host import (
     DEAD_ADDRESSES,
     DEAD_DOMAIN,
@@ -23,10 +22,12 @@ from mailprobe.bench.lab.dead_host import (
 )
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
+from tests import warm_process
 from tests.api.cli.cleaning.test_passes import HEADER
 from tests.api.cli.test_clean import ROOT, rows_of
 from tests.api.service_process import make_place, running
 from tests.engine.engine_runs import open_test_engine
+from tests.warm_lab import start_lab
 
 PLANS = """
 [scale]
@@ -83,9 +84,9 @@ def clean(
 ) -> "subprocess.CompletedProcess[str]":
     addresses = in_order(order, lab.addresses["timed_out"], lab.addresses["deliverable"])
     (place / "list.csv").write_text("email\n" + "".join(f"{each}\n" for each in addresses))
-    return subprocess.run(
+    return warm_process.run(
         [
-            *(str(Path(sys.executable).with_name("mailprobe")), "clean", "list.csv"),
+            *("mailprobe.api.cli", "clean", "list.csv"),
             *("--recheck", "0", "-o", "out.csv", *words),
         ],
         cwd=place,

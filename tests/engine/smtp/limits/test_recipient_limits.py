@@ -27,6 +27,7 @@ from tests.engine.engine_runs import (
     verify,
     verify_once,
 )
+from tests.seeds import pairs
 
 LIMITS: dict[str, dict[str, int]] = {
     "1 a transaction": {"per_transaction": 1},
@@ -64,8 +65,7 @@ def limits_of(engine: Any) -> RecipientLimits:
     return limits
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("reply", LIMIT_REPLIES)
+@pytest.mark.parametrize(("limit", "reply"), pairs(LIMITS, LIMIT_REPLIES))
 async def test_a_batch_gets_right_verdicts_at_any_limit_and_wording(autojump_clock, limit, reply):
     turn = LIMIT_REPLIES.index(reply) + list(LIMITS).index(limit)
     async with open_fake_network() as network:
@@ -82,8 +82,10 @@ async def test_a_batch_gets_right_verdicts_at_any_limit_and_wording(autojump_clo
 
 
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelined", "in step"])
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("reply", [LIMIT_REPLIES[0], ONE_ONLY, "421 4.7.0 Too many", ""])
+@pytest.mark.parametrize(
+    ("limit", "reply"),
+    pairs(LIMITS, [LIMIT_REPLIES[0], ONE_ONLY, "421 4.7.0 Too many", ""]),
+)
 async def test_a_list_gets_right_verdicts(autojump_clock, reply, limit, pipelining):
     async with open_fake_network() as network:
         host = limited_host(

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 import trio
 
-from mailprobe.engine.smtp.left_connections import LEFT_S
+from mailprobe.engine.smtp.pool.left_connections import LEFT_S
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
@@ -20,7 +20,7 @@ from tests.engine.engine_runs import (
     open_test_engine,
     verify,
 )
-from tests.engine.smtp.test_late_replies import found, mixed
+from tests.engine.smtp.pool.test_late_replies import found, mixed
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}
 

@@ -1,0 +1,228 @@
+"""Addresses that no egress has addresses of the day for wait until there are more, or none."""
+
+from collections import Counter
+
+import pytest
+import trio
+
+from mailprobe.engine import open_answers
+from mailprobe.engine.egress import Egress, Egresses
+from tests.engine.smtp.egress.worlds import (
+    A,
+    B,
+    Control,
+    answers_of,
+    open_engine_of,
+    open_world,
+    reasons,
+)
+
+BOTH = pytest.mark.parametrize("deferred_start", [False, True], ids=["requests", "list"])
+NEVER_GOOGLE = Egress("b", never=frozenset({"google"}))
+
+
+class Blocks(Control):
+    """Grants what this process has set aside; a test adds more."""
+
+    def __init__(self, egresses: Egresses) -> None:
+        super().__init__(egresses)
+        self.left = Counter(dict.fromkeys(("a", "b"), 0))
+        self.is_used_up = False
+
+    def reserve(self, egress: str, count: int) -> int:
+        granted = min(count, self.left[egress])
+        self.left[egress] -= granted
+        return granted
+
+    def awaits_more(self, egress: str) -> bool:
+        return not self.is_used_up
+
+    async def refill(self, times: int, every_s: float, count: int) -> None:
+        for _ in range(times):
+            await trio.sleep(every_s)
+            self.left["a"] += count
+
+
+def mailboxes(domains: list[str], each: int = 5) -> list[str]:
+    return [f"known{number}@{domain}" for domain in domains for number in range(each)]
+
+
+@BOTH
+async def test_addresses_wait_for_the_next_block_of_the_day(autojump_clock, deferred_start):
+    async with open_world() as world:
+        texts = mailboxes(world.add(10))
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["a"] = 7
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(control.refill, 5, 0.3, 10)
+                found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 50}
+            assert control.left["a"] == 7
+
+
+async def test_a_request_waits_no_longer_than_its_deadline_and_a_list_does(autojump_clock):
+    async with open_world() as world:
+        texts = mailboxes(world.add(4))
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            found = await answers_of(engine, texts)
+            assert {answer.cause for answer in found} == {("no_egress", "us")}
+            assert world.dialled["a"] == 0
+            async with trio.open_nursery() as nursery:
+
+                async def refill() -> None:
+                    await trio.sleep(600)
+                    control.left["a"] = 100
+
+                nursery.start_soon(refill)
+                found = await answers_of(engine, texts, deferred_start=True)
+            assert reasons(found) == {"accepted": 20}
+
+
+@BOTH
+async def test_addresses_do_not_wait_for_a_day_that_is_used_up(autojump_clock, deferred_start):
+    async with open_world() as world:
+        texts = mailboxes(world.add(4))
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["a"], control.is_used_up = 12, True
+            began = trio.current_time()
+            found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 12, "no_egress": 8}
+            assert trio.current_time() - began < 2
+
+
+@BOTH
+@pytest.mark.parametrize("is_used_up", [False, True], ids=["paused", "used up"])
+async def test_waiting_ends_with_its_egress(autojump_clock, deferred_start, is_used_up):
+    async with open_world() as world:
+        texts = mailboxes(world.add(4))
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            async with trio.open_nursery() as nursery:
+
+                async def stop() -> None:
+                    await trio.sleep(1)
+                    control.is_used_up = is_used_up
+                    control.pause(*([] if is_used_up else ["a"]))
+
+                nursery.start_soon(stop)
+                began = trio.current_time()
+                found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert trio.current_time() - began < 2
+            assert reasons(found) == {"no_egress": 20}
+
+
+@BOTH
+async def test_an_egress_with_addresses_does_not_wait_for_one_without(
+    autojump_clock, deferred_start
+):
+    """And what only the awaited one may ask does not stop what others may."""
+    async with open_world() as world:
+        google = world.add(40, mx="{}.aspmx.l.google.com")
+        texts = mailboxes(google + world.add(40), each=2)
+        async with open_engine_of(world, A, NEVER_GOOGLE, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["b"] = 1000
+            async with trio.open_nursery() as nursery:
+
+                async def refill() -> None:
+                    await trio.sleep(1)
+                    control.left["a"] = 1000
+
+                nursery.start_soon(refill)
+                found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 160}
+            assert control.left["b"] == 1000 - 80
+
+
+@BOTH
+async def test_an_address_that_one_egress_is_refused_waits_for_the_other(
+    autojump_clock, deferred_start
+):
+    async with open_world() as world:
+        texts = mailboxes(world.add(6, refuses="a"), each=1)
+        async with open_engine_of(world, A, B, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["a"] = 1000
+            async with trio.open_nursery() as nursery:
+
+                async def refill() -> None:
+                    await trio.sleep(1.5)
+                    control.left["b"] = 1000
+
+                nursery.start_soon(refill)
+                found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 6}
+
+
+@BOTH
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.5, 1.0, 1.05])
+async def test_a_caller_may_leave_while_its_addresses_wait(autojump_clock, deferred_start, after_s):
+    async with open_world() as world:
+        texts = mailboxes(world.add(10))
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["a"] = 3
+            with trio.move_on_after(after_s):
+                async with open_answers(
+                    engine, texts, account="me", deferred_start=deferred_start
+                ) as answers:
+                    async for _ in answers:
+                        pass
+            control.left["a"] = 3
+
+
+async def test_a_block_goes_to_a_host_as_it_has_room(autojump_clock):
+    """Else the clocks of a list's addresses would run while they wait for its few connections."""
+    async with open_world() as world:
+        texts = mailboxes(world.add(1, latency_s=0.3, ehlo_lines=("mx.test",)), each=300)
+        async with open_engine_of(world, A, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(control.refill, 2, 60, 200)
+                found = await answers_of(engine, texts, deferred_start=True)
+            assert reasons(found) == {"accepted": 300}
+
+
+async def test_addresses_held_in_vain_are_not_tried_again_for_each_new_one(autojump_clock):
+    """A list's thousands beside an egress that is usable, but may not ask these hosts."""
+    async with open_world() as world:
+        google = world.add(30, mx="{}.aspmx.l.google.com")
+        async with open_engine_of(world, A, NEVER_GOOGLE, control=Blocks) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            control.left["b"] = 1000
+            asked = 0
+            awaits_more = control.awaits_more
+
+            def counted(egress: str) -> bool:
+                nonlocal asked
+                asked += 1
+                return awaits_more(egress)
+
+            control.awaits_more = counted  # type: ignore[method-assign]
+            with trio.move_on_after(0.05):
+                await answers_of(engine, mailboxes(google, each=20))
+            assert asked < 10 * 600
+
+
+async def test_a_block_goes_to_as_many_hosts_as_there_are_places(autojump_clock):
+    async with open_world() as world:
+        texts = mailboxes(world.add(300, latency_s=0.5), each=1)
+        async with open_engine_of(world, A, control=Blocks, probes_max=20) as engine:
+            control = world.control
+            assert isinstance(control, Blocks)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(control.refill, 1, 60, 300)
+                found = await answers_of(engine, texts, deferred_start=True)
+            assert reasons(found) == {"accepted": 300}

@@ -1,0 +1,340 @@
+"""A session driven with octets and times alone: no trio, no socket, no clock."""
+
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+
+from mailprobe.engine.dns.messages import MailExchange
+from mailprobe.engine.fair_queue import FairQueue
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.controls import HostControls
+from mailprobe.engine.smtp.host_policy import Terms, first_terms
+from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
+from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
+from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step, standard_rules
+from mailprobe.engine.smtp.session import effects as made
+from mailprobe.engine.smtp.session.effects import (
+    Barren,
+    BecameLate,
+    CaughtUp,
+    ClockRestarted,
+    Distrusted,
+    Effect,
+    Emit,
+    FailedOver,
+    HostChanged,
+    Idle,
+    Requeued,
+    SessionFailed,
+    Settled,
+)
+from mailprobe.engine.smtp.session.exchange import NOW
+from mailprobe.engine.smtp.session.session import BY_TASK, SmtpSession
+from mailprobe.engine.smtp.wire import Conversation, SmtpReply
+from mailprobe.engine.verdict import Outcome
+
+READ_S = 1.0
+MAIL_OK = b"250 2.1.0 Sender ok\r\n"  # not word for word as the next reply: see pairing
+YES, NO = b"250 2.1.5 Ok\r\n", b"550 5.1.1 No such user\r\n"
+MAIL = "MAIL FROM:<me@example.org>"
+IN_STEP = "250 mx.shop.test"
+PIPELINING = "250-mx.shop.test\r\n250 PIPELINING"
+
+
+@dataclass(eq=False)
+class Host:
+    """What a session is told of its host: values that a test sets."""
+
+    name: str = "mx.shop.test"
+    patient: bool = False
+    read_s: float = READ_S
+    clocks_s: tuple[float, float] = (3.0, 60.0)
+    usual_s: float = 0.0
+    late_s: float = 0.15
+    wary: bool = False
+    slow_to_answer: bool = False
+    refused_promptly_at: float = 0.0
+    refuses_too_late: bool = False
+    terms: Terms = field(default_factory=lambda: first_terms("me@example.org"))
+    budget: RefusalBudget = field(default_factory=lambda: RefusalBudget(RefusalAllowance(8), ""))
+    controls: HostControls = field(default_factory=HostControls)
+    renamings: Renamings = field(default_factory=Renamings)
+    waiting: FairQueue[Probe] = field(default_factory=FairQueue)
+    domain: DomainAcceptance = field(default_factory=lambda: DomainAcceptance("shop.test"))
+
+    def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
+        return standard_rules().read(step, reply)
+
+    def window(self) -> int:
+        return 8
+
+    def any_waiting(self) -> bool:
+        return self.waiting.count > 0
+
+    def next_probe(self, now: float, emit: Emit) -> Probe | None:
+        return self.waiting.pop()
+
+    def is_under_way(self, domain: DomainAcceptance) -> bool:
+        return False
+
+    def work_with_tests_s(self) -> float:
+        return 0.0
+
+    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
+        return f"random{shape}@{domain.name}"
+
+    def is_needed_elsewhere(self, address: str) -> bool:
+        return False
+
+
+class Drive:
+    """A greeted session, its host, and what it has sent and changed so far."""
+
+    def __init__(self, *locals_: str, offer: str = IN_STEP, knows: Acceptance | None = None):
+        self.host = Host()
+        if knows is not None:
+            self.host.domain.believe(knows, inf)
+        self.queue(*locals_)
+        conversation = self.conversation = Conversation(READ_S)
+        conversation.receive(b"220 mx.shop.test\r\n")
+        conversation.next_exchange()
+        conversation.send(wire.ehlo("probe.test"))
+        conversation.receive(f"{offer}\r\n".encode())
+        conversation.next_exchange()
+        conversation.outgoing.clear()
+        self.session = SmtpSession(self.host, conversation, "11.0.0.1", [])
+        self.effects: list[Effect] = []
+        self.until = self._follow(NOW)
+
+    def queue(self, *locals_: str) -> None:
+        for local in locals_:
+            exchanges = [MailExchange("mx.shop.test", 10)]
+            probe = Probe(f"{local}@shop.test", "shop.test", "me", exchanges, lambda _: None)
+            probe.deadline, probe.domain_here = inf, self.host.domain
+            self.host.waiting.join("me", probe)
+
+    def at(self, now: float, octets: bytes = b"") -> list[str]:
+        """These come then, or the time is up; returns the lines that are sent."""
+        if octets:
+            self.conversation.receive(octets, now, now)
+        else:
+            self.conversation.pass_time(now)
+        self.until = self._follow(self.session.react())
+        return self.sent()
+
+    def closed(self, now: float) -> None:
+        self.conversation.end(now, "closed by the server")
+        self.until = self._follow(self.session.react())
+
+    def _follow(self, until: float) -> float:
+        while True:
+            changed, self.session.effects[:] = list(self.session.effects), []
+            for effect in changed:
+                self._apply(effect)
+            self.effects += changed
+            if until != NOW:
+                return until
+            until = self.session.react()
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Settled(probe, outcome, rule) if not probe.settled:
+                probe.outcome, probe.rule = outcome, rule
+            case Requeued(probe):
+                self.host.waiting.push_front("me", probe)
+            case made.TestEnded(domain, Acceptance() as acceptance):
+                domain.believe(acceptance, inf)
+                for probe in domain.pop_awaiting():
+                    self._apply(Settled(probe, acceptance.outcome, ""))
+                    self.effects.append(Settled(probe, acceptance.outcome, ""))
+
+    def sent(self) -> list[str]:
+        lines = b"".join(self.conversation.outgoing).decode().splitlines()
+        self.conversation.outgoing.clear()
+        return lines
+
+    def settled(self) -> dict[str, Outcome]:
+        return {
+            effect.probe.mailbox.partition("@")[0]: effect.outcome
+            for effect in self.effects
+            if isinstance(effect, Settled)
+        }
+
+    def has(self, kind: type[Effect]) -> bool:
+        return any(isinstance(effect, kind) for effect in self.effects)
+
+
+def rcpt(*locals_: str) -> list[str]:
+    return [f"RCPT TO:<{local}@shop.test>" for local in locals_]
+
+
+def test_in_lock_step_each_command_waits_for_the_reply_before():
+    drive = Drive("ann", "bob", knows=Acceptance.SOME)
+    assert drive.sent() == [MAIL]
+    assert drive.until == READ_S
+    assert drive.at(0.1, MAIL_OK) == rcpt("ann")
+    assert drive.until == pytest.approx(0.1 + drive.host.late_s)
+    assert drive.at(0.2, YES) == rcpt("bob")
+    assert drive.settled() == {}  # nothing is proven yet
+    assert drive.at(0.3, NO) == []
+    assert drive.has(Idle)
+    assert drive.until == pytest.approx(0.3 + QUIET_S)
+    drive.at(drive.until)  # silence proves both
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE, "bob": Outcome.UNDELIVERABLE}
+
+
+def test_with_pipelining_a_batch_is_one_write():
+    drive = Drive("ann", "bob", "cy", offer=PIPELINING, knows=Acceptance.SOME)
+    assert len(drive.conversation.outgoing) == 1
+    assert drive.sent() == [MAIL, *rcpt("ann", "bob", "cy")]
+    assert drive.at(0.1, MAIL_OK + YES + NO[:9]) == []  # the rest of a reply may come later
+    assert drive.at(0.12, NO[9:] + YES) == []
+    drive.at(drive.until)
+    yes, no = Outcome.DELIVERABLE, Outcome.UNDELIVERABLE
+    assert drive.settled() == {"ann": yes, "bob": no, "cy": yes}
+
+
+def test_octets_in_pieces_are_read_as_if_they_came_at_once():
+    drive = Drive("ann", knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK)
+    for place, octet in enumerate(NO):
+        drive.at(0.1 + place / 1000, bytes([octet]))
+    drive.at(drive.until)
+    assert drive.settled() == {"ann": Outcome.UNDELIVERABLE}
+
+
+def test_an_accepted_recipient_is_followed_by_its_domains_test():
+    drive = Drive("ann")
+    drive.at(0.1, MAIL_OK)
+    assert drive.at(0.2, YES) == []  # what follows depends on the reply, so silence proves it first
+    assert drive.at(drive.until) == rcpt("random0")
+    drive.at(0.3, NO)
+    drive.at(drive.until)
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE}
+
+
+@pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
+def test_a_reply_too_many_settles_nothing(offer):
+    """It is seen in the silence: then no verdict of the session is trusted."""
+    drive = Drive("ann", "bob", offer=offer, knows=Acceptance.SOME)
+    if offer is IN_STEP:
+        drive.at(0.1, MAIL_OK)
+        drive.at(0.2, NO)
+        drive.at(0.3, YES + YES)
+    else:
+        drive.at(0.1, MAIL_OK + NO + YES + YES)
+    assert drive.has(Distrusted)
+    assert drive.settled() == {}
+    assert drive.host.waiting.count == 2  # each is sent once more, on another connection
+    assert drive.until == BY_TASK
+    assert drive.session.is_over
+
+
+def test_a_reply_that_names_another_recipient_settles_nothing():
+    drive = Drive("ann", "bob", offer=PIPELINING, knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK + b"550 5.1.1 <bob@shop.test>: unknown\r\n250 2.1.5 Ok\r\n")
+    assert drive.has(Distrusted)
+    assert drive.settled() == {}
+
+
+def test_421_in_the_middle_sends_the_others_elsewhere():
+    drive = Drive("ann", "bob", "cy", offer=PIPELINING, knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK + YES)
+    drive.at(0.11, b"421 4.3.2 Shutting down\r\n")
+    drive.at(0.2)
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE}
+    failed = [effect for effect in drive.effects if isinstance(effect, SessionFailed)]
+    assert len(failed) == 1
+    assert failed[0].at_recipient
+    assert drive.host.waiting.count == 2
+    assert drive.session.is_over
+
+
+def test_a_server_that_closes_before_any_reply_fails_the_host():
+    drive = Drive("ann", knows=Acceptance.SOME)
+    drive.closed(0.1)
+    assert drive.has(FailedOver)
+    assert drive.settled() == {}
+    assert drive.session.is_over
+
+
+def test_garbage_instead_of_a_reply_ends_the_session():
+    drive = Drive("ann", knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK)
+    drive.at(0.2, b"what?\r\n")
+    assert drive.has(Barren)
+    assert drive.session.is_over
+
+
+def test_a_late_reply_counts_when_it_comes_and_a_missing_one_times_out():
+    drive = Drive("ann", "bob", knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK)
+    drive.at(drive.until)
+    assert drive.has(BecameLate)
+    drive.at(0.7, YES)
+    assert drive.has(CaughtUp)
+    assert drive.sent() == []  # the host may owe a reply: the order is proven first
+    drive.at(0.8, b"250 2.0.0 NOOP\r\n")
+    drive.at(drive.until)
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE}
+    silent = Drive("cy", knows=Acceptance.SOME)
+    silent.at(0.1, MAIL_OK)
+    silent.at(0.4)
+    silent.at(0.1 + READ_S)
+    assert silent.settled() == {"cy": Outcome.TIMED_OUT}
+    assert silent.session.is_over
+
+
+def test_a_host_that_turns_is_found_by_a_control():
+    """After three refusals it is watched; refusals wait for one that it accepted before."""
+    drive = Drive("good", knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK)
+    drive.at(0.2, YES)
+    drive.at(drive.until)
+    for _ in range(3):
+        drive.host.controls.note_refused(0.3)
+    drive.queue("ann")
+    drive.session.wake()
+    assert drive.at(0.4) == rcpt("ann")
+    drive.at(0.5, NO)
+    assert drive.at(drive.until) == rcpt("good")  # nothing else is to be sent
+    drive.at(0.6, NO)
+    drive.at(drive.until)
+    assert drive.has(HostChanged)
+    assert drive.settled() == {"good": Outcome.DELIVERABLE, "ann": Outcome.HOST_CHANGED}
+
+
+def test_a_refusal_that_is_a_limit_sends_its_recipient_again():
+    many = b"452 4.5.3 Too many recipients\r\n"
+    drive = Drive("ann", "bob", "cy", offer=PIPELINING, knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK + YES + many + many)
+    sent = [*drive.sent()]
+    while not sent and not drive.session.is_over and drive.until < READ_S:
+        sent += drive.at(drive.until)
+    assert sent == ["RSET"] or sent[:2] == ["RSET", MAIL]
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE}
+
+
+def test_tls_is_started_by_the_task_as_soon_as_nothing_is_unanswered():
+    drive = Drive("ann", offer="250-mx\r\n250 STARTTLS", knows=Acceptance.SOME)
+    drive.at(0.1, b"530 5.7.0 Must issue a STARTTLS command first\r\n")
+    assert drive.until == BY_TASK
+    assert drive.session.wants_tls
+    assert not drive.session.is_over
+    assert [asked.mailbox for asked in drive.session.begin_tls().unanswered] == ["ann@shop.test"]
+
+
+@pytest.mark.parametrize(("patient", "clock_s"), [(False, 3.0), (True, 60.0)])
+def test_a_clock_that_is_stopped_begins_anew_when_its_recipient_is_sent(patient, clock_s):
+    """The wait for its reply ends with its own clock, not with the host's kind of it."""
+    drive = Drive(knows=Acceptance.SOME)
+    drive.queue("ann")
+    [probe] = drive.host.waiting
+    probe.stopped_at, probe.patient = 0.0, patient
+    drive.session.wake()
+    drive.at(0.5)
+    assert drive.has(ClockRestarted)
+    assert drive.session.exchange.batch.until == 0.5 + clock_s
