@@ -202,7 +202,7 @@ class Pool:
         self.behind = 0  # probes that the scheduler holds back for this host
         self.pace = ReplyPace()
         self.lateness = Lateness()
-        self.controls = HostControls()
+        self.controls = HostControls(dispatcher.controls)
         self.opener = ConnectionOpener(self, dispatcher)
         self._apply_rare = RareEffects(self).apply
         refusals = RefusalMemory(self, self.lateness)
@@ -261,7 +261,7 @@ class Pool:
         waiting, find_domain = self.waiting, self.dispatcher.domains.find
         for probe in probes:
             probe.pool = self
-            domain = probe.domain_here = find_domain(self.host, probe.domain)
+            domain = probe.domain_here = find_domain(self.host, probe.domain, now)
             self.present += 1
             backing_off = (
                 now < self.backoff.until
@@ -517,7 +517,7 @@ class Pool:
         session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
-        is_watched = self.controls.comparable and self.now() < self.controls.watched_until
+        is_watched = self.controls.wants_control(self.now())
         each = max(1, self.budget.allowance.session - is_watched)
         sessions = len(self.waiting) / each
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
