@@ -81,7 +81,8 @@ class SharedControls:
         self._seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = {
             treatment: OrderedDict() for treatment in Treatment
         }
-        self._changed_until: OrderedDict[str, float] = OrderedDict()
+        self._refused_at: OrderedDict[str, deque[float]] = OrderedDict()
+        self._watched_until: OrderedDict[str, float] = OrderedDict()
 
     def by(self, egress: str) -> "EgressControls":
         """What this egress shares, and what it may compare with."""
@@ -95,13 +96,23 @@ class SharedControls:
     def seen(self, treatment: Treatment, exchange: str) -> dict[str, Known]:
         return self._seen[treatment].get(exchange, {})
 
-    def note_changed(self, exchange: str, until: float) -> None:
-        self._changed_until[exchange] = until
-        _keep_latest(self._changed_until, exchange)
+    def note_refused(self, exchange: str, trusted: int, now: float) -> None:
+        """It may count the refusals of all egresses together; `trusted` as in HostControls.trust()."""
+        refused_at = self._refused_at.get(exchange)
+        if refused_at is None or refused_at.maxlen != trusted:
+            refused_at = self._refused_at[exchange] = deque(refused_at or (), maxlen=trusted)
+            _keep_latest(self._refused_at, exchange)
+        refused_at.append(now)
+        if len(refused_at) == trusted:
+            self.watch(exchange, refused_at[0] + WATCHED_S)
 
-    def changed_until(self, exchange: str) -> float:
-        """Until when the exchange is watched, because it contradicted one of the egresses."""
-        return self._changed_until.get(exchange, NEVER)
+    def watch(self, exchange: str, until: float) -> None:
+        """By every egress."""
+        self._watched_until[exchange] = max(until, self.watched_until(exchange))
+        _keep_latest(self._watched_until, exchange)
+
+    def watched_until(self, exchange: str) -> float:
+        return self._watched_until.get(exchange, NEVER)
 
 
 def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
@@ -194,6 +205,9 @@ class HostControls:
         self._refused_at.append(now)
         if len(self._refused_at) == self._refused_at.maxlen:
             self.watched_until = max(self.watched_until, self._refused_at[0] + WATCHED_S)
+        if self._shared is not None:
+            trusted = self._refused_at.maxlen or REFUSALS_TRUSTED
+            self._shared.of_all.note_refused(self._exchange, trusted, now)
 
     def note_tested(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         """A test of this domain was answered so."""
@@ -214,8 +228,8 @@ class HostControls:
         """May the host treat all alike by now, so that verdicts are to be confirmed?"""
         if (shared := self._shared) is not None:
             self._exchange = probe.exchanges[max(0, probe.exchange_index)].name
-            changed_until = shared.of_all.changed_until(self._exchange)
-            self.watched_until = max(self.watched_until, changed_until)
+            watched_until = shared.of_all.watched_until(self._exchange)
+            self.watched_until = max(self.watched_until, watched_until)
         return now < self.watched_until
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
@@ -280,8 +294,8 @@ class HostControls:
         self.changed, self.changed_at = treatment, now
         self._changed_until = now + CHANGED_S
         self.watched_until = max(self.watched_until, self._changed_until)
-        if self._shared is not None:  # it may count the refusals of all egresses together
-            self._shared.of_all.note_changed(self._exchange, self._changed_until)
+        if self._shared is not None:
+            self._shared.of_all.watch(self._exchange, self._changed_until)
         if control in self._accepted:
             self._accepted.remove(control)
         self._next_sample_at = NEVER
