@@ -277,21 +277,9 @@ async def _running(
     await quota.pauses.start(service.store, quota.engine.pauses)
     async with (
         _watching(quota.engine, quota.protection, service.egress_control),
-        open_jobs(
-            service.store,
-            quota,
-            webhook_sender,
-            retry_s=settings.webhook_retry_s,
-            now=utc_now,
-            rng=rng,
-        ) as jobs,
+        open_jobs(quota, webhook_sender, retry_s=settings.webhook_retry_s, rng=rng) as jobs,
         open_lists(
-            service.store,
-            quota,
-            now=utc_now,
-            rng=rng,
-            wake_jobs=jobs.wake,
-            chunks_at_once=settings.list_chunks,
+            quota, rng=rng, wake_jobs=jobs.wake, chunks_at_once=settings.list_chunks
         ) as lists,
         running_loops(
             partial(
@@ -404,7 +392,6 @@ def list_limits_of(settings: Settings) -> ListLimits:
         settings.list_rows_max,
         settings.list_octets_max,
         settings.lists_active_max,
-        settings.list_chunks,
         settings.upload_folder,
     )
 
