@@ -70,7 +70,7 @@ class KnownFacts:
         self._listeners: dict[str, list[Listener]] = defaultdict(list)
         self._pending: dict[str, dict[str, _Pending]] = {kind: {} for kind in KINDS}
         self._after = 0
-        self._urgent_after = dict.fromkeys(URGENT, 0)
+        self._after_of = dict.fromkeys(AT_START, 0)  # likewise, of one kind
         self._urgent = trio.Event()
         self._is_store_away = False
 
@@ -94,7 +94,7 @@ class KnownFacts:
         with trio.move_on_after(START_S):
             try:
                 for kind in AT_START:
-                    await self._read(0, kind)
+                    self._after_of[kind] = await self._read(0, kind)
             except StoreUnavailable as error:
                 self._note_unavailable(error)
 
@@ -106,9 +106,9 @@ class KnownFacts:
                     nursery.start_soon(self._refresh, kind)
 
     async def _refresh(self, kind: FactKind) -> None:
-        after = max(self._after, self._urgent_after[kind])
+        after = max(self._after, self._after_of[kind])
         with suppress(StoreUnavailable):
-            self._urgent_after[kind] = await self._read(after, kind)
+            self._after_of[kind] = await self._read(after, kind)
 
     async def exchange(self) -> None:
         """Write and read every second, or sooner if there is something urgent. Runs until cancelled."""
