@@ -125,3 +125,36 @@ async def test_a_deletion_holds_no_chunk_while_it_waits_for_the_list(
             db.execute("UPDATE list_chunks SET fence = fence + 1")
             db.commit()
     assert await store.stored_list("list-1") is None
+
+
+async def test_a_key_is_revoked_while_results_of_its_lists_are_stored(
+    store: Store, url: str
+) -> None:
+    """Who stores results of several lists locks them by their ids, whichever was made first."""
+    caller = await make_caller(store)
+    for id in ("list-b", "list-a"):
+        await running(store, caller, 1, id=id)
+    with psycopg.connect(url, options="-c search_path=mailprobe -c lock_timeout=300") as db:
+        db.execute("SELECT 1 FROM lists WHERE id = 'list-a' FOR UPDATE")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.revoke_key, None, caller.key.id)
+            while query(url, WAITING) == [(0,)]:
+                await trio.lowlevel.checkpoint()
+            db.execute("SELECT 1 FROM lists WHERE id = 'list-b' FOR UPDATE")
+            db.commit()
+    assert query(url, "SELECT DISTINCT state FROM lists") == [("paused",)]
+
+
+async def test_lists_that_have_ended_leave_no_claim_to_be_searched(store: Store, url: str) -> None:
+    """Each search for claims of dead processes reads all holders."""
+    caller = await make_caller(store)
+    for id in ("done", "cancelled"):
+        await running(store, caller, 1, 1, id=id)
+    for claim in await claimed(store, holder="a"):
+        if claim.list.id == "done":
+            await answer(store, claim, "deliverable")
+    assert [claim.is_last for claim in await claimed(store, holder="a")] == [True]
+    for state in ("done", "cancelled"):
+        await store.change_list(state, state, before=["running"])
+    claims = "SELECT 1 FROM list_chunks WHERE holder IS NOT NULL OR lease_until IS NOT NULL"
+    assert query(url, claims) == []

@@ -545,8 +545,8 @@ async def test_a_pass_over_a_long_list_begins_once(
     [last] = await claimed(store)
     assert await store.begin_pass(killed, clock()) is None
     due_at = clock() + timedelta(minutes=5)
-    step = await store._execute(BeginPass(last, due_at, 0, 0))
-    assert step == PassStep(2, 2)
+    step = await store._execute(BeginPass(last, due_at, 0))
+    assert step == PassStep(True, 2)
     assert await store.begin_pass(last, due_at)
     assert await claimed(store) == []
     clock.advance(301)
