@@ -132,12 +132,13 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
     """Add chunks to a list that is loading; False if it is not. Raises ListRoomExceeded.
 
     They are due at once, so that no transaction has to change all of a list; they are
-    claimed when the list runs. The account is locked before the list, as by all that lock both.
+    claimed when the list runs. The account itself is not locked: some MiB take a tenth of a second,
+    for which all requests would wait that are counted together with one of its.
     """
     now = db.now()
     which = {"id": command.list_id}
     for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
-        db.all(f"SELECT number FROM accounts WHERE number = {int(account)}{db.FOR_UPDATE}", {})
+        db.lock_uploads(account)
     found = db.all(
         f"SELECT number, day, account FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
         which,
