@@ -106,6 +106,7 @@ class Pool:
         "host",
         "late_s",
         "lateness",
+        "latest_address",
         "left",
         "name",
         "names",
@@ -170,6 +171,7 @@ class Pool:
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[ServedSession] = set()
+        self.latest_address = ""  # the address of the session whose effects were applied last
         self.session_recipients = (
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
@@ -548,6 +550,7 @@ class Pool:
         `takes_more`: the session takes one of those that wait.
         """
         dispatcher = self.dispatcher
+        self.latest_address = served.address
         self._coming += takes_more
         dispatcher.applying.append(self)
         try:
@@ -683,4 +686,4 @@ class Pool:
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self.reduce_limit(self.throttle.after_failure())
         if before_recipients or (cause.about_us and not at_recipient):
-            record_failure(self, cause)
+            record_failure(self, cause, [self.latest_address])
