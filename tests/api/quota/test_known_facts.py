@@ -10,7 +10,13 @@ import pytest
 import trio
 
 from mailprobe.api.quota.connection_leases import open_leases
-from mailprobe.api.quota.known_facts import EXCHANGE_S, START_S, KnownFacts, exchanging
+from mailprobe.api.quota.known_facts import (
+    EXCHANGE_S,
+    REFRESH_S,
+    START_S,
+    KnownFacts,
+    exchanging,
+)
 from mailprobe.api.serve import _known_facts, deployment_of
 from mailprobe.api.settings import Settings
 from mailprobe.engine import Engine
@@ -323,6 +329,14 @@ async def test_probing_never_waits_for_the_store(autojump_clock, caplog, hangs):
             store.is_away = False
             await trio.sleep(LATE_S)
         assert hangs or {each.kind for each in store.written} == {"acceptance", "route"}
+
+
+@pytest.mark.parametrize(("hangs", "within_s"), [(False, 0.0), (True, REFRESH_S)])
+async def test_a_permit_hardly_waits_for_what_others_were_refused(autojump_clock, hangs, within_s):
+    facts = KnownFacts(cast(Any, BrokenStore(hangs=hangs)))
+    began = trio.current_time()
+    await facts.refresh()
+    assert trio.current_time() - began == pytest.approx(within_s)
 
 
 async def test_the_facts_that_wait_to_be_written_are_bounded(autojump_clock):
