@@ -157,12 +157,12 @@ def arguments_of(operation: Operation) -> type[Struct]:
     return operation.takes or (KeyId if "{id}" in operation.path else NoArguments)
 
 
-def tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
+def tools(links: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
     """The eight tools by name, in the order of the table of operations.
 
     `needs` is said of the tools that need a provisioning key.
     """
-    schemas = describe(OPERATIONS, places)["components"]["schemas"]
+    schemas = describe(OPERATIONS, links)["components"]["schemas"]
     schemas["VerifyEmailResult"]["properties"].pop("evidence")  # these tools cannot request it
     return {each.name: _tool(each, schemas, needs) for each in OPERATIONS if each.tool}
 

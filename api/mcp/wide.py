@@ -306,13 +306,13 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def wide_tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
+def wide_tools(links: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
     """The wider set by name, in the order of the table of operations.
 
     `needs` is said of the tools that need a provisioning key.
     """
-    schemas = describe(OPERATIONS, places)["components"]["schemas"]
-    eight = tools(places, needs)
+    schemas = describe(OPERATIONS, links)["components"]["schemas"]
+    eight = tools(links, needs)
     return {
         each.name: _tool(each, FORMS[each.name], schemas)
         if each.name in FORMS

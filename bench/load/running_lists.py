@@ -141,7 +141,7 @@ async def list_service(url: str) -> AsyncIterator[Store]:
             open_engine(EngineSettings(doh_urls=("http://127.0.0.1:9/dns-query",)))
         )
         links = Links("http://bench.test", "", "")
-        service = new_service(store=store, engine=engine, background_writes=writes, places=links)
+        service = new_service(store=store, engine=engine, background_writes=writes, links=links)
         await stack.enter_async_context(
             open_lists(service.quota, rng=random.Random(1), wake_jobs=lambda: None)
         )
