@@ -52,13 +52,7 @@ from mailprobe.api.mcp.outcomes import (
     failed,
     initialized,
 )
-from mailprobe.api.mcp.tools import (
-    INSTRUCTIONS,
-    PROVISIONING_HEADER,
-    Tool,
-    ToolRequest,
-    tools,
-)
+from mailprobe.api.mcp.tools import INSTRUCTIONS, PROVISIONING_HEADER, Tool, ToolRequest, tools
 from mailprobe.api.mcp.wide import WIDE_INSTRUCTIONS, wide_tools
 from mailprobe.api.refusals import (
     InvalidKey,
