@@ -193,6 +193,8 @@ class ListQueue:
         if paused and not addresses:
             return await self._wait_for_pause(claim)
         while addresses:
+            if claim.list.account_id in self._quota.pauses.accounts:
+                return self._release_paused(claim)
             try:
                 wait_s = await self._verify(claim, addresses, paused)
             except Refusal as refusal:

@@ -52,7 +52,14 @@ from mailprobe.api.mcp.outcomes import (
     failed,
     initialized,
 )
-from mailprobe.api.mcp.tools import INSTRUCTIONS, PROVISIONING_HEADER, Tool, ToolRequest, tools
+from mailprobe.api.mcp.tools import (
+    INSTRUCTIONS,
+    NEEDS_HEADER,
+    PROVISIONING_HEADER,
+    Tool,
+    ToolRequest,
+    tools,
+)
 from mailprobe.api.mcp.wide import WIDE_INSTRUCTIONS, wide_tools
 from mailprobe.api.refusals import (
     InvalidKey,
@@ -114,7 +121,7 @@ class ToolServer:
         self._docs_url = docs_url
         self._links = replace(service.links, docs_url=docs_url)
         self._fails_in_results = wide
-        self._tools = (wide_tools if wide else tools)(service.links)
+        self._tools = (wide_tools if wide else tools)(NEEDS_HEADER)
         self._instructions = WIDE_INSTRUCTIONS if wide else INSTRUCTIONS
         definitions = [tool.definition for tool in self._tools.values()]
         self.payload = _encode({"tools": definitions})

@@ -132,14 +132,11 @@ class ListStore(StorePart):
         False, and nothing is changed, if no pass is left or no chunk has any: the list is finished.
         None if the claim has ended or the list does not run: another claim finishes it.
         """
-        place: int | None = 0
-        due = 0
-        while place is not None:  # in small transactions: a list may have 200,000 chunks
-            step = await self._execute(commands.BeginPass(claim, due_at, place, due))
-            if step is None:
-                return None
-            due, place = step.due, step.next_place
-        return due > 0
+        step: commands.PassStep | None = commands.PassStep(False, 0)
+        while step is not None and step.next_place is not None:
+            # in small transactions: a list may have 200,000 chunks
+            step = await self._execute(commands.BeginPass(claim, due_at, step.next_place))
+        return None if step is None else step.is_due
 
     async def record_part(self, part: ChunkPart) -> bool:
         """Store results of a claimed chunk that are not counted; False if another claim followed."""
@@ -185,7 +182,12 @@ class ListStore(StorePart):
     async def delete_list(self, list_id: str, *, by: Actor = SERVICE) -> None:
         """Delete a list with all its rows, in small transactions; the last one writes the entry.
 
-        A list whose upload has failed, and is still loading, was never there: it gets none.
+        A list whose upload has failed was never there: it gets none.
         """
         while not await self._execute(commands.DeleteList(list_id, by)):
+            pass
+
+    async def drop_upload(self, list_id: str) -> None:
+        """Delete a list whose upload has failed; one that was stored stays."""
+        while await self._execute(commands.DropUpload(list_id)):
             pass

@@ -10,6 +10,7 @@ import trio
 
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.smtp.egress.router import EgressRouter
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -200,3 +201,24 @@ async def test_addresses_held_in_vain_are_not_tried_again_for_each_new_one(autoj
             with trio.move_on_after(0.05):
                 await answers_of(engine, mailboxes(google, each=20))
             assert asked < 10 * 600
+
+
+async def test_addresses_whose_caller_has_gone_are_not_held_behind_those_that_wait(autojump_clock):
+    """The database may be gone for hours, and lists come and go meanwhile."""
+    async with open_world() as world:
+        texts = mailboxes(world.add(100))
+        async with open_blocks(world, A) as (engine, _):
+            router = engine.probing
+            assert isinstance(router, EgressRouter)
+            async with trio.open_nursery() as nursery:
+
+                async def wait() -> None:
+                    await answers_of(engine, texts, deferred_start=True)
+
+                nursery.start_soon(wait)
+                for _ in range(5):
+                    with trio.move_on_after(0.5):
+                        await answers_of(engine, texts, deferred_start=True)
+                await trio.sleep(1.2)
+                assert 0 < len(router._held) <= len(texts)
+                nursery.cancel_scope.cancel()
