@@ -23,7 +23,7 @@ LONG_TESTS: set[str] = set()
 
 # `Any` switches the type checker off. How many lines of a package name it: lower a number when
 # lines go, never raise one.
-ANY_LINES = {"api": 69, "storage": 50}
+ANY_LINES = {"api": 67, "storage": 43}
 
 
 def test_the_map_has_a_line_for_every_module() -> None:

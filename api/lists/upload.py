@@ -18,9 +18,7 @@ from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.list_records import ListChunk
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
+from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.records import Account
 
 # In one transaction: some 30 ms, so that neither requests nor other uploads of the account, which

@@ -21,14 +21,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.lists.commands import ExtendChunks
-from mailprobe.storage.postgres import (
-    job_claims,
-    jobs,
-    leases,
-    ledgers,
-    retention,
-    usage,
-)
+from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
 from mailprobe.storage.postgres.driver.partitions import Partitions
