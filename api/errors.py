@@ -1,6 +1,7 @@
 """Errors that end a command: one line for a person, and an exit code."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -28,6 +29,24 @@ class Interrupted(CommandError):
     """Ctrl-C or SIGTERM, with a message."""
 
     exit_code = 130
+
+
+# What a path of the user's or a disk may be like. A file that is missing or there already is not among
+# them: where that matters, a command says what to do.
+FILE_ERRORS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
+    | {errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
+)
+
+
+def is_of_file(error: OSError) -> bool:
+    """Whether a file or a folder that the error names cannot be used, which is no bug."""
+    return error.filename is not None and error.errno in FILE_ERRORS
+
+
+def cannot_use(error: OSError) -> str:
+    """The file that the error names, and why it cannot be used."""
+    return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}"
 
 
 @contextmanager

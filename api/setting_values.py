@@ -99,7 +99,7 @@ def read_folder_or_none(text: str) -> Path | None:
     if not text.strip():
         return None
     folder = Path(text.strip())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError
     return folder
 

@@ -146,7 +146,7 @@ TABLE: tuple[Setting, ...] = (
     _whole("LIST_OCTETS_MAX", LIST_OCTETS, 1, LIST_OCTETS_MAX),
     _whole("LISTS_ACTIVE_MAX", 10, 1, LISTS_ACTIVE_MAX),
     _whole("LIST_CHUNKS", 400, LIST_CHUNKS_MIN, LIST_CHUNKS_MAX),
-    Setting("UPLOAD_DIR", lambda: None, read_folder_or_none, "the path of a folder"),
+    Setting("UPLOAD_DIR", lambda: None, read_folder_or_none, "the path of a folder to write into"),
     Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
     Setting(
         "OPERATOR", lambda: None, read_accounts, "ids or e-mail addresses of accounts, with commas"

@@ -179,9 +179,15 @@ class LazyGroup(click.Group):
             click.echo(f"mailprobe: {error}", err=True)
             code = 2
         except OSError as error:
-            if not is_of_stream(error):
+            from mailprobe.api.errors import cannot_use, is_of_file, print_error
+
+            if is_of_file(error):
+                print_error(cannot_use(error))
+                code = 1
+            elif is_of_stream(error):
+                code = cannot_write(error)
+            else:
                 raise
-            code = cannot_write(error)
         try:
             if not sys.stdout.closed:  # it is closed after a reported error
                 sys.stdout.flush()

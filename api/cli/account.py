@@ -72,7 +72,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
 @account.command()
 @click.argument("account_id", metavar="ID")
 def audit(account_id: str) -> None:
-    """List who did what to an account within 90 days, newest first, one JSON object per line."""
+    """List who did what to an account. Of 90 days, newest first, one JSON object per line."""
     from mailprobe.api.rest.audit import entry_of
 
     async def every(store: "Store") -> None:
@@ -217,7 +217,7 @@ def with_store(
         check_database(settings)
         is_new = not may_be_new and _is_missing(settings.database)
         return run(open_and_query)
-    except (StoreUnavailable, OSError) as error:
+    except StoreUnavailable as error:
         raise CommandError(str(error)) from error
     finally:  # a command that finds nothing is what the wrong directory looks like
         if is_new and not _is_missing(settings.database):

@@ -32,7 +32,9 @@ def list_() -> None:
 @list_.command()
 @click.option("--account", "account_id", metavar="ID", help="Only lists of this account.")
 @click.option(
-    "--state", type=click.Choice(STATES), help="Only lists in this state; by default the unended."
+    "--state",
+    type=click.Choice(STATES),
+    help="Only lists in this state. Default: those that have not ended.",
 )
 @click.option(
     "--search",
@@ -102,7 +104,9 @@ def _change(word: str, list_ids: Sequence[str], account_id: str | None) -> None:
         print_json(_shown(each))
     if list_ids and unchanged:
         words = " or ".join(before)
-        raise CommandError(f"not {words}, or no such list: {', '.join(unchanged)}")
+        raise CommandError(
+            f"no list that is {words}: {', '.join(unchanged)}; 'mailprobe list ls --all' shows all"
+        )
 
 
 async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":

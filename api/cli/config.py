@@ -14,7 +14,7 @@ def config() -> None:
 
 @config.command()
 def check() -> None:
-    """Read every setting and the files that they name, and name each wrong one."""
+    """Name every setting that is wrong. Reads the files that settings name, too."""
     if errors := _errors():
         _end(errors)
     click.echo("every setting can be used")
@@ -22,7 +22,7 @@ def check() -> None:
 
 @config.command()
 def show() -> None:
-    """Print each setting, its value without secrets, and where it comes from.
+    """Print each setting, its value and its source. Secrets are shown as ***.
 
     Tab-separated: name, value, source. The source is environment, default or the
     path of the file.

@@ -119,7 +119,7 @@ def update(
     report: Path | None,
     accept: tuple[str, ...],
 ) -> None:
-    """Build the lists again from their upstreams, and print what changed and why.
+    """Build the lists again from their upstreams. Prints what changed and why.
 
     With MAILPROBE_DISPOSABLE_HOSTS_URL, your list of throwaway services' mail hosts
     is downloaded too.
@@ -196,7 +196,7 @@ def _update(
     missing = [source for source, upstream in read.items() if upstream is None]
     for source in missing:
         if source.registry != "npm":
-            raise BadUpstream(f"there is no archive of {source.package} in {archives}")
+            raise BadUpstream(f"there is no archive of {source.package} in {str(archives)!r}")
         error = errors.get(source.package, f"no archive of {source.package} in {archives}")
         click.echo(f"{error}: the domains that came from {source.package} stay.", err=True)
     former = _former_rows((folder / "SOURCES.md").read_text("utf-8"))

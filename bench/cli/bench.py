@@ -149,7 +149,7 @@ def tune(
     results: Path | None,
     plot: str | None,
 ) -> None:
-    """Find the settings that suit this machine, against mail hosts of its own.
+    """Find the settings that suit this machine. Asks mail hosts of its own.
 
     Tries connections to a host, probes under way, and how many addresses of a
     domain come together, and prints the settings to use. Nothing outside of this

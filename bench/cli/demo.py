@@ -32,7 +32,7 @@ RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minu
 def demo() -> None:
     """Clean an example list, with a resolver and mail servers on this machine.
 
-    Nothing outside this machine is asked. The cleaned list lies beside the example, or in
+    Nothing outside this machine is asked. The cleaned list is beside the example, or in
     the working directory where the example is a part of the installed program.
     """
     source, beside = _example()

@@ -57,6 +57,7 @@ class Bench:
         Raises Interrupted, and Trouble where it can't begin.
         """
         self.check_libraries()
+        self.folder.mkdir(parents=True, exist_ok=True)  # before an hour is measured for nothing
         try:
             for name in names or SUITES:
                 self._measure(name, named=bool(names))

@@ -31,6 +31,7 @@ OPENING_MS = 500  # how long a new connection waits while another recovers the l
 # A file up to this size is checked whole at the start, in 0.2 s.
 CHECKED_OCTETS_MAX = 64 * 1024 * 1024
 LOG_OCTETS_MAX = 64 * 1024 * 1024  # a larger log is truncated to this
+INDEX_OCTETS = 32 * 1024  # what the index of a log grows by (https://sqlite.org/walformat.html)
 WRITER_CACHE_KIB = 8 * 1024  # the pages that a large transaction changes; beyond, they spill
 READER_CACHE_KIB = 4 * 1024  # the system caches the file too: a miss costs a copy of 2 µs
 RETRY_S = 0.001
@@ -73,7 +74,24 @@ def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
         return type(error)(*error.args)
     if code_of(error) in BROKEN:
         return StoreBroken(f"{path} is damaged or no database: {error}")
-    return StoreUnavailable(f"{path} cannot be used just now: {error}")
+    return StoreUnavailable(f"{path} cannot be used just now: {_reason(error, path)}")
+
+
+def _reason(error: BaseException, path: Path) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    # The index of the log could not grow: SQLite has no word for that.
+    if code_of(error) == sqlite3.SQLITE_IOERR and _has_full_disk(path):
+        return f"{error}, because the disk is full"
+    return str(error)
+
+
+def _has_full_disk(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < INDEX_OCTETS
 
 
 @contextmanager
@@ -135,9 +153,9 @@ def prepare(path: Path) -> None:
 
     Safe for several processes at once. Raises StoreBroken, StoreUnavailable.
     """
-    if path.is_dir():
-        raise StoreBroken(f"{path} is a directory, not a database file")
     with explain_error(path):
+        if path.is_dir():
+            raise StoreBroken(f"{path} is a directory, not a database file")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(WriterQueue(path)) as lock:
             lock.enter()

@@ -14,7 +14,7 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
 from mailprobe.api.cli.output.html_report import ReportCounts
-from mailprobe.api.errors import Misuse, print_error
+from mailprobe.api.errors import Misuse, cannot_use, print_error
 from mailprobe.api.listfile import (
     ReadOptions,
     temporary_file,
@@ -118,13 +118,19 @@ def check_output(order: Order, standard_output: BinaryIO | None) -> None:
 
 def _check_file(order: Order, output: Path, source: "Identity | None") -> None:
     name = plain(str(output))
-    if output.is_dir():
+    try:
+        there = os.stat(output)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Misuse(f"{cannot_use(error)}; name another output with -o") from None
+    if stat.S_ISDIR(there.st_mode):
         raise Misuse(f"{name} is a directory; name a file with -o")
-    if output.exists() and not output.is_file():
+    if not stat.S_ISREG(there.st_mode):
         raise Misuse(f"{name} is no regular file; for standard output name - with -o")
-    if source is not None and source == _identity(output):
+    if source is not None and source == _regular(there):
         raise Misuse(f"{name} is the list itself; name another output with -o")
-    if output.exists() and not order.may_replace:
+    if not order.may_replace:
         raise Misuse(f"{name} exists; replace it with --force, or name another output with -o")
 
 

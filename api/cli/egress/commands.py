@@ -32,7 +32,7 @@ def egress() -> None:
 @egress.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List every egress: state, today's addresses, and who refused it last."""
+    """List every egress. Shows its state, its addresses of today, and who refused it last."""
     found = _overviews(read_with_file())
     if as_json:
         for each in found:
@@ -139,7 +139,7 @@ def _change(names: Sequence[str], *, is_pause: bool) -> None:
     changed = with_store(change, settings)
     for name in dict.fromkeys(names):
         if name not in changed:
-            print_error(f"{name} {'is paused already' if is_pause else 'did not rest'}")
+            print_error(f"{name} {'is paused already' if is_pause else 'was active already'}")
         print_json({"name": name, "state": "paused" if is_pause else "active"})
 
 

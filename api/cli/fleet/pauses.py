@@ -27,7 +27,7 @@ def _subject(command: F) -> F:
 
 @click.command()
 @_subject
-@click.option("--for", "for_", metavar="TIME", help="Such as 30m or 2h; else until unpaused.")
+@click.option("--for", "for_", metavar="TIME", help="Such as 30m, 2h or 7d; else until unpaused.")
 @click.option("--why", default="", metavar="TEXT", help="A note for your colleagues.")
 def pause(kind: "PauseKind", name: str, for_: str | None, why: str) -> None:
     """Pause a domain, an operator of mail hosts or an account's lists, in all processes.
@@ -73,8 +73,8 @@ def drain(machine: str, why: str) -> None:
     async def begin(store: "Store") -> "tuple[Pause, bool]":
         known = [each.name for each in await store.machines()]
         if machine not in known:
-            names = f"these do: {', '.join(known)}" if known else "none does"
-            raise Misuse(f"no machine {machine} has used this database for a day; {names}")
+            names = f"these have: {', '.join(known)}" if known else "no other has, either"
+            raise Misuse(f"no machine {machine!r} has used this database within a day; {names}")
         begun = await _begin(store, "machine", machine, why)
         left = [each for each in await _machines(store) if each["live"] and not each["drained"]]
         return begun, bool(left)
@@ -82,7 +82,10 @@ def drain(machine: str, why: str) -> None:
     begun, has_left = with_store(begin)
     print_json(begun)
     if not has_left:
-        click.echo("mailprobe: no other machine runs that takes lists: they wait", err=True)
+        click.echo(
+            "mailprobe: no machine is left that takes lists: they wait until `mailprobe undrain`",
+            err=True,
+        )
 
 
 @click.command()
@@ -94,7 +97,7 @@ def undrain(machine: str) -> None:
 
 @click.command()
 def machines() -> None:
-    """List the machines whose services have used this database for a day, one JSON object per line."""
+    """List the machines whose services have used this database within a day, as JSON lines."""
     for each in with_store(_machines):
         print_json(each)
 

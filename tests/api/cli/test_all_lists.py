@@ -63,5 +63,5 @@ def test_a_list_that_does_not_change_is_named(run_cli: RunCli, made: list[tuple[
     (_, ann_list), _ = made
     result = run_cli("list", "resume", ann_list, "nonsense")
     assert result.exit_code == 1
-    assert "not paused, or no such list" in result.stderr
+    assert f"no list that is paused: {ann_list}, nonsense" in result.stderr
     assert run_cli("list", "pause").exit_code == 2

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import lists as command
+from mailprobe.api.cli import main
 from mailprobe.engine.lists import build_lists
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.lists.upstreams import VETO_SOURCES
@@ -99,7 +100,7 @@ def write_npm(folder: Path, package: str, member: str, text: str) -> None:
 
 
 def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(command.lists, ["update", *map(str, args)])
+    return CliRunner().invoke(main, ["lists", "update", *map(str, args)])
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -436,15 +437,15 @@ def test_the_owners_list_of_mail_hosts_is_downloaded_first(
     monkeypatch.setattr(command, "_archives", lambda given, scratch: (archives, {}))
     monkeypatch.setenv("MAILPROBE_LISTS_DIR", str(own))
     monkeypatch.setenv("MAILPROBE_DISPOSABLE_HOSTS_URL", "https://lists.example/hosts.txt")
-    arguments = ["update", "--into", str(folder), *ACCEPT]
-    refused = CliRunner().invoke(command.lists, arguments)
+    arguments = ["lists", "update", "--into", str(folder), *ACCEPT]
+    refused = CliRunner().invoke(main, arguments)
     assert refused.exit_code == 1
     assert (
         "disposable_hosts.txt of https://lists.example/hosts.txt: the download lists 1 hosts"
         in (refused.output)
     )
     assert not (folder / "disposable.txt").exists()
-    accepted = CliRunner().invoke(command.lists, [*arguments, "--accept", "disposable_hosts.txt"])
+    accepted = CliRunner().invoke(main, [*arguments, "--accept", "disposable_hosts.txt"])
     assert accepted.exit_code == 0, accepted.output
     assert "disposable_hosts.txt: 1 rows, 1 added, 2 removed" in accepted.output
     assert (own / "disposable_hosts.txt").read_text() == "mx.throwaway.test\n"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -39,6 +40,47 @@ def test_the_version_is_said() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert result.exit_code == 0
     assert "version" in result.output
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["account", "key", "job", "list", "egress", "config", "lists", "bench"],
+)
+def test_no_summary_of_a_command_is_cut(group: str) -> None:
+    _, _, commands = CliRunner().invoke(main, [group, "--help"]).output.partition("Commands:")
+    assert "\n  " in commands
+    assert not [line for line in commands.splitlines() if line.endswith("...")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("clean {}", 2),
+        ("clean list.csv -o {}", 2),
+        ("clean list.csv -o - --report {}", 2),
+        ("backup {}.backup", 1),
+        ("restore {}", 1),
+        ("migrate --from {} --to postgresql:///mailprobe", 1),
+        ("account list", 1),
+        ("migrate --check", 1),
+        ("serve --bind 127.0.0.1:0", 1),
+        ("bench wire --results {}", 1),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_named_in_one_line(
+    words: str, code: int, tmp_path: Path
+) -> None:
+    """The path stands for one in a folder that the user may not enter, for root may enter any."""
+    (tmp_path / "list.csv").write_text("ann@example.org\n")
+    unusable = "x" * 256
+    given = words.replace("list.csv", str(tmp_path / "list.csv")).format(tmp_path / unusable)
+    env = {"MAILPROBE_DATABASE": str(tmp_path / unusable), "MAILPROBE_TOOLS_BIND": ""}
+    result = CliRunner().invoke(main, given.split(), env=env)
+    assert result.exit_code == code, result.output
+    lines = [line for line in result.stderr.splitlines() if unusable in line]
+    assert len(lines) == 1
+    assert "File name too long" in lines[0]
+    assert "Errno" not in result.stderr
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:

@@ -228,6 +228,14 @@ async def test_a_folder_that_cannot_be_created_makes_the_store_unavailable(tmp_p
         await opened(tmp_path / "file" / "mailprobe.db")
 
 
+def test_an_error_of_a_full_disk_says_that_it_is_full(tmp_path: Path):
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    full = Path("/proc/mailprobe.db")  # a file system without a free block
+    assert str(sqlite_file.as_unavailable(error, full)).endswith("error, because the disk is full")
+    assert str(sqlite_file.as_unavailable(error, tmp_path / "mailprobe.db")).endswith("I/O error")
+
+
 async def test_a_store_without_permission_to_write_is_unavailable(clock: Clock):
     """Root may write anything, so the child becomes somebody else."""
     folder = Path(tempfile.mkdtemp())
@@ -235,8 +243,8 @@ async def test_a_store_without_permission_to_write_is_unavailable(clock: Clock):
     try:
         await opened(path)
         folder.chmod(0o555)
-        locked = f"StoreUnavailable {path} cannot be used just now: [Errno 13] Permission denied"
-        assert await output_of("check as nobody", path) == f"{locked}: '{path}.lock'"
+        locked = f"StoreUnavailable {path} cannot be used just now: Permission denied: {path}.lock"
+        assert await output_of("check as nobody", path) == locked
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)

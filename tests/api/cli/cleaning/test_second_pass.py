@@ -115,11 +115,11 @@ def test_all_unknown_because_of_this_machine_is_written_and_ends_with_1(tmp_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--recheck-after", "5"], "such as 30s, 5m or 1h"),
-        (["--recheck-after", "25h"], "at most 24h"),
+        (["--recheck-after", "5"], "such as 30s, 5m, 1h or 1d"),
+        (["--recheck-after", "25h"], "at most 1d"),
         (["--recheck", "11"], "0<=x<=10"),
         (["--recheck", "1", "--recheck-after", "5m,30m"], "2 times for 1 passes"),
-        (["--recheck-after", "5m,"], "such as 30s, 5m or 1h"),
+        (["--recheck-after", "5m,"], "such as 30s, 5m, 1h or 1d"),
         (["--only", "blue"], "green, yellow and red"),
         (["--only", "green", "--split"], "give one of them"),
         (["--split", "-o", "-"], "name them with -o"),
