@@ -232,6 +232,13 @@ class HostControls:
             self.watched_until = max(self.watched_until, watched_until)
         return now < self.watched_until
 
+    def may_treat_all_alike(self, probe: Probe, treatment: Treatment, now: float) -> bool:
+        """Is it watched, or has it treated recipients of other egresses alone in the other way?"""
+        if self._shared is None:
+            return now < self.watched_until
+        watched = self.is_watched(probe, now)
+        return watched or self.treats_others_only(treatment.opposite, now)
+
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""
         is_seen = self.comparable if treatment is _ACCEPTED else self._refused_count

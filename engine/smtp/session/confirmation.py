@@ -42,13 +42,13 @@ class Confirmation:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
         treatment, controls = TREATMENT.get(outcome), self._controls
         if treatment is not None:
-            watched = controls.is_watched(probe, now)
+            watched = controls.may_treat_all_alike(probe, treatment, now)
             if treatment is _REFUSED:
                 controls.note_refused(now)
-            watched = watched or controls.treats_others_only(treatment.opposite, now)
-            if treatment is _ACCEPTED and not watched:
+            elif not watched:
                 controls.note_accepted(probe.mailbox, probe.domain_here, now)
-                self.see(treatment)
+                if self.verdicts:
+                    self.see(treatment)
             if watched and self._must_hold(probe, treatment, now):
                 self._hold(probe, outcome, rule, treatment, now)
                 return
