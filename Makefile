@@ -49,9 +49,9 @@ demo: setup
 serve: setup
 	@$(BIN)/mailprobe serve
 
-# Tests wait for other processes and for real clocks, so two cores have room for three workers.
+# Tests wait for other processes and for real clocks, so two cores have room for four workers.
 test: tools
-	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
 test-others: each := test
