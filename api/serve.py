@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
+from trio.lowlevel import checkpoint
 
 from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.billing.billing import open_payments
@@ -253,7 +254,7 @@ async def _open_engine(
     """The engine, and what it shares with other processes: connections, egresses and facts."""
     facts = _known_facts(settings, store, metrics, deployment)
     async with (
-        _open_leases(settings, store) as leases,
+        _open_leases(settings, store, facts) as leases,
         _open_control(settings, store) as control,
         open_engine(
             settings.engine,
@@ -276,21 +277,9 @@ async def _running(
     await quota.pauses.start(service.store, quota.engine.pauses)
     async with (
         _watching(quota.engine, quota.protection, service.egress_control),
-        open_jobs(
-            service.store,
-            quota,
-            webhook_sender,
-            retry_s=settings.webhook_retry_s,
-            now=utc_now,
-            rng=rng,
-        ) as jobs,
+        open_jobs(quota, webhook_sender, retry_s=settings.webhook_retry_s, rng=rng) as jobs,
         open_lists(
-            service.store,
-            quota,
-            now=utc_now,
-            rng=rng,
-            wake_jobs=jobs.wake,
-            chunks_at_once=settings.list_chunks,
+            quota, rng=rng, wake_jobs=jobs.wake, chunks_at_once=settings.list_chunks
         ) as lists,
         running_loops(
             partial(
@@ -331,11 +320,12 @@ async def _watching(
 
 
 def _open_leases(
-    settings: Settings, store: Store
+    settings: Settings, store: Store, facts: KnownFacts | None
 ) -> AbstractAsyncContextManager[ConnectionBudget | None]:
     if not is_shared(settings.database):
         return nullcontext()
-    return open_leases(store, settings.engine.host_connections)
+    before_use = checkpoint if facts is None else facts.refresh
+    return open_leases(store, settings.engine.host_connections, before_use)
 
 
 def _open_control(
@@ -402,7 +392,6 @@ def list_limits_of(settings: Settings) -> ListLimits:
         settings.list_rows_max,
         settings.list_octets_max,
         settings.lists_active_max,
-        settings.list_chunks,
         settings.upload_folder,
     )
 

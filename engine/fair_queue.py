@@ -72,6 +72,16 @@ class FairQueue(Generic[T]):
             del self._queues[account]
         return False
 
+    def discard(self, gone: Callable[[T], bool]) -> None:
+        """Drop all items for which `gone` is true. The accounts keep their turns."""
+        for account, queue in list(self._queues.items()):
+            kept = deque(item for item in queue if not gone(item))
+            self.count -= len(queue) - len(kept)
+            if kept:
+                self._queues[account] = kept
+            else:
+                del self._queues[account]
+
     def heads(self) -> Iterator[T]:
         """The next item of each account. The queue must not change during iteration."""
         return (queue[0] for queue in self._queues.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.sessions import SessionStore
+from mailprobe.storage.store_part import StorePart
 
 BOUNCES_KEPT = timedelta(days=90)  # by then a mailbox may have a new owner
 BOUNCES_MAX = 200_000  # of an account, the newest: 30 MB; to trim them takes some milliseconds
@@ -43,7 +43,7 @@ class FindBounces(StoreCommand[Mapping[str, Bounce]]):
     hashes: Sequence[str]
 
 
-class BounceStore(SessionStore):
+class BounceStore(StorePart):
     """The part of the store that keeps bounces."""
 
     async def record_bounces(self, account_id: str, mailboxes: Sequence[str], source: str) -> None:

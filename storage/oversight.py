@@ -7,8 +7,8 @@ from datetime import date, timedelta
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.lists.queues import QueueStore
 from mailprobe.storage.records import Account
+from mailprobe.storage.store_part import StorePart
 
 KEPT_MAX = timedelta(days=400)
 
@@ -45,7 +45,7 @@ class FindAccounts(StoreCommand[list[Account]]):
     limit: int
 
 
-class OversightStore(QueueStore):
+class OversightStore(StorePart):
     """The part of the store that the operator looks at."""
 
     async def count_reputation(self, counted: Sequence[ReputationDay]) -> None:

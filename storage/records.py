@@ -170,7 +170,6 @@ class Reservation:
     id: str
     caller: Caller
     units: int
-    reserved_at: datetime
 
 
 DayLight = Literal["green", "yellow", "red"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.fleet.pauses import PauseStore
 from mailprobe.storage.records import Actor
+from mailprobe.storage.store_part import StorePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class NoteKeyUses(StoreCommand[None]):
 KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
 
 
-class KeyUseStore(PauseStore):
+class KeyUseStore(StorePart):
     """The part of the store that keeps when keys were last used."""
 
     async def note_key_uses(self, key_ids: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ class KeyUseStore(PauseStore):
             await self._execute(NoteKeyUses(key_ids[begin : begin + KEYS_NOTED_MAX]))
 
 
-class SessionStore(KeyUseStore):
+class SessionStore(StorePart):
     """The part of the store that keeps ended sessions."""
 
     async def end_session(

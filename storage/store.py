@@ -18,6 +18,8 @@ from datetime import date, datetime
 from typing import TypeVar
 
 from mailprobe.storage import commands
+from mailprobe.storage.audit.store import AuditStore
+from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import (
     at_most,
     check_changes,
@@ -26,16 +28,21 @@ from mailprobe.storage.checks import (
     check_units,
 )
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
+from mailprobe.storage.egresses.store import EgressStore
 from mailprobe.storage.encrypted_columns import (
     encrypted_answer,
-    encrypted_first,
     idempotency_context,
     job_context,
     unpacked,
     with_secret,
 )
 from mailprobe.storage.facts.store import FactStore
+from mailprobe.storage.fleet.connection_leases import ConnectionLeases
+from mailprobe.storage.fleet.pauses import PauseStore
 from mailprobe.storage.list_records import ChunkPart
+from mailprobe.storage.lists.queues import QueueStore
+from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.oversight import OversightStore
 from mailprobe.storage.records import (
     SERVICE,
     Account,
@@ -61,18 +68,14 @@ from mailprobe.storage.records import (
     Work,
     units_of,
 )
+from mailprobe.storage.sessions import KeyUseStore, SessionStore
+from mailprobe.storage.store_part import StorePart
 
 R = TypeVar("R")
 
 
-class Store(FactStore):
-    """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
-
-    def derived_key(self, purpose: str) -> bytes:
-        """32 octets for signatures, the same in every process of this store."""
-        return self._cipher.derived_key(purpose)
-
-    # accounts and keys
+class AccountStore(StorePart):
+    """Accounts and their keys."""
 
     async def create_account(self, email: str, tier: Tier, *, by: Actor = SERVICE) -> Account:
         """Create an account with a new UUID and return it. E-mail addresses need not be unique."""
@@ -177,7 +180,9 @@ class Store(FactStore):
         """Return the key with this SHA-256 and its account; None for an unknown or a revoked key."""
         return await self._execute(commands.FindCaller(sha256))
 
-    # usage
+
+class UsageStore(StorePart):
+    """What was reserved and used, and its limits."""
 
     async def reserve(
         self,
@@ -286,7 +291,9 @@ class Store(FactStore):
         """
         return await self._execute(commands.ListUsage(account_id, at_most(USAGE_ROWS_MAX, limit)))
 
-    # idempotency
+
+class IdempotencyStore(StorePart):
+    """The first requests with idempotency keys, and their answers."""
 
     async def begin_idempotent(
         self,
@@ -325,7 +332,9 @@ class Store(FactStore):
         encrypted = None if answer is None else encrypted_answer(self._cipher, idempotency, answer)
         await self._execute(commands.FinishIdempotent(idempotency, encrypted))
 
-    # jobs
+
+class JobStore(StorePart):
+    """Asynchronous verifications and their callbacks."""
 
     async def create_job(
         self,
@@ -457,7 +466,9 @@ class Store(FactStore):
         """
         return await self._execute(commands.ResendJob(job_id))
 
-    # the outbox
+
+class OutboxStore(StorePart):
+    """Messages that must arrive."""
 
     async def enqueue_message(
         self, kind: MessageKind, account_id: str, name: str, body: bytes, *, due_at: datetime
@@ -505,7 +516,30 @@ class Store(FactStore):
             commands.ListMessages(kind, account_id, at_most(LISTED_MAX, limit))
         )
 
-    # upkeep
+
+class Store(
+    AccountStore,
+    UsageStore,
+    IdempotencyStore,
+    JobStore,
+    OutboxStore,
+    ListStore,
+    QueueStore,
+    BounceStore,
+    SessionStore,
+    KeyUseStore,
+    AuditStore,
+    OversightStore,
+    EgressStore,
+    PauseStore,
+    ConnectionLeases,
+    FactStore,
+):
+    """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
+
+    def derived_key(self, purpose: str) -> bytes:
+        """32 octets for signatures, the same in every process of this store."""
+        return self._cipher.derived_key(purpose)
 
     async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
         """Delete rows past their retention, ended leases and old windows. Counters stay as they are.
@@ -526,6 +560,3 @@ class Store(FactStore):
         For health checks, the doctor and upkeep: a full disk is noticed only by writing.
         """
         return await self._execute(commands.CheckStore())
-
-    def _encrypted(self, first: FirstAnswer | None) -> commands.EncryptedFirst | None:
-        return None if first is None else encrypted_first(self._cipher, first)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from trio.testing import MockClock
 
-from mailprobe.api.gc_tuning import tune_collector
+from mailprobe.api.gc_tuning import collector_paused, tune_collector
 from tests.compiled_routes import share_compiled_routes
 from tests.seeds import ALL
 
@@ -81,8 +81,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """All that is collected stays: to look for cycles in it takes a quarter of the time."""
+    with collector_paused():
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
-    """Seven thousand tests stay to the end: to look for cycles among them takes 8 % of the time."""
+    """Thousands of tests stay to the end: to look for cycles among them takes 8 % of the time."""
     tune_collector()
 
 

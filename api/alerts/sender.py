@@ -222,18 +222,12 @@ class AlertSender:
         queue = WorkQueue(
             "alerts",
             PACE,
-            claim=self._claim,
-            extend=self._extend,
+            claim=lambda most: self._store.claim_messages("alert", limit=most, lease_s=LEASE_S),
+            extend=partial(self._store.extend_message, lease_s=LEASE_S),
             attempt=self._send,
             name_of=lambda message: f"{message.name} of account {message.account_id}",
         )
         return Worker(queue, chance=self._rng.random)
-
-    async def _claim(self, limit: int) -> list[OutboxMessage]:
-        return await self._store.claim_messages("alert", limit=limit, lease_s=LEASE_S)
-
-    async def _extend(self, message: OutboxMessage) -> bool:
-        return await self._store.extend_message(message, lease_s=LEASE_S)
 
     async def _send(self, message: OutboxMessage, _: Batch[OutboxMessage]) -> AttemptResult:
         account = await self._store.account(message.account_id)

@@ -317,20 +317,16 @@ class MeterSender:
                 drain_s=0.0,  # Stripe drops repeated identifiers
                 batch_s=pace.run_s,
             ),
-            claim=self._claim,
-            extend=self._extend,
+            claim=lambda most: self._store.claim_messages(
+                "meter", limit=most, lease_s=pace.lease_s
+            ),
+            extend=partial(self._store.extend_message, lease_s=pace.lease_s),
             attempt=self._deliver,
             name_of=identifier_of,
             ordered_by=lambda message: message.account_id,
             backoff=meter_backoff(pace.backoff_max_s),
         )
         return Worker(queue, chance=self._rng.random)
-
-    async def _claim(self, limit: int) -> list[OutboxMessage]:
-        return await self._store.claim_messages("meter", limit=limit, lease_s=self._pace.lease_s)
-
-    async def _extend(self, message: OutboxMessage) -> bool:
-        return await self._store.extend_message(message, lease_s=self._pace.lease_s)
 
     async def _deliver(self, message: OutboxMessage, batch: Batch[OutboxMessage]) -> AttemptResult:
         tried_at = self._now()

@@ -9,7 +9,7 @@ counted twice.
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,7 +36,6 @@ from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, open_answers
 from mailprobe.storage.claim_order import HANGS_AFTER
 from mailprobe.storage.records import Attempt, Claim, Job, Work
-from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.jobs")
 
@@ -85,19 +84,17 @@ class JobQueue:
 
     def __init__(
         self,
-        store: Store,
         quota: QuotaService,
         webhook_sender: WebhookSender,
         *,
         retry_s: Sequence[float],
-        now: Callable[[], datetime],
         rng: random.Random,
     ) -> None:
-        self._store = store
+        self._store = quota.store
         self._quota = quota
         self._sender = webhook_sender
         self._backoff = callback_backoff(retry_s)
-        self._now = now
+        self._now = quota.now
         self._rng = rng
         self._verifier = self._worker("verify")
         self._deliverer = self._worker("deliver")
@@ -125,7 +122,7 @@ class JobQueue:
             f"jobs to {work}",
             pace,
             claim=partial(self._claim, work),
-            extend=self._extend,
+            extend=partial(self._store.extend_claim, lease_s=LEASE_S),
             attempt=self._verify if work == "verify" else self._deliver,
             name_of=lambda claim: claim.job.id,
             after_bug=self._after_bug if work == "verify" else None,
@@ -143,9 +140,6 @@ class JobQueue:
             account_max=bounds.account_max,
             lease_s=LEASE_S,
         )
-
-    async def _extend(self, claim: Claim) -> bool:
-        return await self._store.extend_claim(claim, lease_s=LEASE_S)
 
     def _after_bug(self, claim: Claim) -> AttemptResult | None:
         """Give up a job whose verification has failed INTERNAL_TRIES_MAX times."""
@@ -268,15 +262,13 @@ class JobQueue:
 
 @asynccontextmanager
 async def open_jobs(
-    store: Store,
     quota: QuotaService,
     webhook_sender: WebhookSender,
     *,
     retry_s: Sequence[float],
-    now: Callable[[], datetime],
     rng: random.Random,
 ) -> AsyncIterator[JobQueue]:
     """Run jobs for the duration of the block; leaving it waits up to DRAIN_S for unfinished ones."""
-    queue = JobQueue(store, quota, webhook_sender, retry_s=retry_s, now=now, rng=rng)
+    queue = JobQueue(quota, webhook_sender, retry_s=retry_s, rng=rng)
     async with open_workers(*queue.workers):
         yield queue

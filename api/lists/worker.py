@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from math import ceil
 from typing import TypeVar
@@ -48,7 +48,6 @@ from mailprobe.engine import paused_among
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
-from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.lists")
 
@@ -83,17 +82,15 @@ class ListQueue:
 
     def __init__(
         self,
-        store: Store,
         quota: QuotaService,
         *,
-        now: Callable[[], datetime],
         rng: random.Random,
         wake_jobs: Callable[[], None],
         chunks_at_once: int,
     ) -> None:
-        self._store = store
+        self._store = quota.store
         self._quota = quota
-        self._now = now
+        self._now = quota.now
         self._wake_jobs = wake_jobs
         self._places = chunks_at_once
         self._holder = new_holder()  # of the chunks' claims
@@ -202,6 +199,8 @@ class ListQueue:
         if paused and not addresses:
             return await self._wait_for_pause(claim)
         while addresses:
+            if claim.list.account_id in self._quota.pauses.accounts:
+                return self._release_paused(claim)
             try:
                 wait_s = await self._verify(claim, addresses, paused)
             except Refusal as refusal:
@@ -349,17 +348,13 @@ class ListQueue:
 
 @asynccontextmanager
 async def open_lists(
-    store: Store,
     quota: QuotaService,
     *,
-    now: Callable[[], datetime],
     rng: random.Random,
     wake_jobs: Callable[[], None],
     chunks_at_once: int = CHUNKS_AT_ONCE,
 ) -> AsyncIterator[ListQueue]:
     """Verify lists for the duration of the block; leaving it waits up to DRAIN_S for chunks."""
-    queue = ListQueue(
-        store, quota, now=now, rng=rng, wake_jobs=wake_jobs, chunks_at_once=chunks_at_once
-    )
+    queue = ListQueue(quota, rng=rng, wake_jobs=wake_jobs, chunks_at_once=chunks_at_once)
     async with open_workers(queue.worker):
         yield queue

@@ -54,6 +54,7 @@ from mailprobe.api.mcp.outcomes import (
 )
 from mailprobe.api.mcp.tools import (
     INSTRUCTIONS,
+    NEEDS_HEADER,
     PROVISIONING_HEADER,
     Tool,
     ToolRequest,
@@ -120,7 +121,7 @@ class ToolServer:
         self._docs_url = docs_url
         self._links = replace(service.links, docs_url=docs_url)
         self._fails_in_results = wide
-        self._tools = (wide_tools if wide else tools)(service.links)
+        self._tools = (wide_tools if wide else tools)(NEEDS_HEADER)
         self._instructions = WIDE_INSTRUCTIONS if wide else INSTRUCTIONS
         definitions = [tool.definition for tool in self._tools.values()]
         self.payload = _encode({"tools": definitions})

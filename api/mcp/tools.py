@@ -8,14 +8,14 @@ Pure: no clock, no transport.
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from mailprobe.api.error_table import Links
 from mailprobe.api.rest.messages import Operation, OperationReply
-from mailprobe.api.rest.openapi import describe
+from mailprobe.api.rest.openapi import schemas_of
 from mailprobe.api.rest.openapi_text import KEY_ID
 from mailprobe.api.rest.operations import OPERATIONS
 
@@ -157,12 +157,13 @@ def arguments_of(operation: Operation) -> type[Struct]:
     return operation.takes or (KeyId if "{id}" in operation.path else NoArguments)
 
 
-def tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
+@cache
+def tools(needs: str) -> Mapping[str, Tool]:
     """The eight tools by name, in the order of the table of operations.
 
     `needs` is said of the tools that need a provisioning key.
     """
-    schemas = describe(OPERATIONS, places)["components"]["schemas"]
+    schemas = schemas_of(OPERATIONS)
     schemas["VerifyEmailResult"]["properties"].pop("evidence")  # these tools cannot request it
     return {each.name: _tool(each, schemas, needs) for each in OPERATIONS if each.tool}
 

@@ -8,16 +8,15 @@ Pure: no clock, no transport.
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from mailprobe.api.error_table import Links
 from mailprobe.api.mcp.tools import (
     ARGUMENTS,
     COUNTED,
-    NEEDS_HEADER,
     PROVISIONING_HEADER,
     READING,
     TOOL_TEXTS,
@@ -34,7 +33,7 @@ from mailprobe.api.mcp.tools import (
     tools,
 )
 from mailprobe.api.rest.messages import NDJSON, Operation, OperationReply, StreamedParts
-from mailprobe.api.rest.openapi import describe
+from mailprobe.api.rest.openapi import schemas_of
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import EMAILS_MAX, BatchRequest, VerifyRequest
 
@@ -306,13 +305,14 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def wide_tools(places: Links, needs: str = NEEDS_HEADER) -> dict[str, Tool]:
+@cache
+def wide_tools(needs: str) -> Mapping[str, Tool]:
     """The wider set by name, in the order of the table of operations.
 
     `needs` is said of the tools that need a provisioning key.
     """
-    schemas = describe(OPERATIONS, places)["components"]["schemas"]
-    eight = tools(places, needs)
+    schemas = schemas_of(OPERATIONS)
+    eight = tools(needs)
     return {
         each.name: _tool(each, FORMS[each.name], schemas)
         if each.name in FORMS

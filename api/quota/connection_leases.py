@@ -16,11 +16,12 @@ time, for all addresses at once: a call that overtook another could report an ol
 
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
+from trio.lowlevel import checkpoint
 
 from mailprobe.engine.background import log_fault, running_loops
 from mailprobe.engine.smtp.connection_budget import PermitHolder
@@ -99,10 +100,14 @@ class _LeasedAddress:
 class LeasedBudget:
     """This process's permits; implements mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
-    def __init__(self, store: Store, limit: int) -> None:
+    def __init__(
+        self, store: Store, limit: int, before_use: Callable[[], Awaitable[None]] = checkpoint
+    ) -> None:
+        """`before_use` is awaited before the first permit of an address is used; it must not raise."""
         self.holder = new_holder()  # at each start, so that no lease is inherited
         self._store = store
         self._limit = limit
+        self._before_use = before_use
         self._permit_holder: PermitHolder | None = None
         self._addresses: dict[str, _LeasedAddress] = {}
         self._due: dict[str, None] = {}  # ordered: the next call begins with the first
@@ -246,6 +251,8 @@ class LeasedBudget:
             granted = await self._store.lease_connections(
                 self.holder, asked, limit=self._limit, lease_s=LEASE_S
             )
+            if any(granted[address] and not request.held for address, request in asked.items()):
+                await self._before_use()
         except StoreUnavailable:
             for address in asked:
                 self._addresses[address].known = False
@@ -301,13 +308,17 @@ class LeasedBudget:
 
 
 @asynccontextmanager
-async def open_leases(store: Store, limit: int) -> AsyncIterator[LeasedBudget]:
+async def open_leases(
+    store: Store, limit: int, before_use: Callable[[], Awaitable[None]] = checkpoint
+) -> AsyncIterator[LeasedBudget]:
     """Open the connection budget shared through this store: `limit` per IP address.
+
+    `before_use`: see LeasedBudget.
 
     Returns all permits at the end. Close it after the engine, whose connections hold
     permits, and before the store.
     """
-    permits = LeasedBudget(store, limit)
+    permits = LeasedBudget(store, limit, before_use)
     try:
         async with running_loops(permits.keep_time, permits.allocate):
             yield permits

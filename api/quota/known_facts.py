@@ -2,8 +2,9 @@
 
 Once a second, a process writes what its engine has learned since, and reads what the others have
 written: a fact arrives about two seconds after it was learned, at the latest. A refusal is written
-at once, and a process that meets one reads again after a quarter of a second. Nothing waits for
-this, and while the store is unavailable each process knows only its own.
+at once, and a process that meets one reads again after a quarter of a second. Before a process
+uses its first permit of an address it reads what refused others: nothing else waits for this,
+and while the store is unavailable each process knows only its own.
 
 Durations cross the store, not instants: the end of a fact is by the store's clock there, and by
 trio's clock here, so no machine's clock matters. A process never writes what it has read.
@@ -12,7 +13,7 @@ trio's clock here, so no machine's clock matters. A process never writes what it
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -32,6 +33,7 @@ EXCHANGE_S = 1.0  # between two writes, and two reads
 URGENT_S = 0.25
 URGENT: frozenset[FactKind] = frozenset({"backoff", "strike"})
 START_S = 1.0  # that a start waits for what keeps it from a host's next refusal
+REFRESH_S = 0.25  # and the use of a permit
 WRITTEN_MAX = 200  # facts in a second: 29 processes write less than one of them can read
 PENDING_MAX = 2_000  # of a kind; ten seconds of a store that is away
 PAGE = 500  # rows of one read: less than 10 ms of this process
@@ -68,6 +70,7 @@ class KnownFacts:
         self._listeners: dict[str, list[Listener]] = defaultdict(list)
         self._pending: dict[str, dict[str, _Pending]] = {kind: {} for kind in KINDS}
         self._after = 0
+        self._after_of = dict.fromkeys(AT_START, 0)  # likewise, of one kind
         self._urgent = trio.Event()
         self._is_store_away = False
 
@@ -91,9 +94,21 @@ class KnownFacts:
         with trio.move_on_after(START_S):
             try:
                 for kind in AT_START:
-                    await self._read(0, kind)
+                    self._after_of[kind] = await self._read(0, kind)
             except StoreUnavailable as error:
                 self._note_unavailable(error)
+
+    async def refresh(self) -> None:
+        """Read what is urgent, within REFRESH_S: a host may have refused others this moment."""
+        with trio.move_on_after(REFRESH_S):
+            async with trio.open_nursery() as nursery:
+                for kind in URGENT:
+                    nursery.start_soon(self._refresh, kind)
+
+    async def _refresh(self, kind: FactKind) -> None:
+        after = max(self._after, self._after_of[kind])
+        with suppress(StoreUnavailable):
+            self._after_of[kind] = await self._read(after, kind)
 
     async def exchange(self) -> None:
         """Write and read every second, or sooner if there is something urgent. Runs until cancelled."""

@@ -36,7 +36,6 @@ class ListLimits:
     rows_max: int | None = None  # of every tier; None: ROWS_MAX
     octets_max: int = UPLOAD_OCTETS_MAX  # of an upload
     active_max: int = BOUNDS.active_max
-    chunks_at_once: int = CHUNKS_AT_ONCE
     upload_folder: Path | None = None  # None: the system's for temporary files
 
     def rows_of(self, tier: Tier) -> int:

@@ -129,7 +129,8 @@ async def _store_list(
     try:
         async with opened() as reader:
             while chunks := await reader.next_chunks():
-                await store.add_chunks(order.id, chunks, octets_max=mib_max << 20)
+                if not await store.add_chunks(order.id, chunks, octets_max=mib_max << 20):
+                    raise ListNotFound
         # The answer is made in the thread of the transaction.
         now, limit = service.now(), _limit(service, call)
         made = await store.change_list(
@@ -139,10 +140,10 @@ async def _store_list(
         if made is None:
             raise ListNotFound
     except contract.ListRoomExceeded:
-        _delete_later(service, order.id)
+        _delete_later(service, call, order.id)
         raise ListsTooLarge(mib_max) from None
     except BaseException:
-        _delete_later(service, order.id)
+        _delete_later(service, call, order.id)
         raise
     call.mark_kept()
     return _accepted(made, now, limit)
@@ -157,8 +158,19 @@ def _limit(service: Service, call: Call) -> int:
     return service.plan(call.caller).rate_limit_per_min
 
 
-def _delete_later(service: Service, list_id: str) -> None:
-    service.background_writes.write_until_durable(lambda: service.store.delete_list(list_id))
+def _delete_later(service: Service, call: Call, list_id: str) -> None:
+    """Delete what is stored of an upload that fails.
+
+    It may have been stored whole, by a transaction whose answer was lost. With an idempotency key
+    it then stays: the answer to it is stored too, and a repeat of the request returns that.
+    """
+
+    async def delete() -> None:
+        await service.store.drop_upload(list_id)
+        if call.idempotency is None:
+            await service.store.delete_list(list_id)
+
+    service.background_writes.write_until_durable(delete)
 
 
 async def _create(service: Service, call: Call, order: ListOrder) -> None:
@@ -172,6 +184,9 @@ async def _create(service: Service, call: Call, order: ListOrder) -> None:
     except contract.ListRateExceeded as early:
         limit = bounds.per_minute_max
         raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
+    except contract.OutcomeUnknown:  # it may be there
+        _delete_later(service, call, order.id)
+        raise
 
 
 async def list_lists(service: Service, call: Call) -> OperationReply:

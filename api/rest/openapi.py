@@ -36,7 +36,7 @@ SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
 
-def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
+def describe(operations: Sequence[Operation], places: Links) -> dict[str, object]:
     """The OpenAPI document, as built-in types."""
     paths: dict[str, dict[str, object]] = {}
     for operation in operations:
@@ -54,14 +54,14 @@ def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
         "servers": [{"url": places.base_url}],
         "paths": paths,
         "components": {
-            "schemas": _schemas(operations),
+            "schemas": schemas_of(operations),
             "headers": HEADERS,
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
 
 
-def _schemas(operations: Sequence[Operation]) -> dict[str, object]:
+def schemas_of(operations: Sequence[Operation]) -> dict[str, Any]:
     """The schemas of all bodies, every field described.
 
     A field that may be left out has no default: generators take one to mean that clients send it.

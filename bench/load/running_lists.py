@@ -19,7 +19,7 @@ from mailprobe.api.service import new_service
 from mailprobe.bench.load.store_load import SECRET, retry
 from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.storage import open_store, utc_now
+from mailprobe.storage import open_store
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
@@ -143,8 +143,6 @@ async def list_service(url: str) -> AsyncIterator[Store]:
         links = Links("http://bench.test", "", "")
         service = new_service(store=store, engine=engine, background_writes=writes, places=links)
         await stack.enter_async_context(
-            open_lists(
-                store, service.quota, now=utc_now, rng=random.Random(1), wake_jobs=lambda: None
-            )
+            open_lists(service.quota, rng=random.Random(1), wake_jobs=lambda: None)
         )
         yield store

@@ -58,6 +58,7 @@ from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")
+EGRESS_OUT = Cause(Outcome.NO_EGRESS, EGRESS_OUT_RULE, "its egress may ask no more")
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
 _TIMED_OUT = Outcome.TIMED_OUT  # to look each up takes 0.12 µs in Python 3.11
 _UNDELIVERABLE = Outcome.UNDELIVERABLE
@@ -70,41 +71,11 @@ class ProbeDispatcher:
 
     # With more than 30 attributes Python keeps a slower dict for each object: 6 µs per address.
     __slots__ = (
-        "_admission",
-        "_admitted",
-        "_all_done",
-        "_clocks",
-        "_looking_up",
-        "_marker",
-        "_now",
-        "_nursery",
-        "_reactor",
-        "_relief",
-        "_room_listeners",
-        "_routes",
-        "_tasks",
-        "_waiting",
-        "_watched",
-        "applying",
-        "budgets",
-        "closing",
-        "dial",
-        "domains",
-        "egress",
-        "freed",
-        "hedges",
-        "host_facts",
-        "host_memory",
-        "is_out",
-        "left_connections",
-        "observer",
-        "opening_clock",
-        "operators",
-        "patient_pools",
-        "permits",
-        "pools",
-        "rules",
-        "settings",
+        *("_admission", "_admitted", "_all_done", "_clocks", "_looking_up", "_marker", "_now"),
+        *("_nursery", "_reactor", "_relief", "_room_listeners", "_routes", "_tasks", "_waiting"),
+        *("_watched", "applying", "budgets", "closing", "dial", "domains", "egress", "freed"),
+        *("hedges", "host_facts", "host_memory", "is_out", "left_connections", "observer"),
+        *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
     )
 
     def __init__(
@@ -521,15 +492,20 @@ class ProbeDispatcher:
             pool.close_idle_session()
 
     def withdrawn(self, probe: Probe) -> bool:
-        """Is another egress to ask? Then the probe is settled here."""
+        """Is another egress to ask? Then the probe is settled here: by what an exchange said, if any."""
         relief = self._relief if self.is_out else None
         if relief is None or not relief.is_withdrawn_from(self.egress, probe):
             return False
-        self.settle(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE)
+        if probe.accepted or not self._relieved(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE):
+            cause = EGRESS_OUT if probe.cause in NEVER_TRIED else probe.cause
+            self.settle(probe, cause.outcome, cause.rule)
         return True
 
     def fail_over(self, probe: Probe, cause: Cause) -> None:
-        """The exchange tried last failed: try the next one, or settle."""
+        """The exchange tried last failed: try the next one, or settle.
+
+        If it refuses this egress, another one asks it before a less preferred exchange is asked.
+        """
         if probe.settled:
             return
         if probe.stopped_at is not None:  # it does not wait for a permit any more
@@ -540,7 +516,11 @@ class ProbeDispatcher:
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         if final or probe.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
-        else:
+        elif (
+            self._relief is None
+            or not (cause.about_us and probe.next_exchange)
+            or not self._relieved(probe, cause.outcome, cause.rule)
+        ):
             self._next_exchange(probe)
 
     # -- from one egress to another ----------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from mailprobe.storage.audit.commands import ReadAudit, RecordFailedSignIn, RecordSignIn
 from mailprobe.storage.audit.records import Entry, EntryFilter
-from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.records import Actor
+from mailprobe.storage.store_part import StorePart
 
 EVERY_ENTRY = EntryFilter()
 
 
-class AuditStore(BounceStore):
+class AuditStore(StorePart):
     """The audit log of each account.
 
     A method with `by` writes the entry of its act in the act's own transaction, and another one in

@@ -10,11 +10,11 @@ from mailprobe.storage.egresses.commands import (
     ResumeEgress,
 )
 from mailprobe.storage.egresses.records import EgressBoard, EgressGrant, EgressReport, LatestReply
-from mailprobe.storage.oversight import OversightStore
 from mailprobe.storage.records import SERVICE, Actor
+from mailprobe.storage.store_part import StorePart
 
 
-class EgressStore(OversightStore):
+class EgressStore(StorePart):
     """What a fleet knows of its egresses."""
 
     async def report_egresses(self, report: EgressReport) -> EgressGrant:

@@ -2,18 +2,12 @@
 
 from collections.abc import Sequence
 
-from mailprobe.storage.audit.store import AuditStore
 from mailprobe.storage.facts.commands import ReadFacts, WriteFacts
-from mailprobe.storage.facts.records import (
-    READ_MAX,
-    WRITTEN_MAX,
-    FactsRead,
-    NewFact,
-    is_sound,
-)
+from mailprobe.storage.facts.records import READ_MAX, WRITTEN_MAX, FactsRead, NewFact, is_sound
+from mailprobe.storage.store_part import StorePart
 
 
-class FactStore(AuditStore):
+class FactStore(StorePart):
     """Facts about domains and mail hosts, until their end. See mailprobe.storage.facts.records."""
 
     async def write_facts(self, facts: Sequence[NewFact], *, by_process: str) -> None:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.egresses.store import EgressStore
 from mailprobe.storage.records import SERVICE, Actor
+from mailprobe.storage.store_part import StorePart
 
 # A domain or an operator of mail hosts is not asked; an account's lists wait; a machine is drained.
 PauseKind = Literal["domain", "operator", "account", "machine"]
@@ -75,7 +75,7 @@ class ListMachines(StoreCommand[list[FleetMachine]]):
     pass
 
 
-class PauseStore(EgressStore):
+class PauseStore(StorePart):
     """The part of the store that keeps pauses and machines."""
 
     async def pause(

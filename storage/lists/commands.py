@@ -152,10 +152,15 @@ class DeleteList(StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class PassStep:
-    """How many chunks are due by now, and at which place to go on; None at the end."""
+class DropUpload(StoreCommand[bool]):
+    list_id: str
 
-    due: int
+
+@dataclass(frozen=True, slots=True)
+class PassStep:
+    """Whether chunks are due, once it is known, and at which place to go on; None at the end."""
+
+    is_due: bool
     next_place: int | None
 
 
@@ -164,7 +169,6 @@ class BeginPass(StoreCommand[PassStep | None]):
     claim: ListClaim  # of the chunk that finishes the list
     due_at: datetime
     first: int  # place
-    due: int  # chunks before it that are due
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists.store import ListStore
+from mailprobe.storage.store_part import StorePart
 
 QueueName = Literal["lists", "jobs", "callbacks", "alert", "meter"]  # of lists, their chunks
 COUNTED_MAX = 10_000  # rows that are read of a queue: some 10 ms; more are not counted
@@ -26,7 +26,7 @@ class ReadQueues(StoreCommand[list[QueueState]]):
     pass
 
 
-class QueueStore(ListStore):
+class QueueStore(StorePart):
     """The part of the store that knows what waits."""
 
     async def queues(self) -> list[QueueState]:

@@ -3,13 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
 
 from mailprobe.storage.checks import at_most
-from mailprobe.storage.commands import EncryptedFirst, Executor
-from mailprobe.storage.connection_leases import ConnectionLeases
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.encrypted_columns import encrypted_first, list_context, with_secret
+from mailprobe.storage.encrypted_columns import list_context, with_secret
 from mailprobe.storage.list_records import (
     ChunkPart,
     ListBounds,
@@ -21,42 +18,17 @@ from mailprobe.storage.list_records import (
     StoredList,
 )
 from mailprobe.storage.lists import commands
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
-from mailprobe.storage.records import (
-    SERVICE,
-    Actor,
-    Answered,
-    Caller,
-    FirstAnswer,
-    IdempotencyRecord,
-)
-
-if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
-    from mailprobe.storage.encryption import Cipher
-
-T = TypeVar("T")
+from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.records import SERVICE, Actor, Answered, Caller, IdempotencyRecord
+from mailprobe.storage.store_part import StorePart
 
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
 PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
 MARKS_READ_MAX = 10_000  # places in one call: a million addresses, some 10 ms
 
 
-class ListStore(ConnectionLeases):
-    """Lists and their chunks; a part of `Store`."""
-
-    def __init__(self, executor: Executor, cipher: "Cipher") -> None:
-        super().__init__(executor)
-        self._cipher = cipher
-
-    def _encrypting(
-        self, idempotency: IdempotencyRecord | None, answer: Callable[[T], Answered] | None
-    ) -> Callable[[T], EncryptedFirst] | None:
-        """Return a function from a result to the answer that is stored with it; None to store none."""
-        if idempotency is None or answer is None:
-            return None
-        return lambda made: encrypted_first(self._cipher, FirstAnswer(idempotency, answer(made)))
+class ListStore(StorePart):
+    """Lists and their chunks."""
 
     async def create_list(self, caller: Caller, order: ListOrder, bounds: ListBounds) -> StoredList:
         """Store a list that is loading. Raises ListLimitReached, ListRateExceeded.
@@ -160,14 +132,11 @@ class ListStore(ConnectionLeases):
         False, and nothing is changed, if no pass is left or no chunk has any: the list is finished.
         None if the claim has ended or the list does not run: another claim finishes it.
         """
-        place: int | None = 0
-        due = 0
-        while place is not None:  # in small transactions: a list may have 200,000 chunks
-            step = await self._execute(commands.BeginPass(claim, due_at, place, due))
-            if step is None:
-                return None
-            due, place = step.due, step.next_place
-        return due > 0
+        step: commands.PassStep | None = commands.PassStep(False, 0)
+        while step is not None and step.next_place is not None:
+            # in small transactions: a list may have 200,000 chunks
+            step = await self._execute(commands.BeginPass(claim, due_at, step.next_place))
+        return None if step is None else step.is_due
 
     async def record_part(self, part: ChunkPart) -> bool:
         """Store results of a claimed chunk that are not counted; False if another claim followed."""
@@ -213,7 +182,12 @@ class ListStore(ConnectionLeases):
     async def delete_list(self, list_id: str, *, by: Actor = SERVICE) -> None:
         """Delete a list with all its rows, in small transactions; the last one writes the entry.
 
-        A list whose upload has failed, and is still loading, was never there: it gets none.
+        A list whose upload has failed was never there: it gets none.
         """
         while not await self._execute(commands.DeleteList(list_id, by)):
+            pass
+
+    async def drop_upload(self, list_id: str) -> None:
+        """Delete a list whose upload has failed; one that was stored stays."""
+        while await self._execute(commands.DropUpload(list_id)):
             pass

@@ -35,12 +35,13 @@ RECLAIMED = (
 )
 
 
-# The days without a list that has not ended, or that its tier keeps.
+# The days without a list that has not ended, or that its tier keeps. Of each day it looks for one
+# such list: NOT EXISTS would be planned as a join with all lists.
 PAST_LIST_DAYS = (
-    "SELECT day FROM unnest(%s::bigint[]) AS past (day) WHERE NOT EXISTS"
+    "SELECT day FROM unnest(%s::bigint[]) AS past (day) WHERE"
     " (SELECT 1 FROM lists JOIN accounts ON accounts.number = lists.account"
     " WHERE lists.day = past.day"
-    " AND NOT coalesce(ended_at < (CAST(%s AS json) ->> tier)::bigint, false))"
+    " AND NOT coalesce(ended_at < (CAST(%s AS json) ->> tier)::bigint, false) LIMIT 1) IS NULL"
 )
 CLOCKS_APART = timedelta(days=1)  # a clock that was behind has made the lists of today
 

@@ -27,6 +27,7 @@ from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 C = TypeVar("C")
 R = TypeVar("R")
 FACTS_LOCK = 0x66616374  # "fact"
+UPLOADS_LOCK = 0x6C697374  # "list": the first of two numbers of the lock
 SPAN_DAYS = 30  # of usage, in a statement: it plans for each and locks each
 TEXTS_MAX = 2_000  # a statement that names a day is another text for each day
 
@@ -118,6 +119,9 @@ class PostgresDatabase:
     def lock_facts(self) -> None:
         # Not a lock of the table: that would cancel its autovacuum, second by second.
         self._db.execute("SELECT pg_advisory_xact_lock(%s)", [FACTS_LOCK])
+
+    def lock_uploads(self, account: int) -> None:
+        self._db.execute("SELECT pg_advisory_xact_lock(%s, %s::int)", [UPLOADS_LOCK, account])
 
     def lock_accounts(self) -> None:
         self._db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")

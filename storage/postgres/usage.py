@@ -61,7 +61,7 @@ THERE = {  # each finds a row that exists once the batch was committed
     "settlement": "SELECT 1 FROM settlements WHERE reservation = %s AND part = %s",
     "job": "SELECT 1 FROM jobs WHERE id = %s",
     "key": "SELECT 1 FROM keys WHERE id = %s",
-    "letter": "SELECT 1 FROM outbox WHERE kind = %s AND account = %s AND name = %s",
+    "message": "SELECT 1 FROM outbox WHERE kind = %s AND account = %s AND name = %s",
     "outcome": "SELECT 1 FROM jobs WHERE id = %s AND fence = %s AND lease_until IS NULL",
     "request": "SELECT 1 FROM idempotency_records WHERE account = %s AND key = %s AND lease_until = %s",
 }
@@ -252,7 +252,7 @@ class _MeteringBatch:
         for (place, command, number), posted in zip(posts, reported, strict=True):
             self._answers[place] = posted
             if posted:
-                self._marks["letter"] = command.kind, number, command.name
+                self._marks["message"] = command.kind, number, command.name
         begun = self._of(BeginIdempotent)
         answers = idempotency_records.begin(
             self._db, now, [(command, number) for _, command, number in begun]
@@ -392,7 +392,7 @@ class _MeteringBatch:
         until = micros(now + timedelta(seconds=command.lease_s))
         self._reserved.append((id, who.account_number, command.units, until))
         self._marks["reservation"] = (id,)
-        return Reservation(str(id), command.caller, command.units, now)
+        return Reservation(str(id), command.caller, command.units)
 
     def _create_jobs(self, command: CreateJob[object], who: LedgerCaller, now: datetime) -> Job:
         order = command.order

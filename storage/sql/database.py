@@ -65,6 +65,9 @@ class Database(Protocol):
         one misses none.
         """
 
+    def lock_uploads(self, account: int) -> None:
+        """Let no other transaction add rows to lists of this account until this one has ended."""
+
     def lock_accounts(self) -> None:
         """Let no other transaction insert an account until this one has ended."""
 

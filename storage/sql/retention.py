@@ -26,7 +26,7 @@ from mailprobe.storage.facts.records import ROWS_MAX as FACT_ROWS_MAX
 from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.list_jobs import lists
+from mailprobe.storage.sql.list_jobs import list_claims, lists
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
@@ -58,8 +58,6 @@ RECLAIMED = (
     "UPDATE connection_leases SET until = :lease WHERE until > :lease",
     "DELETE FROM known_facts WHERE until > :facts",
     "UPDATE list_chunks SET lease_until = :lease WHERE lease_until > :lease",
-    "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait AND lease_until IS NULL"
-    " AND list IN (SELECT number FROM lists WHERE ended_at IS NULL)",
     "UPDATE list_chunks SET due_at = :wait WHERE due_at > :wait AND lease_until IS NOT NULL",
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE bounces SET at = :now WHERE at > :soon",
@@ -90,7 +88,7 @@ def latest(now: datetime) -> dict[str, int]:
 
 
 def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
-    """Return the deletions; each removes at most TIDIED_MAX rows."""
+    """Return the deletions; each removes at most TIDIED_MAX rows. One brings chunks back."""
     at = micros(now)
     acts = [partial(drop, table=table, which=which, at=at) for table, which in ENDED]
     acts.append(partial(drop, table="rate_windows", which="at <= :at", at=micros(now - WINDOW)))
@@ -105,7 +103,8 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
         acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - term)))
     for kind, rows in FACT_ROWS_MAX.items():
         acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
-    several: list[Drop] = [*acts, lists.drop_unloaded]
+    delayed = partial(list_claims.bring_back, wait=latest(now)["wait"])
+    several: list[Drop] = [*acts, delayed, lists.drop_unloaded]
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         which = f"{OF_TIER} AND minute < :at"

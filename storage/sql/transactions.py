@@ -57,6 +57,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.KeepMarks.run_by(list_marks.keep),
         list_commands.NoteWait.run_by(list_marks.note_wait),
         list_commands.DeleteList.run_by(lists.delete),
+        list_commands.DropUpload.run_by(lists.drop_upload),
         commands.ExtendClaim.run_by(jobs.extend),
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),

@@ -100,6 +100,9 @@ class SqliteDatabase:
     def lock_facts(self) -> None:
         """Nothing is locked."""
 
+    def lock_uploads(self, account: int) -> None:
+        """Nothing is locked."""
+
     def lock_accounts(self) -> None:
         """Nothing is locked."""
 

@@ -162,7 +162,7 @@ def reserve(db: sqlite3.Connection, now: datetime, command: Reserve[R]) -> Reser
         "INSERT INTO reservations (account, units, lease_until) VALUES (?, ?, ?)",
         (account, command.units, micros(now + timedelta(seconds=command.lease_s))),
     ).lastrowid
-    return Reservation(str(number), command.caller, command.units, now)
+    return Reservation(str(number), command.caller, command.units)
 
 
 def grant(

@@ -132,6 +132,72 @@ class HttpAnswer:
         return self.body["error"]
 
 
+def _scope(
+    method: str, path: str, client: str, headers: Mapping[str, str | None]
+) -> dict[str, Any]:
+    path, _, query = path.partition("?")
+    sent = {"host": "api.test", **headers}
+    return {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
+        "scheme": "https", "path": path, "raw_path": path.encode(), "root_path": "",
+        "query_string": query.encode(), "client": (client, 4711), "server": ("api.test", 443),
+        "state": {}, "extensions": {},
+        "headers": [(k.encode(), v.encode("latin-1")) for k, v in sent.items() if v is not None],
+    }  # fmt: skip
+
+
+class Visit:
+    """The client's side of one request: it sends the body, reads the answer, and may hang up."""
+
+    def __init__(
+        self,
+        pieces: list[tuple[float, bytes]],
+        hang_up_after: Callable[[list[bytes]], bool] | None,
+    ) -> None:
+        self.answer = HttpAnswer(0, {}, b"")
+        self.work = trio.CancelScope()  # the application's
+        self._pieces = pieces
+        self._hang_up_after = hang_up_after
+        self._hung_up = trio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        if self._pieces:
+            pause_s, piece = self._pieces.pop(0)
+            with trio.move_on_after(pause_s) as pause:
+                await self._hung_up.wait()
+            if pause.cancelled_caught:
+                return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        await self._hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint()
+        answer = self.answer
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            for name, value in message["headers"]:
+                answer.add_header(name.decode().lower(), value.decode())
+        elif octets := message.get("body"):
+            answer.chunks.append((trio.current_time(), octets))
+            if self._hang_up_after and self._hang_up_after([chunk for _, chunk in answer.chunks]):
+                self.hang_up()
+                await trio.sleep_forever()
+
+    def hang_up(self) -> None:
+        """As the server does: the application can receive it, and its work is cancelled."""
+        self._hung_up.set()
+        self.work.cancel()
+
+    async def hang_up_in(self, after_s: float) -> None:
+        await trio.sleep(after_s)
+        self.hang_up()
+
+    async def hang_up_after_steps(self, steps: int) -> None:
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        self.hang_up()
+
+
 @dataclass
 class RunningService:
     """The service, its fake network, and an account with a key of each kind."""
@@ -208,76 +274,26 @@ class RunningService:
             octets = b"" if body is None else json.dumps(body).encode()
         if key == "":
             key = self.provisioning if path.startswith(MANAGEMENT) else self.key
-        sent = {"host": "api.test", **{k.lower(): v for k, v in (headers or {}).items()}}
+        sent = {k.lower(): v for k, v in (headers or {}).items()}
         if key is not None:
             sent.setdefault("authorization", f"Bearer {key}")
         if octets:
             sent.setdefault("content-type", "application/json")
             sent.setdefault("content-length", str(len(octets)))
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
-            "scheme": "https", "path": path, "raw_path": path.encode(), "root_path": "",
-            "query_string": query.encode(), "client": (client, 4711),
-            "server": ("api.test", 443), "state": {},
-            "extensions": {WHOLE_BODY: octets} if pieces is None and octets else {},
-            "headers": [
-                (k.encode(), v.encode("latin-1")) for k, v in sent.items() if v is not None
-            ],
-        }  # fmt: skip
-        got = HttpAnswer(0, {}, b"")
-        hung_up = trio.Event()
-        body_pieces = [(0.0, octets)] if pieces is None else pieces
-
-        async def receive() -> dict[str, Any]:
-            if body_pieces:
-                pause_s, piece = body_pieces.pop(0)
-                with trio.move_on_after(pause_s) as pause:
-                    await hung_up.wait()
-                if not pause.cancelled_caught:
-                    return {"type": "http.disconnect"}
-                return {"type": "http.request", "body": piece, "more_body": bool(body_pieces)}
-            await hung_up.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: dict[str, Any]) -> None:
-            await trio.lowlevel.checkpoint()
-            if message["type"] == "http.response.start":
-                got.status = message["status"]
-                for name, value in message["headers"]:
-                    got.add_header(name.decode().lower(), value.decode())
-            elif message.get("body"):
-                got.chunks.append((trio.current_time(), message["body"]))
-                if hang_up_after and hang_up_after([chunk for _, chunk in got.chunks]):
-                    hung_up.set()
-                    await trio.sleep_forever()
-
-        async def leave(after_s: float) -> None:
-            await trio.sleep(after_s)
-            hung_up.set()
-
-        async def leave_after_steps(steps: int) -> None:
-            for _ in range(steps):
-                await trio.lowlevel.checkpoint()
-            hung_up.set()
-
-        work = trio.CancelScope()
-
-        async def stop_when_hung_up() -> None:  # as the server does
-            await hung_up.wait()
-            work.cancel()
-
+        scope = _scope(method, path, client, sent)
+        if pieces is None and octets:
+            scope["extensions"] = {WHOLE_BODY: octets}
+        visit = Visit([(0.0, octets)] if pieces is None else pieces, hang_up_after)
         async with trio.open_nursery() as nursery:
             if hang_up_steps is not None:
-                nursery.start_soon(leave_after_steps, hang_up_steps)
+                nursery.start_soon(visit.hang_up_after_steps, hang_up_steps)
             if hang_up_at is not None:
-                nursery.start_soon(leave, hang_up_at)
-            nursery.start_soon(stop_when_hung_up)
-            with work:
-                await self.app(scope, receive, send)
+                nursery.start_soon(visit.hang_up_in, hang_up_at)
+            with visit.work:
+                await self.app(scope, visit.receive, visit.send)
             nursery.cancel_scope.cancel()
-        got.octets = b"".join(chunk for _, chunk in got.chunks)
-        return got
+        visit.answer.octets = b"".join(chunk for _, chunk in visit.answer.chunks)
+        return visit.answer
 
     async def verify(self, email: Any = "known@friendly.test", **more: Any) -> HttpAnswer:
         return await self.request("POST", VERIFY, {"email": email}, **more)

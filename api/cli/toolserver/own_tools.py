@@ -13,7 +13,7 @@ from mailprobe.api.cli.source import AnswerSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.session import Report, SessionTool, Toolbox
 from mailprobe.api.error_table import Links
-from mailprobe.api.mcp.tools import READING, ToolText, define
+from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, ToolText, define
 from mailprobe.api.mcp.wide import BatchArguments, wide_tools
 from mailprobe.api.rest.verification import result_of
 from mailprobe.api.schema import EMAILS_MAX, BatchVerifyResponse
@@ -69,7 +69,7 @@ def own_toolbox(source_of: SourceOf, links: Links, notes: Sequence[str] = ()) ->
 
     verifier = _Verifier(source_of)
     cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), is_local=True)
-    wide = wide_tools(links)
+    wide = wide_tools(NEEDS_HEADER)
     tools = {
         "verify_email": SessionTool(
             _definition("verify_email", OwnVerifyArguments, wide["verify_email"].definition),

@@ -18,7 +18,6 @@ from mailprobe.api.cli.remote.opening import on_this_machine, open_http_source
 from mailprobe.api.cli.source import OpenSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.session import CALLS_MAX, Report, SessionTool, Toolbox
-from mailprobe.api.error_table import Links
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
 from mailprobe.api.mcp.tools import COUNTED, READING, Tool
@@ -62,14 +61,13 @@ def remote_toolbox(client: httpx.AsyncClient, server: str, keys: Keys) -> Toolbo
     def open_source(smtp: bool) -> OpenSource:
         return lambda: open_http_source(server, keys.standard, asks_hosts=smtp)
 
-    links = Links(server, f"{server}/docs", f"{server}/dashboard")
     service = _Service(client, server, keys)
     tools = {
         name: SessionTool(tool.definition, tool.takes, partial(service.call, tool))
-        for name, tool in wide_tools(links, NEEDS_SETTING).items()
+        for name, tool in wide_tools(NEEDS_SETTING).items()
     }
     tools["clean_file"] = FileCleaner(open_source, is_local=False).tool()
-    return Toolbox(tools, INSTRUCTIONS, links.docs_url)
+    return Toolbox(tools, INSTRUCTIONS, f"{server}/docs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,13 +171,17 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
         )
 
 
+def _key_cookie(frame: Frame) -> KeyCookie:
+    return KeyCookie(frame.service.store, KEYS, frame.is_https)
+
+
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
-    cookie = KeyCookie(frame.service.store, KEYS, frame.is_https)
+    cookie = _key_cookie(frame)
 
     @pages.get(KEYS)
     @frame.signed_in
     async def keys() -> Response:
-        return await shown()
+        return await _shown_keys(frame)
 
     @pages.post(KEYS)
     @frame.signed_in
@@ -188,7 +192,9 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             try:
                 key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
             except WrongField as wrong:
-                return await shown(400, form_of_page=form, errors={wrong.name: str(wrong)})
+                return await _shown_keys(
+                    frame, 400, form_of_page=form, errors={wrong.name: str(wrong)}
+                )
             return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -197,7 +203,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         try:
             body = msgspec.convert(fields, CreateKeyRequest)
         except msgspec.ValidationError:
-            return await shown(400, form, errors={"label": BAD_LABEL})
+            return await _shown_keys(frame, 400, form, errors={"label": BAD_LABEL})
         made = await frame.result_of(
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
@@ -216,38 +222,37 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             await frame.perform("revoke_api_key", id=id)
         return away(KEYS)
 
-    async def shown(
-        status: int = 200,
-        form: Mapping[str, str] = NOTHING_TYPED,
-        *,
-        form_of_page: Mapping[str, str] = NOTHING_TYPED,
-        errors: Mapping[str, str] = NOTHING_TYPED,
-    ) -> Response:
-        """The keys, and the two forms that make one, with what was typed in them."""
-        made = cookie.read(caller())
-        is_of_form = made.key.startswith(PUBLISHABLE)
-        listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
-        known = await frame.service.store.keys(caller().account.id)
-        return await frame.page(
-            "keys.html", "Keys", status, made=made, listed=listed, errors=errors,
-            typed=form, typed_of_page=form_of_page,
-            takes_test_keys=frame.service.takes_test_keys,
-            secret_keys=[key for key in known if not key.is_publishable],
-            form_keys=[key for key in known if key.is_publishable],
-            used_now=frame.service.now() - KEY_USE_EVERY - USES_STORED_WITHIN,
-            tag=script_tag(frame.service.links.base_url, made.key) if is_of_form else "",
-        )  # fmt: skip
+
+async def _shown_keys(
+    frame: Frame,
+    status: int = 200,
+    form: Mapping[str, str] = NOTHING_TYPED,
+    *,
+    form_of_page: Mapping[str, str] = NOTHING_TYPED,
+    errors: Mapping[str, str] = NOTHING_TYPED,
+) -> Response:
+    """The keys, and the two forms that make one, with what was typed in them."""
+    made = _key_cookie(frame).read(caller())
+    is_of_form = made.key.startswith(PUBLISHABLE)
+    listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
+    known = await frame.service.store.keys(caller().account.id)
+    return await frame.page(
+        "keys.html", "Keys", status, made=made, listed=listed, errors=errors,
+        typed=form, typed_of_page=form_of_page,
+        takes_test_keys=frame.service.takes_test_keys,
+        secret_keys=[key for key in known if not key.is_publishable],
+        form_keys=[key for key in known if key.is_publishable],
+        used_now=frame.service.now() - KEY_USE_EVERY - USES_STORED_WITHIN,
+        tag=script_tag(frame.service.links.base_url, made.key) if is_of_form else "",
+    )  # fmt: skip
 
 
 def _register_caps(pages: Blueprint, frame: Frame) -> None:
-    def has_relay() -> bool:
-        return frame.service.alerts is not None and frame.service.alerts.has_relay
-
     @pages.get(CAPS_PAGE)
     @frame.signed_in
     async def caps() -> Response:
         account, saved = caller().account, request.args.get("saved") == "1"
-        return await shown(_typed_of(account), account.alerts, saved=saved)
+        return await _shown_caps(frame, _typed_of(account), account.alerts, saved=saved)
 
     @pages.post(CAPS_PAGE)
     @frame.signed_in
@@ -257,7 +262,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
         alerts = form.get("alerts") == "on"
         micros, errors = caps_of(typed)
         if errors:
-            return await shown(typed, alerts, 400, errors=errors)
+            return await _shown_caps(frame, typed, alerts, 400, errors=errors)
         changed = await frame.service.store.change_account(
             caller().account.id, alerts=alerts, by=frame.actor(caller()),
             **{f"{name}_cap_micros": micros[name] for name in CAPS},
@@ -268,7 +273,7 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{CAPS_PAGE}/test")
     @frame.signed_in
     async def send_test() -> Response:
-        if sends_to(caller().account):
+        if _sends_to(frame, caller().account):
             assert frame.service.alerts is not None
             await frame.service.alerts.send_test(caller())
         return away(CAPS_PAGE)
@@ -277,31 +282,36 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
     @frame.signed_in
     async def test_mail() -> Response:
         """How far the test mail is; its page fetches this again until it is sent."""
-        return await frame.page("alert_test.html", "Limits", **await test_values())
+        return await frame.page("alert_test.html", "Limits", **await _test_values(frame))
 
-    def sends_to(account: Account) -> bool:
-        """Whether alerts of this account are sent at all."""
-        return account.alerts and account.tier != "own" and has_relay()
 
-    async def test_values() -> dict[str, object]:
-        account = caller().account
-        recent = await frame.service.store.messages(
-            "alert", account_id=account.id, limit=ALERTS_SEEN
-        )
-        tests = (each for each in recent if each.name.startswith(TEST))
-        return {
-            "sends": sends_to(account), "test": next(tests, None), "email": account.email,
-            "is_operator": is_operator(),
-        }  # fmt: skip
+def _has_relay(frame: Frame) -> bool:
+    return frame.service.alerts is not None and frame.service.alerts.has_relay
 
-    async def shown(
-        typed: Mapping[str, str], alerts: bool, status: int = 200, **more: object
-    ) -> Response:
-        return await frame.page(
-            "caps.html", "Limits", status, typed=typed, alerts=alerts,
-            plan=frame.service.plan(caller()), has_relay=has_relay(),
-            **await test_values(), **{"errors": {}, **more},
-        )  # fmt: skip
+
+def _sends_to(frame: Frame, account: Account) -> bool:
+    """Whether alerts of this account are sent at all."""
+    return account.alerts and account.tier != "own" and _has_relay(frame)
+
+
+async def _test_values(frame: Frame) -> dict[str, object]:
+    account = caller().account
+    recent = await frame.service.store.messages("alert", account_id=account.id, limit=ALERTS_SEEN)
+    tests = (each for each in recent if each.name.startswith(TEST))
+    return {
+        "sends": _sends_to(frame, account), "test": next(tests, None), "email": account.email,
+        "is_operator": is_operator(),
+    }  # fmt: skip
+
+
+async def _shown_caps(
+    frame: Frame, typed: Mapping[str, str], alerts: bool, status: int = 200, **more: object
+) -> Response:
+    return await frame.page(
+        "caps.html", "Limits", status, typed=typed, alerts=alerts,
+        plan=frame.service.plan(caller()), has_relay=_has_relay(frame),
+        **await _test_values(frame), **{"errors": {}, **more},
+    )  # fmt: skip
 
 
 def _typed_of(account: Account) -> dict[str, str]:

@@ -59,7 +59,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             return await frame.page("begun.html", "Your keys", keys=keys)
         key, base_url = keys.key or KEY_VARIABLE, frame.service.links.base_url
         return await frame.page(
-            "start.html", "First steps", steps=await steps(), has_key=bool(keys.key),
+            "start.html", "First steps", steps=await _steps(frame), has_key=bool(keys.key),
             curl=curl_of(base_url, caller().account.email, key),
             assistant=assistant_line(frame.service.tools_url, key),
             takes_test_keys=frame.service.takes_test_keys,
@@ -72,7 +72,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
 
         It says what it knows of the assistant, which another process may have answered.
         """
-        return await frame.page("ticks.html", "First steps", steps=await steps())
+        return await frame.page("ticks.html", "First steps", steps=await _steps(frame))
 
     @pages.get(f"{START}/keys.env")
     @frame.signed_in
@@ -94,27 +94,33 @@ def register(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{START}/sample")
     @frame.signed_in
     async def sample() -> Response:
-        by = Caller(caller().account, await _sample_key(frame))
-        rows = [sample_list()]
+        return away(f"{LISTS_PAGE}/{await _new_sample(frame)}")
 
-        async def receive() -> bytes:
-            return rows.pop() if rows else b""
 
-        made = await frame.result_of(
-            ListResponse, "create_list", by=by, receive=receive,
-            query={"name": ["sample.csv"], "column": ["email"]}, sent={"content-type": "text/csv"},
-        )  # fmt: skip
-        return away(f"{LISTS_PAGE}/{made.list_id}")
+async def _steps(frame: Frame) -> Steps:
+    account_id, store = caller().account.id, frame.service.store
+    used = await store.usage(account_id, limit=ROWS_SEEN)
+    lists = (await frame.result_of(ListsResponse, "list_lists")).lists
+    return Steps(
+        any(row.status is not None for row in used),
+        any(each.status == "done" for each in lists),
+        account_id in frame.service.assistants or request.args.get("assistant") == "1",
+    )
 
-    async def steps() -> Steps:
-        account_id, store = caller().account.id, frame.service.store
-        used = await store.usage(account_id, limit=ROWS_SEEN)
-        lists = (await frame.result_of(ListsResponse, "list_lists")).lists
-        return Steps(
-            any(row.status is not None for row in used),
-            any(each.status == "done" for each in lists),
-            account_id in frame.service.assistants or request.args.get("assistant") == "1",
-        )
+
+async def _new_sample(frame: Frame) -> str:
+    """Make the sample list, and return its id. Raises Refusal."""
+    by = Caller(caller().account, await _sample_key(frame))
+    rows = [sample_list()]
+
+    async def receive() -> bytes:
+        return rows.pop() if rows else b""
+
+    made = await frame.result_of(
+        ListResponse, "create_list", by=by, receive=receive,
+        query={"name": ["sample.csv"], "column": ["email"]}, sent={"content-type": "text/csv"},
+    )  # fmt: skip
+    return made.list_id
 
 
 async def _sample_key(frame: Frame) -> Key:

@@ -9,16 +9,19 @@ import trio
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp.probe import Probe
 
+DROPPED_EVERY_S = 1.0  # to look through 20,000 takes 2 ms
+
 
 class HeldProbes:
     """The queue of these probes."""
 
-    __slots__ = ("_any", "_of_lists", "_of_requests")
+    __slots__ = ("_any", "_dropped_at", "_of_lists", "_of_requests")
 
     def __init__(self) -> None:
         self._of_requests: FairQueue[Probe] = FairQueue()
         self._of_lists: FairQueue[Probe] = FairQueue()
         self._any = trio.Event()
+        self._dropped_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._of_requests) + len(self._of_lists)
@@ -36,6 +39,14 @@ class HeldProbes:
                 if not probe.settled:
                     return probe
         return None
+
+    def drop_settled(self, now: float) -> None:
+        """Drop those whose time has passed or whose caller has gone: nothing may be granted for hours."""
+        if now < self._dropped_at + DROPPED_EVERY_S:
+            return
+        self._dropped_at = now
+        for queue in (self._of_requests, self._of_lists):
+            queue.discard(lambda probe: probe.settled)
 
     async def wait(self) -> None:
         """Wait until there is one."""

@@ -50,7 +50,11 @@ UNREACHED_KEPT_MAX = 64  # dead hosts that a trial does not ask again
 
 JUDGED_EVERY_S = 300.0  # of the last egress: one line of the log each time
 
-UNREACHED = ("connect.failed", "connect.unreachable", "clock.connect")  # rules
+# Rules of hosts that have not greeted: a proxy may accept every connection and lead nowhere.
+UNREACHED = (
+    *("connect.failed", "connect.unreachable", "clock.connect"),
+    *("clock.banner", "closed.banner", "garbage.banner"),
+)
 
 # What a mail host has answered, rather than nobody or we ourselves.
 ANSWERED: frozenset[Reason] = frozenset(
@@ -346,6 +350,7 @@ class EgressRouter:
         while True:
             await self._held.wait()
             await trio.sleep(SPENT_S)
+            self._held.drop_settled(self._now())
             self._try_held()
 
     def _try_held(self) -> None:

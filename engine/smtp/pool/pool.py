@@ -253,8 +253,17 @@ class Pool:
             self.backoff = HostBackoff(1)
 
     def backed_off_elsewhere(self, until: float) -> None:
-        """Another engine backs off from one of the host's names."""
+        """Another engine backs off from one of the host's names: then nothing begins here, either."""
         self.names_backoff_until = max(self.names_backoff_until, until)
+        if self.sessions:  # here it serves us
+            return
+        for probe in self.waiting.pop_all():
+            if self.session_ended(probe):
+                continue
+            if (cause := cause_of_backoff(self, probe, self.now())) is not None:
+                reject_waiting(self, probe, cause)
+            else:
+                self.waiting.join(probe.asker, probe)
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""

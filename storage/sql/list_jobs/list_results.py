@@ -11,7 +11,7 @@ from mailprobe.storage.lists.commands import RecordPart
 from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import list_lines, list_marks
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
-from mailprobe.storage.sql.list_jobs.lists import HELD, make_last_due
+from mailprobe.storage.sql.list_jobs.lists import HAS_DUE, HELD, make_last_due
 
 FIRST_PART = ROWS_PART + 1  # of a chunk's results
 
@@ -100,12 +100,8 @@ def _ended(db: Database, lists: Mapping[str, _Progress]) -> list[str]:
         for id, each in whole.items()
         if id not in ended and any(part.ends for part in each.parts)
     ]
-    due = db.all_each(  # a chunk waits for its turn, or is claimed
-        "SELECT 1 FROM lists WHERE id = :id AND (EXISTS (SELECT 1 FROM list_chunks"
-        " WHERE list = lists.number AND due_at IS NOT NULL AND lease_until IS NULL)"
-        " OR EXISTS (SELECT 1 FROM list_chunks"
-        " WHERE list = lists.number AND lease_until IS NOT NULL))",
-        [{"id": id} for id in passes],
+    due = db.all_each(
+        f"SELECT 1 FROM lists WHERE id = :id AND {HAS_DUE}", [{"id": id} for id in passes]
     )
     return ended + [id for id, rows in zip(passes, due, strict=True) if not rows]
 

@@ -30,6 +30,7 @@ from mailprobe.storage.lists.commands import (
     ChangeList,
     CreateList,
     DeleteList,
+    DropUpload,
     FindList,
     ListLists,
     PassStep,
@@ -54,6 +55,15 @@ OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
 PASS_PLACES = 1_000  # in one transaction: some 10 ms, so that no answer of the list waits long
 DELETED_MAX = 1_000  # chunks without lines in one transaction: some 10 ms
+# Of a list: chunks with rows that wait for their turn, or are claimed.
+HAS_DUE = (
+    "(EXISTS (SELECT 1 FROM list_chunks WHERE list = lists.number AND due_at IS NOT NULL"
+    f" AND lease_until IS NULL AND place <> {LAST_PLACE})"
+    " OR EXISTS (SELECT 1 FROM list_chunks WHERE list = lists.number AND lease_until IS NOT NULL"
+    f" AND place <> {LAST_PLACE}))"
+)
+# Uploads that have died, or are being deleted. The other states are of lists that were stored.
+UNLOADED = "ended_at IS NULL AND state IN ('loading', 'failed')"
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -122,12 +132,13 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
     """Add chunks to a list that is loading; False if it is not. Raises ListRoomExceeded.
 
     They are due at once, so that no transaction has to change all of a list; they are
-    claimed when the list runs. The account is locked before the list, as by all that lock both.
+    claimed when the list runs. The account itself is not locked: some MiB take a tenth of a second,
+    for which all requests would wait that are counted together with one of its.
     """
     now = db.now()
     which = {"id": command.list_id}
     for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
-        db.all(f"SELECT number FROM accounts WHERE number = {int(account)}{db.FOR_UPDATE}", {})
+        db.lock_uploads(account)
     found = db.all(
         f"SELECT number, day, account FROM lists WHERE id = :id AND state = 'loading'{db.FOR_UPDATE}",
         which,
@@ -183,6 +194,8 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
     )
     if not changed:
         return None
+    if ended_at is not None:
+        _end_claims(db, command.list_id)
     loaded = command.loaded
     if loaded is not None:
         columns = json.dumps(loaded.columns)
@@ -210,6 +223,15 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
     return made
 
 
+def _end_claims(db: Database, list_id: str) -> None:
+    """End the claims of a list that has ended: else every search of claims would read them."""
+    db.change(
+        "UPDATE list_chunks SET lease_until = NULL, holder = NULL"
+        " WHERE list = (SELECT number FROM lists WHERE id = :id) AND lease_until IS NOT NULL",
+        {"id": list_id},
+    )
+
+
 def pause_of_revoked(db: Database, which: str, values: Values) -> None:
     """Pause lists that run by a key that was revoked."""
     db.change(
@@ -221,8 +243,10 @@ def pause_of_revoked(db: Database, which: str, values: Values) -> None:
 
 
 def pause_of_key(db: Database, key_id: str) -> None:
-    """Pause the lists that run by a key, if it was revoked."""
-    pause_of_revoked(db, "key = (SELECT number FROM keys WHERE id = :key)", {"key": key_id})
+    """Pause the lists that run by a key, if it was revoked; in the order in which all lock lists."""
+    of_key = "key = (SELECT number FROM keys WHERE id = :key) AND state = 'running'"
+    db.all(f"SELECT 1 FROM lists WHERE {of_key} ORDER BY id{db.FOR_UPDATE}", {"key": key_id})
+    pause_of_revoked(db, of_key, {"key": key_id})
 
 
 def _keep_answer(db: Database, first: EncryptedFirst) -> None:
@@ -316,19 +340,20 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
     """Make some chunks due again, and with the last of them end the claim.
 
     None, and nothing is changed, if the claim has ended; none is due if no pass is left. A killed
-    process has made some due: a repetition from the first place on changes nothing at these.
+    process has made some due: a repetition from the first place on changes nothing at these. Of a
+    process that stood still between two steps all may be answered again: then the list is finished.
     """
     locked = _locked_for_pass(db, command.claim)
     if locked is None:
         return None
     number, rechecks = locked
     if not rechecks:
-        return PassStep(0, None)
+        return PassStep(False, None)
     values = {
         **_claimed(command.claim), "list": number, "first": command.first,
         "end": command.first + PASS_PLACES, "due_at": micros(command.due_at),
     }  # fmt: skip
-    due = command.due + db.change(
+    db.change(
         "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND place >= :first"
         " AND place < :end AND passing > 0 AND lease_until IS NULL",
         values,
@@ -337,8 +362,9 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
         "SELECT 1 FROM list_chunks WHERE list = :list AND place >= :end ORDER BY place LIMIT 1",
         values,
     ):
-        return PassStep(due, values["end"])
-    if due:
+        return PassStep(True, values["end"])
+    is_due = bool(db.all(f"SELECT 1 FROM lists WHERE number = :list AND {HAS_DUE}", values))
+    if is_due:
         db.change(
             "UPDATE lists SET rechecks = rechecks - 1, recheck_at = :due_at WHERE number = :list",
             values,
@@ -347,7 +373,7 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
             f"UPDATE list_chunks SET due_at = NULL, lease_until = NULL, holder = NULL WHERE {HELD}",
             values,
         )
-    return PassStep(due, None)
+    return PassStep(is_due, None)
 
 
 def _locked_for_pass(db: Database, claim: ListClaim) -> tuple[int, int] | None:
@@ -381,7 +407,7 @@ def delete(db: Database, command: DeleteList) -> bool:
         "SELECT account, name, state FROM lists WHERE number = :list", {"list": found[0]}
     )
     is_gone = delete_some(db, found[0])
-    if is_gone and state != "loading":
+    if is_gone and state not in ("loading", "failed"):
         audit.add(db, account, command.by, Act("list_deleted", command.list_id, name))
     return is_gone
 
@@ -396,9 +422,26 @@ def locked(db: Database, which: str, values: Values) -> list[int]:
     return [number for (number,) in rows]
 
 
+def drop_upload(db: Database, command: DropUpload) -> bool:
+    """Delete some chunks of a list that was not stored; whether there may be more."""
+    return _drop(db, f"id = :id AND {UNLOADED}", {"id": command.list_id})
+
+
 def delete_some(db: Database, number: int) -> bool:
-    """Delete some lines or chunks of a locked list, and with the last chunk the list: then True."""
-    ((day,),) = db.all("SELECT day FROM lists WHERE number = :list", {"list": number})
+    """Delete some lines or chunks of a locked list, and with the last chunk the list: then True.
+
+    The first step ends it, so that no late command lets it run without the rows that are gone.
+    """
+    ((day, state, ended_at),) = db.all(
+        "SELECT day, state, ended_at FROM lists WHERE number = :list", {"list": number}
+    )
+    if state == "loading":
+        db.change("UPDATE lists SET state = 'failed' WHERE number = :list", {"list": number})
+    elif ended_at is None and state != "failed":
+        db.change(
+            "UPDATE lists SET state = 'cancelled', ended_at = :now WHERE number = :list",
+            {"list": number, "now": micros(db.now())},
+        )
     if list_lines.delete_some(db, ListKey(number, day)):
         return False
     which = {"list": number, "most": DELETED_MAX}
@@ -422,7 +465,8 @@ def drop_ended(db: Database, tier: str, since: int) -> bool:
 def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
     since = micros(db.now() - LOADING_MAX)
-    return _drop(db, "state = 'loading' AND created_at < :since", {"since": since})
+    which = f"{UNLOADED} AND (state = 'failed' OR created_at < :since)"
+    return _drop(db, which, {"since": since})
 
 
 def _drop(db: Database, which: str, values: Values) -> bool:

@@ -33,8 +33,8 @@ async def submit(shop: RunningService) -> HttpAnswer:
 def idle_board(shop: RunningService) -> JobQueue:
     """Make a job service that accepts jobs and runs none."""
     return JobQueue(
-        shop.store, shop.service.quota, Receiver(),  # type: ignore[arg-type]
-        retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(0),
+        shop.service.quota, Receiver(),  # type: ignore[arg-type]
+        retry_s=WEBHOOK_RETRY_S, rng=random.Random(0),
     )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ class Receiver:
 async def working(shop: RunningService, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
     """Run a job worker on the shop's store, which also accepts new jobs."""
     async with open_jobs(
-        shop.store, shop.service.quota, receiver,  # type: ignore[arg-type]
-        retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(seed),
+        shop.service.quota, receiver,  # type: ignore[arg-type]
+        retry_s=WEBHOOK_RETRY_S, rng=random.Random(seed),
     ) as board:  # fmt: skip
         shop.service = replace(shop.service, jobs=board)
         shop.app = create_app(shop.service)

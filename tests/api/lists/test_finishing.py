@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ from mailprobe.storage import open_store
 from tests.storage.contract.list_calls import answer_passing, claimed, places, running
 from tests.storage.fixed_clock import LEASE_S, SECRET, Clock, make_caller
 
-NO_QUOTA: Any = None  # a list without a callback
-
 
 @pytest.mark.parametrize("passes", [2, 1])
 async def test_a_claim_that_has_ended_finishes_no_list(tmp_path: Path, passes: int) -> None:
@@ -22,9 +21,8 @@ async def test_a_claim_that_has_ended_finishes_no_list(tmp_path: Path, passes: i
     async with open_store(tmp_path / "db", secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await running(store, caller, 1, rechecks=passes)
-        queue = ListQueue(
-            store, NO_QUOTA, now=clock, rng=Random(0), wake_jobs=lambda: None, chunks_at_once=1
-        )
+        quota: Any = SimpleNamespace(store=store, now=clock)  # of a list without a callback
+        queue = ListQueue(quota, rng=Random(0), wake_jobs=lambda: None, chunks_at_once=1)
         [claim] = await claimed(store)
         await answer_passing(store, claim, 1, "unknown")
         [slow] = await claimed(store)

@@ -40,9 +40,8 @@ PEOPLE = "name,email\nAnn,known@friendly.test\nBob,nobody@friendly.test\n,\nAnn 
 @asynccontextmanager
 async def working_lists(shop: RunningService, seed: int = 0) -> AsyncIterator[Any]:
     async with open_lists(
-        shop.store, shop.service.quota, now=shop.clock, rng=random.Random(seed),
-        wake_jobs=lambda: None,
-    ) as queue:  # fmt: skip
+        shop.service.quota, rng=random.Random(seed), wake_jobs=lambda: None
+    ) as queue:
         shop.service = replace(shop.service, lists=queue)
         shop.app = create_app(shop.service)
         yield queue

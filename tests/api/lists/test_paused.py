@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 
 from mailprobe.api.lists.worker import PAUSED_S
 from mailprobe.api.quota.pauses import READ_EVERY_S, START_S, FleetPauses
+from mailprobe.api.quota.plans import PLANS
 from mailprobe.engine.pauses import CurrentPauses
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, ended, many, open_list_shop, rows_of, send
@@ -16,10 +18,10 @@ from tests.api.service_fixture import RunningService
 
 
 @asynccontextmanager
-async def open_paused_shop(*paused: tuple[Any, str]) -> AsyncIterator[RunningService]:
+async def open_paused_shop(*paused: tuple[Any, str], **more: Any) -> AsyncIterator[RunningService]:
     """A service with lists that follows the pauses of its store, which has these."""
     async with (
-        open_list_shop(pauses=FleetPauses("a")) as shop,
+        open_list_shop(pauses=FleetPauses("a"), **more) as shop,
         trio.open_nursery() as nursery,
     ):
         shop.world.add("google.test", MailHost(), mx="aspmx.l.google.com")
@@ -96,6 +98,25 @@ async def test_a_pause_holds_a_running_list_within_seconds_and_no_answer_is_made
         rows = await rows_of(shop, list_id)
         assert len(rows) == 1_000
         assert "paused" not in {row["reason"] for row in rows}
+
+
+async def test_a_pause_holds_a_list_that_waits_for_its_keys_minute(autojump_clock: object) -> None:
+    """Its chunk is claimed for as long as the limit lets it wait."""
+    plans = {**PLANS, "scale": replace(PLANS["scale"], rate_limit_per_min=10)}
+    async with open_paused_shop(plans=plans) as shop:
+        list_id = (await send(shop, many(60))).body["list_id"]
+        await trio.sleep(90)
+        await shop.store.pause("account", shop.account.id)
+        await trio.sleep(2 * READ_EVERY_S)
+        before = (await state_of(shop, list_id))["answered"]
+        assert before < 60
+        await trio.sleep(600)
+        waits = await state_of(shop, list_id)
+        assert (waits["answered"], waits["waits_for"]) == (before, "paused")
+        assert (await shop.store.ledger(await shop.caller())).reserved == 0
+        await shop.store.unpause("account", shop.account.id)
+        body = await ended(shop, list_id, within_s=1_200)
+        assert (body["status"], len(await shop.rows())) == ("done", 60)
 
 
 async def test_requests_for_what_is_paused_are_answered_so_and_billed(

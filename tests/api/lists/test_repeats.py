@@ -12,8 +12,9 @@ from mailprobe.api.quota.list_limits import BOUNDS
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
 from mailprobe.api.serve import create_app
+from mailprobe.storage.contract import OutcomeUnknown
 from mailprobe.storage.list_records import ListChunk
-from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, send
+from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, rows_of, send
 from tests.api.service_fixture import RunningService
 
 KEY = {"idempotency-key": "march"}
@@ -103,6 +104,53 @@ async def test_a_list_that_takes_longer_than_its_lease_is_stored_once(
         assert [each["list_id"] for each in await listed(shop)] == [made.body["list_id"]]
         again = await send(shop, headers=KEY)
         assert (again.status, again.octets) == (202, made.octets)
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_a_list_whose_answer_from_the_store_was_lost_is_there_for_a_repeat_alone(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
+) -> None:
+    """The store has stored it, and was too late to say so. Without a key, a repeat is another list."""
+    async with open_list_shop() as shop:
+        change = shop.store.store.change_list
+
+        async def change_unseen(*arguments: Any, **named: Any) -> None:
+            await change(*arguments, **named)
+            raise OutcomeUnknown
+
+        headers = KEY if is_repeated else {}
+        with monkeypatch.context() as late:
+            late.setattr(shop.store.store, "change_list", change_unseen)
+            assert (await send(shop, query="?start=0", headers=headers)).status == 503
+        await shop.service.background_writes.drain(10)
+        there = [each["list_id"] for each in await listed(shop)]
+        assert len(there) == int(is_repeated)
+        again = await send(shop, query="?start=0", headers=headers)
+        assert again.status == 202
+        assert ("idempotency-replayed" in again.headers) == is_repeated
+        assert [each["list_id"] for each in await listed(shop)] == [again.body["list_id"]]
+        if is_repeated:
+            assert there == [again.body["list_id"]]
+            assert len(await rows_of(shop, there[0])) == 4
+
+
+async def test_a_list_that_may_have_begun_leaves_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be one of the account's few lists under way, for a quarter of an hour."""
+    async with open_list_shop() as shop:
+        create = shop.store.store.create_list
+
+        async def create_unseen(*arguments: Any, **named: Any) -> None:
+            await create(*arguments, **named)
+            raise OutcomeUnknown
+
+        with monkeypatch.context() as late:
+            late.setattr(shop.store.store, "create_list", create_unseen)
+            assert (await send(shop, headers=KEY)).status == 503
+        await shop.service.background_writes.drain(10)
+        assert await listed(shop) == []
+        assert (await send(shop, headers=KEY)).status == 202
 
 
 async def test_a_list_that_is_refused_leaves_its_key_unused(

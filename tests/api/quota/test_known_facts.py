@@ -2,14 +2,21 @@
 
 import base64
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 import trio
 
-from mailprobe.api.quota.known_facts import EXCHANGE_S, START_S, KnownFacts, exchanging
+from mailprobe.api.quota.connection_leases import open_leases
+from mailprobe.api.quota.known_facts import (
+    EXCHANGE_S,
+    REFRESH_S,
+    START_S,
+    KnownFacts,
+    exchanging,
+)
 from mailprobe.api.serve import _known_facts, deployment_of
 from mailprobe.api.settings import Settings
 from mailprobe.engine import Engine
@@ -35,6 +42,7 @@ from tests.engine.engine_runs import (
 from tests.storage.fixed_clock import NOON, SECRET
 
 FLEET = 29
+CONNECTIONS = 4  # to one address at a time, by all of them
 LATE_S = 2 * EXCHANGE_S + 0.05  # after which every process knows; the last of 29 is within 60 s
 UNKNOWN_SOFTWARE = "220 {name} ESMTP"  # of which eight refusals an hour are expected at most
 HELO = "probe.example.org"
@@ -50,11 +58,21 @@ def new_store() -> MemoryStore:
 
 @asynccontextmanager
 async def machine(
-    network: FakeNetwork, store: Any, helo_name: str = HELO, **settings: Any
+    network: FakeNetwork,
+    store: Any,
+    helo_name: str = HELO,
+    *,
+    leases: bool = True,
+    **settings: Any,
 ) -> AsyncIterator[Engine]:
+    """An engine that shares what it knows, and its connections as services do."""
     facts = KnownFacts(store)
+    leased = open_leases(store, CONNECTIONS, facts.refresh) if leases else nullcontext()
     async with (
-        open_test_engine(network, exchange=facts, helo_name=helo_name, **settings) as engine,
+        leased as permits,
+        open_test_engine(
+            network, permits=permits, exchange=facts, helo_name=helo_name, **settings
+        ) as engine,
         exchanging(facts),
     ):
         yield engine
@@ -84,9 +102,9 @@ async def each_verifies(engines: list[Engine], texts: Callable[[int], list[str]]
     return outcomes
 
 
-@pytest.mark.parametrize(("apart_s", "most"), [(LATE_S, 2), (0.5, 4), (0.1, 20), (0.0, 58)])
+@pytest.mark.parametrize(("apart_s", "most"), [(LATE_S, 2), (0.5, 2), (0.1, 4), (0.0, 8)])
 async def test_a_refusing_host_is_struck_twice_by_a_fleet(autojump_clock, apart_s, most):
-    """As often again as others begin before they could know: all at once, all do."""
+    """As often again as others begin before they could know: as many as have permits at once."""
     async with open_fake_network() as network:
         host = refuser()
         network.add("shop.test", host)
@@ -184,7 +202,7 @@ async def test_a_catch_all_that_refuses_somebody_is_tested_again_by_all(autojump
         assert random_recipients(host) == 2
 
 
-@pytest.mark.parametrize(("apart_s", "most"), [(LATE_S, 9), (0.0, 232)])
+@pytest.mark.parametrize(("apart_s", "most"), [(LATE_S, 9), (0.0, 90)])
 async def test_a_host_of_eight_refusals_an_hour_gets_them_from_the_whole_fleet(
     autojump_clock, apart_s, most
 ):
@@ -299,7 +317,7 @@ async def test_probing_never_waits_for_the_store(autojump_clock, caplog, hangs):
         network.add("shop.test", MailHost())
         store = BrokenStore(hangs=hangs)
         began = trio.current_time()
-        async with machine(network, store) as engine:
+        async with machine(network, store, leases=False) as engine:
             assert trio.current_time() - began <= START_S
             for number in range(10):
                 [verdict] = await verify(engine, f"known{number}@shop.test")
@@ -311,6 +329,14 @@ async def test_probing_never_waits_for_the_store(autojump_clock, caplog, hangs):
             store.is_away = False
             await trio.sleep(LATE_S)
         assert hangs or {each.kind for each in store.written} == {"acceptance", "route"}
+
+
+@pytest.mark.parametrize(("hangs", "within_s"), [(False, 0.0), (True, REFRESH_S)])
+async def test_a_permit_hardly_waits_for_what_others_were_refused(autojump_clock, hangs, within_s):
+    facts = KnownFacts(cast(Any, BrokenStore(hangs=hangs)))
+    began = trio.current_time()
+    await facts.refresh()
+    assert trio.current_time() - began == pytest.approx(within_s)
 
 
 async def test_the_facts_that_wait_to_be_written_are_bounded(autojump_clock):

@@ -6,11 +6,20 @@ import psycopg
 import trio
 
 from mailprobe.storage import StoreSize, open_store
-from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.contract import ListRoomExceeded, StoreUnavailable
 from mailprobe.storage.list_records import ListClaim
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, query
-from tests.storage.contract.list_calls import answer, chunks_of, claimed, running
+from tests.storage.contract.list_calls import (
+    BOUNDS,
+    OCTETS_MAX,
+    answer,
+    chunks,
+    chunks_of,
+    claimed,
+    order,
+    running,
+)
 from tests.storage.fixed_clock import SECRET, Clock, make_caller
 from tests.storage.long_timeouts import PATIENCE_S
 
@@ -125,3 +134,62 @@ async def test_a_deletion_holds_no_chunk_while_it_waits_for_the_list(
             db.execute("UPDATE list_chunks SET fence = fence + 1")
             db.commit()
     assert await store.stored_list("list-1") is None
+
+
+async def test_a_key_is_revoked_while_results_of_its_lists_are_stored(
+    store: Store, url: str
+) -> None:
+    """Who stores results of several lists locks them by their ids, whichever was made first."""
+    caller = await make_caller(store)
+    for id in ("list-b", "list-a"):
+        await running(store, caller, 1, id=id)
+    with psycopg.connect(url, options="-c search_path=mailprobe -c lock_timeout=300") as db:
+        db.execute("SELECT 1 FROM lists WHERE id = 'list-a' FOR UPDATE")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.revoke_key, None, caller.key.id)
+            while query(url, WAITING) == [(0,)]:
+                await trio.lowlevel.checkpoint()
+            db.execute("SELECT 1 FROM lists WHERE id = 'list-b' FOR UPDATE")
+            db.commit()
+    assert query(url, "SELECT DISTINCT state FROM lists") == [("paused",)]
+
+
+async def test_an_upload_is_stored_while_its_account_is_locked(store: Store, url: str) -> None:
+    """Requests lock accounts, all of a batch together: none waits until a megabyte is stored."""
+    await store.create_list(await make_caller(store), order(), BOUNDS)
+    with psycopg.connect(url, options="-c search_path=mailprobe") as db:
+        db.execute("SELECT 1 FROM accounts FOR UPDATE")
+        assert await store.add_chunks("list-1", chunks(1), octets_max=OCTETS_MAX)
+
+
+async def test_uploads_of_an_account_at_once_have_its_room_together(store: Store, url: str) -> None:
+    caller, stored = await make_caller(store), []
+    octets = sum(len(each.rows) for each in chunks(1))
+
+    async def add(id: str) -> None:
+        with suppress(ListRoomExceeded):
+            stored.append(await store.add_chunks(id, chunks(1), octets_max=octets))
+
+    ids = [f"list-{number}" for number in range(4)]
+    for id in ids:
+        await store.create_list(caller, order(id), BOUNDS)
+    async with trio.open_nursery() as nursery:
+        for id in ids:
+            nursery.start_soon(add, id)
+    assert stored == [True]
+    assert query(url, "SELECT sum(octets)::int FROM lists") == [(octets,)]
+
+
+async def test_lists_that_have_ended_leave_no_claim_to_be_searched(store: Store, url: str) -> None:
+    """Each search for claims of dead processes reads all holders."""
+    caller = await make_caller(store)
+    for id in ("done", "cancelled"):
+        await running(store, caller, 1, 1, id=id)
+    for claim in await claimed(store, holder="a"):
+        if claim.list.id == "done":
+            await answer(store, claim, "deliverable")
+    assert [claim.is_last for claim in await claimed(store, holder="a")] == [True]
+    for state in ("done", "cancelled"):
+        await store.change_list(state, state, before=["running"])
+    claims = "SELECT 1 FROM list_chunks WHERE holder IS NOT NULL OR lease_until IS NOT NULL"
+    assert query(url, claims) == []

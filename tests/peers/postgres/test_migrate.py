@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -95,75 +95,98 @@ async def fill(path: Path, clock: Clock) -> None:
     clock.at = NOON.replace(day=31, hour=23, minute=59)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
-        account_id = caller.account.id
         other = await make_caller(store, "scale", "hash 2")
-        await store.change_account(
-            other.account.id,
-            customer_id="cus_1",
-            hard_cap_micros=2**60,
-            alerts=False,
-            subscription_status="active",
-            current_period_start=clock() - timedelta(days=3),
-            current_period_end=clock() + timedelta(days=27),
-            cancel_at_period_end=True,
-            by=Actor("session", "a key", operator_id=account_id),
+        await fill_accounts(store, caller.account.id, other.account.id, clock())
+        await fill_fleet(store, caller.account.id, clock().date())
+        await fill_usage(store, caller, other, clock)
+        await fill_jobs(store, caller, other, clock())
+        await fill_list(store, caller)
+
+
+async def fill_accounts(store: Store, account_id: str, other_id: str, now: datetime) -> None:
+    """Keys, what was done to the accounts, bounces, and messages."""
+    await store.change_account(
+        other_id,
+        customer_id="cus_1",
+        hard_cap_micros=2**60,
+        alerts=False,
+        subscription_status="active",
+        current_period_start=now - timedelta(days=3),
+        current_period_end=now + timedelta(days=27),
+        cancel_at_period_end=True,
+        by=Actor("session", "a key", operator_id=account_id),
+    )
+    revoked = await another_key(store, account_id, "revoked")
+    used = await store.create_key(
+        account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None,
+        by=Actor("session"),
+    )  # fmt: skip
+    await store.note_key_uses([used.id])
+    await store.revoke_key(account_id, revoked.key.id)
+    await store.end_session("signed out", now + timedelta(days=7), account_id, COMMAND_LINE)
+    await store.record_bounces(account_id, ["ann@shop.test"], "ses")
+    for kind in MESSAGES_KEPT_MAX:
+        await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=now)
+    (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
+    await store.message_attempted(message, sent=True, due_at=None)
+
+
+async def fill_fleet(store: Store, account_id: str, today: date) -> None:
+    """Egresses, the machine's reputation, and pauses."""
+    await store.count_reputation([ReputationDay(today, "google", 100, 3)])
+    await store.pause_egress("fra-1")
+    await store.report_egresses(
+        EgressReport(
+            today,
+            [EgressCount("fra-2", today, 9)],
+            [BlockRequest("fra-2", 20, 500)],
+            [ReplyCount("fra-2", "google", "blocked_us", today, 3)],
+            {"fra-2": "it is refused"},
         )
-        await store.count_reputation([ReputationDay(clock().date(), "google", 100, 3)])
-        await store.pause_egress("fra-1")
-        await store.report_egresses(
-            EgressReport(
-                clock().date(),
-                [EgressCount("fra-2", clock().date(), 9)],
-                [BlockRequest("fra-2", 20, 500)],
-                [ReplyCount("fra-2", "google", "blocked_us", clock().date(), 3)],
-                {"fra-2": "it is refused"},
-            )
+    )
+    await store.pause("domain", "shop.test", for_s=9000, why="asked to \0")
+    await store.pause("account", account_id, by=COMMAND_LINE)
+
+
+async def fill_usage(store: Store, caller: Caller, other: Caller, clock: Clock) -> None:
+    """Rows on both sides of midnight, refusals, a reservation, and idempotency records."""
+    for seconds in (0, 30, 45):
+        clock.advance(seconds)
+        await use(store, caller, clock(), 11, latency_ms=seconds)
+        await use(store, other, clock(), 3, billable=False, status=None)
+    for failed_check in ("rate_limit", None):
+        refused = row(clock(), status=None, failed_check=failed_check, units=0)
+        for _ in range(25):
+            await store.log_refusal(caller, refused)
+    under_way = await store.reserve(caller, 9, granted, lease_s=3600)
+    assert isinstance(under_way, Reservation)
+    await store.settle(under_way, [row(clock())] * 2, part=3, ends=False)
+    for key, answer in (("done", ANSWER), ("under way", None)):
+        idempotency = await store.begin_idempotent(
+            caller.account.id, key, "body", keep_s=9000, lease_s=9000
         )
-        revoked = await another_key(store, account_id, "revoked")
-        await store.create_key(
-            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None,
-            by=Actor("session"),
-        )  # fmt: skip
-        await store.note_key_uses([caller.key.id])
-        for seconds in (0, 30, 45):
-            clock.advance(seconds)
-            await use(store, caller, clock(), 11, latency_ms=seconds)
-            await use(store, other, clock(), 3, billable=False, status=None)
-        await store.revoke_key(account_id, revoked.key.id)
-        for failed_check in ("rate_limit", None):
-            refused = row(clock(), status=None, failed_check=failed_check, units=0)
-            for _ in range(25):
-                await store.log_refusal(caller, refused)
-        under_way = await store.reserve(caller, 9, granted, lease_s=3600)
-        assert isinstance(under_way, Reservation)
-        await store.settle(under_way, [row(clock())] * 2, part=3, ends=False)
-        for key, answer in (("done", ANSWER), ("under way", None)):
-            idempotency = await store.begin_idempotent(
-                account_id, key, "body", keep_s=9000, lease_s=9000
-            )
-            if answer:
-                assert isinstance(idempotency, IdempotencyRecord)
-                await store.finish_idempotent(idempotency, answer)
-        await delivering(store, other, order("d", secret="s\0 \x01"), order("e", host="b.test"))
-        (claim, *_) = await claimed(store, "deliver", limit=1)
-        tried, due_at = attempt(1, clock()), clock() + timedelta(seconds=5)
-        await store.job_attempted(claim, tried, state="delivering", due_at=due_at)
-        await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
-        await claimed(store, limit=2)
-        listed = ListOrder("l", "list.csv", "https://hooks.test/", "h", secret="s\0 \x01")
-        await store.create_list(caller, listed, ListBounds(9, 9, 9))
-        await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')], octets_max=99)
-        loaded = LoadedList(["email"], 1, 2)
-        await store.change_list("l", "running", before=["loading"], loaded=loaded)
-        await store.keep_marks("l", {0: {0: "\u0100"}})
-        await store.record_bounces(account_id, ["ann@shop.test"], "ses")
-        for kind in MESSAGES_KEPT_MAX:
-            await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
-        (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
-        await store.message_attempted(message, sent=True, due_at=None)
-        await store.pause("domain", "shop.test", for_s=9000, why="asked to \0")
-        await store.pause("account", account_id, by=COMMAND_LINE)
-        await store.end_session("signed out", clock() + timedelta(days=7), account_id, COMMAND_LINE)
+        if answer:
+            assert isinstance(idempotency, IdempotencyRecord)
+            await store.finish_idempotent(idempotency, answer)
+
+
+async def fill_jobs(store: Store, caller: Caller, other: Caller, now: datetime) -> None:
+    """Jobs in each state, claimed and not."""
+    await delivering(store, other, order("d", secret="s\0 \x01"), order("e", host="b.test"))
+    (claim, *_) = await claimed(store, "deliver", limit=1)
+    due_at = now + timedelta(seconds=5)
+    await store.job_attempted(claim, attempt(1, now), state="delivering", due_at=due_at)
+    await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
+    await claimed(store, limit=2)
+
+
+async def fill_list(store: Store, caller: Caller) -> None:
+    listed = ListOrder("l", "list.csv", "https://hooks.test/", "h", secret="s\0 \x01")
+    await store.create_list(caller, listed, ListBounds(9, 9, 9))
+    await store.add_chunks("l", [ListChunk(0, 2, '[0,0,"a\\u0000",[]]\n')], octets_max=99)
+    loaded = LoadedList(["email"], 1, 2)
+    await store.change_list("l", "running", before=["loading"], loaded=loaded)
+    await store.keep_marks("l", {0: {0: "\u0100"}})
 
 
 async def everything_in(store: Store) -> list[Any]:

@@ -252,6 +252,7 @@ async def test_an_act_whose_entry_fails_was_not_done(
     caller = await make_caller(store)
     id = caller.account.id
     await list_calls.running(store, caller, 1)
+    await store.change_list("list-1", "cancelled", before=["running"])
     before = await everything(store, caller)
     with monkeypatch.context() as patched:
         patched.setattr(audit, "INSERT", "INSERT INTO no_such_table VALUES (:account)")

@@ -24,7 +24,7 @@ from mailprobe.storage.list_records import (
 )
 from mailprobe.storage.lists.commands import BeginPass, DeleteList, LoadedList, PassStep
 from mailprobe.storage.records import SERVICE, Answered, IdempotencyRecord
-from mailprobe.storage.sql.list_jobs import lists
+from mailprobe.storage.sql.list_jobs import list_claims, lists
 from mailprobe.storage.sql.list_jobs.list_lines import DELETED_MAX
 from mailprobe.storage.sql.list_jobs.lists import LOADING_MAX
 from mailprobe.storage.store import Store
@@ -448,15 +448,18 @@ async def test_an_upload_that_died_is_deleted(store: Store, clock: Clock) -> Non
     assert await store.create_list(caller, order("2"), replace(BOUNDS, active_max=1))
 
 
-async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(store: Store, clock: Clock) -> None:
+async def test_a_clock_that_was_ahead_delays_no_chunk_for_ever(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_claims, "CHANGED_MAX", 2)  # in one transaction
     caller = await make_caller(store)
     clock.advance(400 * 86_400)
-    await running(store, caller, 1, 1)
+    await running(store, caller, *[1] * 6)
     await claimed(store, limit=1)
     clock.advance(-400 * 86_400)
     await store.apply_retention(RETENTION)
     clock.advance(31 * 3_600)
-    assert places(await claimed(store)) == [0, 1]
+    assert places(await claimed(store)) == [0, 1, 2, 3, 4, 5]
 
 
 async def test_results_of_a_chunk_that_is_partly_deleted_are_not_read(store: Store) -> None:
@@ -545,8 +548,8 @@ async def test_a_pass_over_a_long_list_begins_once(
     [last] = await claimed(store)
     assert await store.begin_pass(killed, clock()) is None
     due_at = clock() + timedelta(minutes=5)
-    step = await store._execute(BeginPass(last, due_at, 0, 0))
-    assert step == PassStep(2, 2)
+    step = await store._execute(BeginPass(last, due_at, 0))
+    assert step == PassStep(True, 2)
     assert await store.begin_pass(last, due_at)
     assert await claimed(store) == []
     clock.advance(301)

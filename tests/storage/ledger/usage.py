@@ -75,7 +75,7 @@ class ModelUsage(ModelOutbox):
     ) -> Reservation:
         self._windows.setdefault(caller.key.id, Counter())[now] += units
         self._reservations_made += 1
-        reservation = Reservation(str(self._reservations_made), caller, units, now)
+        reservation = Reservation(str(self._reservations_made), caller, units)
         self._leases[reservation.id] = _Lease(caller.account.id, units, lease_until)
         return reservation
 

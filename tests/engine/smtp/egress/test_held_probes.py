@@ -1,16 +1,21 @@
 """Addresses that no egress has addresses of the day for wait until there are more, or none."""
 
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from mailprobe.engine import open_answers
+from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.smtp.egress.router import EgressRouter
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
     Control,
+    World,
     answers_of,
     open_engine_of,
     open_world,
@@ -37,10 +42,19 @@ class Blocks(Control):
     def awaits_more(self, egress: str) -> bool:
         return not self.is_used_up
 
-    async def refill(self, times: int, every_s: float, count: int) -> None:
+    async def refill(self, times: int, every_s: float, count: int, egress: str = "a") -> None:
         for _ in range(times):
             await trio.sleep(every_s)
-            self.left["a"] += count
+            self.left[egress] += count
+
+
+@asynccontextmanager
+async def open_blocks(
+    world: World, *rows: Egress, **more: Any
+) -> AsyncIterator[tuple[Engine, Blocks]]:
+    async with open_engine_of(world, *rows, control=Blocks, **more) as engine:
+        assert isinstance(world.control, Blocks)
+        yield engine, world.control
 
 
 def mailboxes(domains: list[str], each: int = 5) -> list[str]:
@@ -51,9 +65,7 @@ def mailboxes(domains: list[str], each: int = 5) -> list[str]:
 async def test_addresses_wait_for_the_next_block_of_the_day(autojump_clock, deferred_start):
     async with open_world() as world:
         texts = mailboxes(world.add(10))
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A) as (engine, control):
             control.left["a"] = 7
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(control.refill, 5, 0.3, 10)
@@ -65,19 +77,12 @@ async def test_addresses_wait_for_the_next_block_of_the_day(autojump_clock, defe
 async def test_a_request_waits_no_longer_than_its_deadline_and_a_list_does(autojump_clock):
     async with open_world() as world:
         texts = mailboxes(world.add(4))
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A) as (engine, control):
             found = await answers_of(engine, texts)
             assert {answer.cause for answer in found} == {("no_egress", "us")}
             assert world.dialled["a"] == 0
             async with trio.open_nursery() as nursery:
-
-                async def refill() -> None:
-                    await trio.sleep(600)
-                    control.left["a"] = 100
-
-                nursery.start_soon(refill)
+                nursery.start_soon(control.refill, 1, 600, 100)
                 found = await answers_of(engine, texts, deferred_start=True)
             assert reasons(found) == {"accepted": 20}
 
@@ -86,9 +91,7 @@ async def test_a_request_waits_no_longer_than_its_deadline_and_a_list_does(autoj
 async def test_addresses_do_not_wait_for_a_day_that_is_used_up(autojump_clock, deferred_start):
     async with open_world() as world:
         texts = mailboxes(world.add(4))
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A) as (engine, control):
             control.left["a"], control.is_used_up = 12, True
             began = trio.current_time()
             found = await answers_of(engine, texts, deferred_start=deferred_start)
@@ -101,9 +104,7 @@ async def test_addresses_do_not_wait_for_a_day_that_is_used_up(autojump_clock, d
 async def test_waiting_ends_with_its_egress(autojump_clock, deferred_start, is_used_up):
     async with open_world() as world:
         texts = mailboxes(world.add(4))
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A) as (engine, control):
             async with trio.open_nursery() as nursery:
 
                 async def stop() -> None:
@@ -126,17 +127,10 @@ async def test_an_egress_with_addresses_does_not_wait_for_one_without(
     async with open_world() as world:
         google = world.add(40, mx="{}.aspmx.l.google.com")
         texts = mailboxes(google + world.add(40), each=2)
-        async with open_engine_of(world, A, NEVER_GOOGLE, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A, NEVER_GOOGLE) as (engine, control):
             control.left["b"] = 1000
             async with trio.open_nursery() as nursery:
-
-                async def refill() -> None:
-                    await trio.sleep(1)
-                    control.left["a"] = 1000
-
-                nursery.start_soon(refill)
+                nursery.start_soon(control.refill, 1, 1, 1000)
                 found = await answers_of(engine, texts, deferred_start=deferred_start)
             assert reasons(found) == {"accepted": 160}
             assert control.left["b"] == 1000 - 80
@@ -148,17 +142,10 @@ async def test_an_address_that_one_egress_is_refused_waits_for_the_other(
 ):
     async with open_world() as world:
         texts = mailboxes(world.add(6, refuses="a"), each=1)
-        async with open_engine_of(world, A, B, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A, B) as (engine, control):
             control.left["a"] = 1000
             async with trio.open_nursery() as nursery:
-
-                async def refill() -> None:
-                    await trio.sleep(1.5)
-                    control.left["b"] = 1000
-
-                nursery.start_soon(refill)
+                nursery.start_soon(control.refill, 1, 1.5, 1000, "b")
                 found = await answers_of(engine, texts, deferred_start=deferred_start)
             assert reasons(found) == {"accepted": 6}
 
@@ -168,9 +155,7 @@ async def test_an_address_that_one_egress_is_refused_waits_for_the_other(
 async def test_a_caller_may_leave_while_its_addresses_wait(autojump_clock, deferred_start, after_s):
     async with open_world() as world:
         texts = mailboxes(world.add(10))
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A) as (engine, control):
             control.left["a"] = 3
             with trio.move_on_after(after_s):
                 async with open_answers(
@@ -181,13 +166,17 @@ async def test_a_caller_may_leave_while_its_addresses_wait(autojump_clock, defer
             control.left["a"] = 3
 
 
-async def test_a_block_goes_to_a_host_as_it_has_room(autojump_clock):
-    """Else the clocks of a list's addresses would run while they wait for its few connections."""
+@pytest.mark.parametrize(
+    ("hosts", "probes_max"), [(1, 2000), (300, 20)], ids=["few connections", "few places"]
+)
+async def test_a_block_goes_to_as_many_addresses_as_there_is_room_for(
+    autojump_clock, hosts, probes_max
+):
+    """Else the clocks of a list's addresses would run while they wait for a connection or a place."""
     async with open_world() as world:
-        texts = mailboxes(world.add(1, latency_s=0.3, ehlo_lines=("mx.test",)), each=300)
-        async with open_engine_of(world, A, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        domains = world.add(hosts, latency_s=0.5, ehlo_lines=("mx.test",))
+        texts = mailboxes(domains, each=300 // hosts)
+        async with open_blocks(world, A, probes_max=probes_max) as (engine, control):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(control.refill, 2, 60, 200)
                 found = await answers_of(engine, texts, deferred_start=True)
@@ -198,9 +187,7 @@ async def test_addresses_held_in_vain_are_not_tried_again_for_each_new_one(autoj
     """A list's thousands beside an egress that is usable, but may not ask these hosts."""
     async with open_world() as world:
         google = world.add(30, mx="{}.aspmx.l.google.com")
-        async with open_engine_of(world, A, NEVER_GOOGLE, control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, A, NEVER_GOOGLE) as (engine, control):
             control.left["b"] = 1000
             asked = 0
             awaits_more = control.awaits_more
@@ -216,13 +203,22 @@ async def test_addresses_held_in_vain_are_not_tried_again_for_each_new_one(autoj
             assert asked < 10 * 600
 
 
-async def test_a_block_goes_to_as_many_hosts_as_there_are_places(autojump_clock):
+async def test_addresses_whose_caller_has_gone_are_not_held_behind_those_that_wait(autojump_clock):
+    """The database may be gone for hours, and lists come and go meanwhile."""
     async with open_world() as world:
-        texts = mailboxes(world.add(300, latency_s=0.5), each=1)
-        async with open_engine_of(world, A, control=Blocks, probes_max=20) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        texts = mailboxes(world.add(100))
+        async with open_blocks(world, A) as (engine, _):
+            router = engine.probing
+            assert isinstance(router, EgressRouter)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(control.refill, 1, 60, 300)
-                found = await answers_of(engine, texts, deferred_start=True)
-            assert reasons(found) == {"accepted": 300}
+
+                async def wait() -> None:
+                    await answers_of(engine, texts, deferred_start=True)
+
+                nursery.start_soon(wait)
+                for _ in range(5):
+                    with trio.move_on_after(0.5):
+                        await answers_of(engine, texts, deferred_start=True)
+                await trio.sleep(1.2)
+                assert 0 < len(router._held) <= len(texts)
+                nursery.cancel_scope.cancel()

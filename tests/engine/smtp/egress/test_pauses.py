@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from mailprobe.engine.pauses import Pauses
-from tests.engine.smtp.egress.test_held_probes import BOTH, Blocks, mailboxes
-from tests.engine.smtp.egress.worlds import A, B, answers_of, open_engine_of, open_world, reasons
+from tests.engine.smtp.egress.test_held_probes import BOTH, mailboxes, open_blocks
+from tests.engine.smtp.egress.worlds import A, B, answers_of, open_world, reasons
 
 PAUSED = {
     "domain": Pauses(domains=frozenset({"shop0.test"})),
@@ -23,9 +23,7 @@ async def test_a_pause_reaches_addresses_that_wait_for_an_egress(
     async with open_world() as world:
         google = world.add(1, mx="{}.aspmx.l.google.com", refuses="a" if refused else "")
         texts = mailboxes(google + world.add(1))
-        async with open_engine_of(world, *((A, B) if refused else (A,)), control=Blocks) as engine:
-            control = world.control
-            assert isinstance(control, Blocks)
+        async with open_blocks(world, *((A, B) if refused else (A,))) as (engine, control):
             control.left["a"] = 100 if refused else 0
             async with trio.open_nursery() as nursery:
 

@@ -1,5 +1,6 @@
 """An address whose host refuses one egress is asked by another, within its own deadline."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from tests.engine.smtp.egress.worlds import (
 )
 
 BOTH = pytest.mark.parametrize("deferred_start", [False, True], ids=["requests", "list"])
+UNKNOWN = MailHost().default_unknown
 REFUSALS = {
     "banner": MailHost(banner=LISTED),
     "EHLO": MailHost(ehlo_reply=LISTED, helo_reply=LISTED),
@@ -89,6 +91,33 @@ async def test_hosts_that_refuse_all_do_not_silence_a_machine(autojump_clock, ca
             assert set(reasons(found)) == {"accepted", "no_mailbox"}
         lines = [each for each in caplog.records if "no other can be used" in each.message]
         assert len(lines) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("step", ["banner", "EHLO", "MAIL"])
+@pytest.mark.parametrize("backup", [MailHost(default_known=UNKNOWN), MailHost(catch_all=True)])
+async def test_no_backup_answers_for_a_primary_that_refuses_one_egress(
+    autojump_clock, backup, step, deferred_start
+):
+    async with open_world() as world:
+        domains = world.add(6, refuses="a", how=REFUSALS[step])
+        for domain in domains:
+            host = replace(backup, name="mx2.test")
+            world.network.add(domain, host, mx=f"mx2.{domain}", preference=20)
+        texts = mailboxes(domains, each=4)
+        async with open_engine_of(world, Egress("a", weight=1e9), B) as engine:
+            found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 24, "no_mailbox": 24}
+            assert world.dialled["a"] > 0
+
+
+async def test_a_backup_answers_where_the_primary_refuses_every_egress(autojump_clock):
+    async with open_world() as world:
+        [domain] = world.add(1, banner=LISTED)
+        world.network.add(domain, MailHost(), mx=f"mx2.{domain}", preference=20)
+        async with open_engine_of(world, A, B) as engine:
+            found = await answers_of(engine, mailboxes([domain]))
+            assert reasons(found) == {"accepted": 2, "no_mailbox": 2}
 
 
 async def test_an_operators_refusal_rests_the_egress_at_its_hosts_alone(autojump_clock):

@@ -7,7 +7,8 @@ from mailprobe.engine import Engine
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
 from mailprobe.engine.smtp.egress.router import EgressRouter
-from mailprobe.engine.testing.mail_host import HostAddress
+from mailprobe.engine.testing.fake_network import Cable, open_cable
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -73,6 +74,50 @@ async def test_addresses_at_the_only_egress_are_unknown_once_it_is_paused(autoju
                 found = await answers_of(engine, texts, deferred_start=True)
             assert trio.current_time() - began < 3
             assert set(reasons(found)) == {"accepted", "no_egress"}
+
+
+async def test_an_address_whose_host_failed_before_its_egress_was_paused_has_the_hosts_failure(
+    autojump_clock,
+):
+    async with open_world() as world:
+        [domain] = world.add(1, address=HostAddress.REFUSED)
+        world.network.add(domain, MailHost(connect_s=0.9), mx=f"mx2.{domain}", preference=20)
+        async with open_engine_of(world, A) as engine, trio.open_nursery() as nursery:
+
+            async def pause() -> None:
+                assert world.control is not None
+                await trio.sleep(0.5)
+                world.control.pause("a")
+
+            nursery.start_soon(pause)
+            [answer] = await answers_of(engine, [f"known@{domain}"])
+            assert answer.cause == ("host_down", "host")
+
+
+@BOTH
+@pytest.mark.parametrize("is_closed", [False, True], ids=["silent", "closed"])
+async def test_a_proxy_that_accepts_every_connection_and_leads_nowhere_rests(
+    autojump_clock, deferred_start, is_closed
+):
+    ends: list[Cable] = []
+
+    async def open_dead_end(_: str) -> Cable:
+        client, server = open_cable()
+        ends.append(server)
+        if is_closed:
+            await server.aclose()
+        return client
+
+    async with open_world() as world:
+        domains = world.add(100)
+        world.dials["a"] = open_dead_end
+        async with open_engine_of(world, A, B) as engine:
+            first = [f"known1@{domain}" for domain in domains[:40]]
+            await answers_of(engine, first, deferred_start=deferred_start)
+            texts = [f"known2@{domain}" for domain in domains]
+            found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 100}
+            await trio.sleep(30)  # until what was left is closed
 
 
 @BOTH

@@ -63,7 +63,10 @@ class World:
     network: FakeNetwork
     control: Control | None = None
     hosts: dict[str, FakeNetwork] = field(default_factory=dict)  # by egress
-    dials: dict[str, Callable[[str], Awaitable[object]]] = field(default_factory=dict)
+    # By egress: fails, waits, or connects to another end.
+    dials: dict[str, Callable[[str], Awaitable[trio.abc.Stream | None]]] = field(
+        default_factory=dict
+    )
     dialled: Counter[str] = field(default_factory=Counter)  # by egress
 
     def add(
@@ -97,7 +100,9 @@ class World:
         async def dial(address: str, port: int) -> trio.abc.Stream:
             self.dialled[row.name] += 1
             if row.name in self.dials:
-                await self.dials[row.name](address)
+                stream = await self.dials[row.name](address)
+                if stream is not None:
+                    return stream
             other = self.hosts.get(row.name)
             network = other if other and address in other.hosts else self.network
             return await network.dial(address, port)

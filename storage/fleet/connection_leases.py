@@ -3,16 +3,12 @@
 from collections.abc import Mapping
 
 from mailprobe.storage import commands
-from mailprobe.storage.commands import Executor
 from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.store_part import StorePart
 
 
-class ConnectionLeases:
-    """Leases of connections to IP addresses; a part of `Store`."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-        self._execute = executor.execute
+class ConnectionLeases(StorePart):
+    """Leases of connections to IP addresses."""
 
     async def lease_connections(
         self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float

@@ -1,0 +1,6 @@
+-- Uploads that have died, and what a clock that was ahead has written, are found without the lists
+-- that have ended.
+CREATE INDEX lists_not_ended ON lists (state, created_at) WHERE ended_at IS NULL;
+-- A list that has ended has no claims: else a dead process left one in each that it had finished.
+UPDATE list_chunks SET lease_until = NULL, holder = NULL WHERE lease_until IS NOT NULL
+    AND list IN (SELECT number FROM lists WHERE ended_at IS NOT NULL);
