@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/pool/test_pool.py tests/api/http
+SMOKE_TOOLS := hypothesis pytest pytest-trio pytest-xdist
 STORE_SUITES := tests/peers/postgres/test_contract.py
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
@@ -48,15 +49,15 @@ demo: setup
 serve: setup
 	@$(BIN)/mailprobe serve
 
-# Tests wait for other processes and for real clocks, so two cores have room for three workers.
+# Tests wait for other processes and for real clocks, so two cores have room for four workers.
 test: tools
-	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	MAILPROBE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
 test-others: each := test
 
 # What depends on the interpreter most, on each of them: storage's contract, SMTP and HTTP.
-# Packaging runs on all of them in wheel-test.
+# Packaging runs on all of them in wheel-test. Of the tools only what runs these is installed there.
 smoke-others: each := smoke
 
 test-others smoke-others:
@@ -65,7 +66,8 @@ test-others smoke-others:
 		$(MAKE) --no-print-directory $(each) PYTHON=$$python VENV=$$venv || exit 1; \
 	done
 
-smoke: tools
+smoke: setup
+	$(INSTALL) --require-hashes --constraint requirements-dev.lock $(SMOKE_TOOLS)
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(SMOKE)
 
 # Builds the wheel and runs it in fresh environments of every supported interpreter that is here,
@@ -91,14 +93,12 @@ container:
 	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/container
 
 # A newcomer's first ten minutes: the README's first two commands and the library from the wheel on a clean
-# Debian, and the container's first page. That takes root, and packages from wherever pip finds them.
+# Debian. That takes root, and packages from wherever pip finds them.
 first-use:
 	@tests/first_use/able
-	@tests/container/able
 	@$(MAKE) --no-print-directory tools
 	@tests/first_use/install
-	@tests/container/install
-	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/first_use
+	$(BIN)/python -m pytest tests/first_use
 
 # Clients generated from the API's description use a running service: in Python and TypeScript, and by
 # openapi-generator in Python, Go, Java and PHP, where their programs are.
@@ -154,10 +154,10 @@ described: tools
 	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
 
 # The chart of Kubernetes, by helm lint and kubeconform: Go programs. The schemas are of a package for pip, and
-# of the Prometheus operator's module.
+# of the Prometheus operator's module. Not optimized, the programs are compiled in two thirds of the time.
 helm: tools
 	@tests/helm/able
-	@for each in $(HELM); do GOBIN=$(abspath $(BIN)) go install $$each || exit 1; done
+	@for each in $(HELM); do GOBIN=$(abspath $(BIN)) go install -gcflags='all=-N -l' $$each || exit 1; done
 	@mkdir -p build/helm
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest build/helm \
 		-r tests/helm/schemas.lock

@@ -238,28 +238,28 @@ def row_of(refusal: Refusal) -> ErrorRow:
     return TABLE[type(refusal)]
 
 
-def body_of(refusal: Refusal, places: Links) -> ApiError:
+def body_of(refusal: Refusal, links: Links) -> ApiError:
     """The error body: the four common fields, and those of its type."""
     row = row_of(refusal)
-    values = vars(refusal) | {field.name: getattr(places, field.name) for field in fields(places)}
+    values = vars(refusal) | {field.name: getattr(links, field.name) for field in fields(links)}
     return row.shape(
         error=row.code,
         message=row.message.format_map(values),
         action=row.action.format_map(values),
-        docs=f"{places.docs_url}#{row.anchor or values['section']}",
+        docs=f"{links.docs_url}#{row.anchor or values['section']}",
         **{name: values[name] for name in _own_fields(row.shape)},
     )
 
 
-def body_of_code(code: str, places: Links) -> ApiError:
+def body_of_code(code: str, links: Links) -> ApiError:
     """The body of a refusal by the HTTP server, before any operation is found."""
-    return body_of(BEFORE_ROUTING[code], places)
+    return body_of(BEFORE_ROUTING[code], links)
 
 
 @cache
-def octets_of_code(code: str, places: Links) -> bytes:
+def octets_of_code(code: str, links: Links) -> bytes:
     """The same as JSON, cached: under overload it is sent thousands of times a second."""
-    return msgspec.json.encode(body_of_code(code, places))
+    return msgspec.json.encode(body_of_code(code, links))
 
 
 def headers_of(refusal: Refusal) -> dict[str, str]:

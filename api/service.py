@@ -185,7 +185,7 @@ def new_service(
     store: Store,
     engine: Engine,
     background_writes: BackgroundWrites,
-    places: Links,
+    links: Links,
     plans: Plans = PLANS,
     addresses_max: int | None = None,
     now: Callable[[], datetime] = utc_now,
@@ -214,7 +214,7 @@ def new_service(
         protection=protection or SelfProtection(), pauses=pauses or FleetPauses(),
     )  # fmt: skip
     return Service(
-        store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
+        store, quota, background_writes, plans, links, capacity, now, draw, StoreCheck(store, background_writes),
         payments, request_log=request_log, takes_test_keys=takes_test_keys, operators=operators,
         proof_of_work=ProofOfWork(store.derived_key("form challenges"), form_proof_bits) if form_proof_bits else None,
     )  # fmt: skip

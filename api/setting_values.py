@@ -105,7 +105,7 @@ def read_folder_or_none(text: str) -> Path | None:
 
 
 def read_list_url(text: str) -> str | None:
-    """Return a URL whose content nobody between can change: https, or of this machine."""
+    """Return a URL whose content cannot be changed on the way: https, or of this machine."""
     from urllib.parse import urlsplit
 
     if not text.strip():

@@ -36,11 +36,11 @@ class Watchdog:
         self._is_stopping = False
         self._exit = _ExitTimer()
 
-    async def watch(self, tell: Callable[[], None] = lambda: None) -> None:
-        """Beat until cancelled, and call `tell` with each beat."""
+    async def watch(self, on_beat: Callable[[], None] = lambda: None) -> None:
+        """Beat until cancelled, and call `on_beat` each time."""
         while True:
             self.beat()
-            tell()
+            on_beat()
             await trio.sleep(self._silence_s / BEATS)
 
     def beat(self) -> None:

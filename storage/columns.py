@@ -40,6 +40,10 @@ def is_test(table: str) -> str:
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
+NEW_JOB_COLUMNS = (
+    "id, account, key, email, webhook, host, secret, state, created_at, due_at, payload, ended_at,"
+    " recheck, asks_hosts, trace"
+)
 MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made from them
 INSTANTS = {
     "created_at",
@@ -99,6 +103,15 @@ def job_of(row: ColumnValues) -> Job:
     return Job(*_values(JOB_FIELDS, row))
 
 
+def new_job_values(job: Job, account: int, key: int, secret: bytes | None) -> ColumnValues:
+    """The values of NEW_JOB_COLUMNS."""
+    return (
+        job.id, account, key, job.email, job.webhook, job.host, secret, job.state,
+        micros(job.created_at), column(job.due_at), job.payload, column(job.ended_at),
+        int(job.recheck), int(job.asks_hosts), job.trace,
+    )  # fmt: skip
+
+
 def attempt_of(row: ColumnValues) -> Attempt:
     """Make an Attempt from a row: number, at, took_ms, status, error."""
     number, at, took_ms, status, error = row
@@ -128,13 +141,13 @@ def _value(name: str, value: Any) -> Any:
 def usage_row_of(row: ColumnValues) -> UsageRow:
     """Make a UsageRow from a row of its columns, in the order of its fields."""
     at, operation, status, failed_check, units, billable, latency_ms, times = row
-    return UsageRow(
-        instant(at),
-        operation,
-        status,
-        failed_check or None,
-        units,
-        bool(billable),
-        latency_ms,
-        times,
-    )
+    why = failed_check or None
+    return UsageRow(instant(at), operation, status, why, units, bool(billable), latency_ms, times)
+
+
+def usage_values(row: UsageRow) -> ColumnValues:
+    """The columns of a row as it is logged, after its account and key."""
+    return (
+        micros(row.at), row.operation, row.status, row.failed_check, row.units, row.billable,
+        row.latency_ms,
+    )  # fmt: skip

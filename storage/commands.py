@@ -216,9 +216,8 @@ class Spend(StoreCommand[R | None], Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(StoreCommand[None]):
+class _ReservationCommand:
     reservation: Reservation
-    lease_s: float
 
     @property
     def caller(self) -> Caller:
@@ -227,19 +226,18 @@ class Extend(StoreCommand[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Settle(StoreCommand[None]):
-    reservation: Reservation
+class Extend(_ReservationCommand, StoreCommand[None]):
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(_ReservationCommand, StoreCommand[None]):
     rows: Sequence[UsageRow]
     part: int = 0
     ends: bool = True
     emit_meter_event: bool = False
     first: EncryptedFirst | None = None
     chunk: ChunkPart | None = None
-
-    @property
-    def caller(self) -> Caller:
-        """Whose units they are."""
-        return self.reservation.caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,16 +73,20 @@ class KeyLimitReached(Exception):
     """The account already has its maximum number of standard keys."""
 
 
-class KeyCreationTooFast(Exception):
-    """The account created its maximum number of standard keys within the last minute.
+class RateExceeded(Exception):
+    """Too many of something in a minute.
 
-    `asked_at` is the store's clock, `reset_at` when the next key may be created.
+    `asked_at` is the store's clock, `reset_at` when the next one is possible.
     """
 
     def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
         super().__init__(reset_at)
         self.asked_at = asked_at
         self.reset_at = reset_at
+
+
+class KeyCreationTooFast(RateExceeded):
+    """The account created its maximum number of standard keys within the last minute."""
 
 
 class ListLimitReached(Exception):
@@ -94,13 +98,8 @@ class ListLimitReached(Exception):
         self.active = active
 
 
-class ListRateExceeded(Exception):
-    """The account sent lists at more than its rate. The instants are as in KeyCreationTooFast."""
-
-    def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
-        super().__init__(reset_at)
-        self.asked_at = asked_at
-        self.reset_at = reset_at
+class ListRateExceeded(RateExceeded):
+    """The account sent lists at more than its rate."""
 
 
 class ListRoomExceeded(Exception):

@@ -20,13 +20,7 @@ from typing import TypeVar
 from mailprobe.storage import commands
 from mailprobe.storage.audit.store import AuditStore
 from mailprobe.storage.bounces import BounceStore
-from mailprobe.storage.checks import (
-    at_most,
-    check_changes,
-    check_outcome,
-    check_sent,
-    check_units,
-)
+from mailprobe.storage.checks import at_most, check_changes, check_outcome, check_sent, check_units
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.egresses.store import EgressStore
 from mailprobe.storage.encrypted_columns import (

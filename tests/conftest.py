@@ -12,7 +12,7 @@ from hypothesis import settings
 from trio.testing import MockClock
 
 from mailprobe.api.gc_tuning import collector_paused, tune_collector
-from tests.compiled_routes import share_compiled_routes
+from tests.compiled_once import share_compiled
 from tests.seeds import ALL
 
 # Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
@@ -24,36 +24,51 @@ settings.load_profile("patient")
 LONGEST_FIRST = (
     "tests/engine/dns/test_hung_resolver.py",
     "tests/docs/test_commands.py",
-    "tests/api/cli/test_standard_streams.py",
+    "tests/bench/harness/test_harness.py",
     "tests/api/cli/early_end/test_dead_host.py",
-    "tests/api/quota/test_abuse_money.py",
+    "tests/api/cli/test_standard_streams.py",
     "tests/api/outbox/test_worker.py",
-    "tests/engine/smtp/test_cancellation.py",
-    "tests/hostile_files/test_clean.py",
-    "tests/api/test_faults.py",
-    "tests/api/rest/test_specified_limits.py",
-    "tests/api/quota/test_killed_between_writes.py",
     "tests/api/quota/test_edges.py",
-    "tests/api/http/test_abuse_http.py",
-    "tests/api/jobs/test_worker.py",
-    "tests/api/rest/description/test_schemathesis.py",
-    "tests/api/cli/cleaning/test_faults.py",
+    "tests/api/test_faults.py",
+    "tests/api/quota/test_abuse_money.py",
     "tests/engine/dns/test_endpoint_faults.py",
-    "tests/api/billing/test_killed_billing.py",
-    "tests/engine/smtp/limits/test_recipient_limits.py",
-    "tests/api/observability/test_metrics_served.py",
-    "tests/api/jobs/test_killed.py",
-    "tests/api/lists/test_killed.py",
-    "tests/api/observability/test_logs.py",
     "tests/engine/test_real_sockets.py",
+    "tests/api/rest/description/test_schemathesis.py",
+    "tests/engine/smtp/test_cancellation.py",
+    "tests/api/lists/test_killed.py",
+    "tests/api/jobs/test_killed.py",
+    "tests/api/cli/test_clean.py",
+    "tests/api/live/test_live_socket.py",
+    "tests/api/quota/test_connection_leases.py",
+    "tests/simulation/differential/test_differential.py",
+    "tests/api/http/test_abuse_http.py",
+    "tests/api/reader/test_reader_process.py",
+    "tests/simulation/test_sequences.py",
+    "tests/bench/lab/test_lab.py",
+    "tests/engine/smtp/replies/test_rules.py",
+    "tests/api/observability/test_metrics_served.py",
+    "tests/engine/test_faults.py",
+    "tests/hostile_files/test_clean.py",
     "tests/api/http/test_abuse_operations.py",
-    "tests/api/cli/test_serve.py",
-    "tests/api/quota/test_killed.py",
-    "tests/api/lists/test_lists.py",
-    "tests/api/live/test_hostile_clients.py",
     "tests/bench/suites/test_service.py",
-    "tests/deploy/test_container.py",
+    "tests/api/quota/test_hangups_billed.py",
     "tests/engine/dns/test_hung_names.py",
+    "tests/api/cli/test_demo.py",
+    "tests/api/cli/cleaning/test_foreign_workbooks.py",
+    "tests/api/lists/test_blind.py",
+    "tests/simulation/test_defences.py",
+    "tests/api/lists/test_lists.py",
+    "tests/api/lists/test_stored_size.py",
+    "tests/api/alerts/test_sender.py",
+    "tests/api/billing/test_killed_billing.py",
+    "tests/api/lists/test_paused.py",
+    "tests/api/live/test_hostile_clients.py",
+    "tests/api/http/test_two_readers.py",
+    "tests/api/test_workers.py",
+    "tests/api/alerts/test_smtp_relay.py",
+    "tests/simulation/test_doubled_at_tarpits.py",
+    "tests/api/admission/test_overload.py",
+    "tests/engine/smtp/limits/test_recipient_limits.py",
 )
 
 
@@ -68,7 +83,7 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > IN_MEMO
 # jsonschema makes 38 parsers of it, to check what no schema here has (`iri`): 2 s of each process.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-share_compiled_routes()
+share_compiled()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell starts what is put behind a `&`; programs under test would inherit it.

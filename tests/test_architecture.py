@@ -23,7 +23,7 @@ LONG_TESTS: set[str] = set()
 
 # `Any` switches the type checker off. How many lines of a package name it: lower a number when
 # lines go, never raise one.
-ANY_LINES = {"api": 69, "storage": 50}
+ANY_LINES = {"api": 67, "storage": 43}
 
 
 def test_the_map_has_a_line_for_every_module() -> None:
@@ -37,9 +37,8 @@ def test_the_page_of_the_architecture_can_be_read_in_a_sitting() -> None:
     assert len(page.splitlines()) <= PAGE_LINES_MAX
 
 
-@pytest.mark.parametrize("path", product_modules(), ids=str)
-def test_a_module_begins_with_what_it_is_for(path: Path) -> None:
-    assert first_sentence(path)
+def test_a_module_begins_with_what_it_is_for() -> None:
+    assert [str(path) for path in product_modules() if not first_sentence(path)] == []
 
 
 def modules_of_tests() -> list[Path]:

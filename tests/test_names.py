@@ -7,7 +7,9 @@ docs/glossary.md has the terms. A word counts in the sense that was replaced, so
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("engine", "api", "storage", "bench", "tests")
@@ -105,17 +107,29 @@ def words_of(name: str) -> set[str]:
     return {part.lower() for part in parts}
 
 
-def names_defined(tree: ast.AST) -> Iterator[str]:
-    """Names of functions, classes, arguments, variables and attributes that the code defines."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
+class Names(NamedTuple):
+    """Names that a module defines."""
+
+    functions: frozenset[str]
+    classes: frozenset[str]
+    others: frozenset[str]  # of arguments, variables and attributes
+
+
+@cache
+def names_defined(path: Path) -> Names:
+    functions, classes, others = set(), set(), set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            classes.add(node.name)
         elif isinstance(node, ast.arg):
-            yield node.arg
+            others.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            others.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
+            others.add(node.attr)
+    return Names(frozenset(functions), frozenset(classes), frozenset(others))
 
 
 def names_of_schema(sql: str) -> Iterator[str]:
@@ -133,10 +147,10 @@ def hits() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            names = names_defined(ast.parse(path.read_text("utf-8")))
+            names = frozenset().union(*names_defined(path))
             found[path.relative_to(ROOT).as_posix()] = {n for n in names if has_old_word(n)}
     for path in sorted((ROOT / "storage/schema").rglob("*.sql")):
-        names = names_of_schema(path.read_text("utf-8"))
+        names = frozenset(names_of_schema(path.read_text("utf-8")))
         found[path.relative_to(ROOT).as_posix()] = {n for n in names if has_old_word(n)}
     return {file: names - ALLOWED.keys() for file, names in found.items() if names - ALLOWED.keys()}
 
@@ -145,10 +159,10 @@ def test_no_identifier_uses_an_old_word():
     assert {file: sorted(names) for file, names in hits().items()} == {}
 
 
-def product_trees() -> Iterator[tuple[str, ast.Module]]:
+def product_names() -> Iterator[tuple[str, Names]]:
     for folder in FOLDERS[:-1]:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+            yield path.relative_to(ROOT).as_posix(), names_defined(path)
 
 
 def test_no_module_is_named_by_an_old_word():
@@ -158,11 +172,10 @@ def test_no_module_is_named_by_an_old_word():
 
 def test_no_function_begins_with_a_replaced_verb():
     assert [
-        (file, node.name)
-        for file, tree in product_trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.lstrip("_").partition("_")[0] in REPLACED_VERBS
+        (file, name)
+        for file, names in product_names()
+        for name in names.functions
+        if name.lstrip("_").partition("_")[0] in REPLACED_VERBS
     ] == []
 
 
@@ -177,10 +190,9 @@ def test_test_names_have_a_subject_and_standard_verbs():
 
 def test_a_class_name_means_one_thing():
     files: dict[str, list[str]] = {}
-    for file, tree in product_trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                files.setdefault(node.name, []).append(file)
+    for file, names in product_names():
+        for name in names.classes:
+            files.setdefault(name, []).append(file)
     assert {name: where for name, where in files.items() if len(where) > 1} == {}
 
 

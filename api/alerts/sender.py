@@ -289,7 +289,7 @@ def _log_send_result(
 async def open_alerts(
     store: Store,
     plans: Plans,
-    places: Links,
+    links: Links,
     *,
     now: Callable[[], datetime],
     url: str | None,
@@ -308,7 +308,7 @@ async def open_alerts(
     if mailer is not None:
         sender = _checked(sender or f"mailprobe@{host_name()}")
         alert_sender = AlertSender(
-            store, mailer, now=now, rng=rng, dashboard_url=places.dashboard_url, sender=sender
+            store, mailer, now=now, rng=rng, dashboard_url=links.dashboard_url, sender=sender
         )
         workers = [alert_sender.worker()]
     wake_sender = workers[0].wake if workers else None

@@ -83,7 +83,7 @@ def bounces_of(octets: bytes) -> dict[str, Kind] | None:
 def reported_in(octets: bytes) -> dict[str, Kind]:
     """The addresses of a delivery report (RFC 3464) with their kinds; empty for any other mail.
 
-    Unlike `bounces_of()` it searches no text for addresses: whoever posts it may be hostile.
+    Unlike `bounces_of()` it searches no text for addresses: a report that is posted may be forged.
     """
     octets = octets[:REPORT_OCTETS_MAX]
     if any(len(piece.findall(octets)) > most for piece, most in COUNTS_MAX):

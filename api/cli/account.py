@@ -57,7 +57,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     _check_email(email)
     chosen = _tier_of(tier, own) or "free"
 
-    async def make(store: "Store") -> dict[str, object]:
+    async def make(store: "Store") -> dict[str, str]:
         if known := await account_of_email(store, email):
             raise CommandError(
                 f"{email} has an account already: {known.id}, tier {known.tier};"
@@ -243,7 +243,7 @@ def check_database(settings: "Settings") -> None:
         )
 
 
-async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
+async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, str]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
     from mailprobe.api.quota.plans import sold_tier
     from mailprobe.api.rest.accounts import make_account

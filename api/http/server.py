@@ -18,10 +18,7 @@ from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.encoder import ErrorBody
-from mailprobe.api.http.exchange import (
-    Application,
-    UpgradeHandler,
-)
+from mailprobe.api.http.exchange import Application, UpgradeHandler
 from mailprobe.api.http.shared import HttpServer, Limits
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import running_loops, supervised

@@ -19,12 +19,7 @@ from mailprobe.api.admission.overload import AdmissionQueue, Ticket
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ErrorBody, error_messages, head_of
-from mailprobe.api.http.exchange import (
-    Application,
-    RequestTurn,
-    UpgradeHandler,
-    new_request_id,
-)
+from mailprobe.api.http.exchange import Application, RequestTurn, UpgradeHandler, new_request_id
 from mailprobe.api.http.listeners import accept, accept_now
 from mailprobe.api.http.parser import Fields, RequestHead
 from mailprobe.engine.background import contained

@@ -24,12 +24,7 @@ from mailprobe.api.listfile.opening import (
 from mailprobe.api.listfile.replacing import CannotWrite, replacing, writing_to
 from mailprobe.api.listfile.results import ResultColumns
 from mailprobe.api.listfile.survey import BadList, known_encoding
-from mailprobe.api.listfile.writer import (
-    check_fits_sheet,
-    check_header,
-    open_writer,
-    output_manner,
-)
+from mailprobe.api.listfile.writer import check_fits_sheet, check_header, open_writer, output_manner
 from mailprobe.api.results.row_result import RowResult
 
 __all__ = [

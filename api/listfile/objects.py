@@ -22,11 +22,7 @@ from mailprobe.api.listfile.columns import (
     has_address,
     several_in,
 )
-from mailprobe.api.listfile.earlier_results import (
-    find_earlier_results,
-    named_results,
-    without,
-)
+from mailprobe.api.listfile.earlier_results import find_earlier_results, named_results, without
 from mailprobe.api.listfile.survey import BadList, Survey
 from mailprobe.api.listfile.tables import RowsToNote
 from mailprobe.api.listfile.text import text_lines

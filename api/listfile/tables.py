@@ -8,12 +8,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from mailprobe.api.listfile.bounds import (
-    SAMPLE_MAX,
-    SHORT_CHARACTERS,
-    excess_of,
-    weight_of,
-)
+from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
 from mailprobe.api.listfile.columns import (
     SAMPLE_ROWS,
     address_in,

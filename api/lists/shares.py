@@ -1,6 +1,6 @@
 """How many chunks each account may have of a worker: a floor for all, and what is free for work.
 
-Every account may have CHUNKS_EACH_MIN. Beyond, what is free goes to whoever has work: the chunks
+Every account may have CHUNKS_EACH_MIN. What is free beyond that goes to accounts that have work: the chunks
 of an account that are under way may double with each claim, as long as none of them waits, be it
 for units of its key's minute or for capacity. So a list that a limit paces takes no place from
 one that could use it. A part of the places is kept for accounts below their floor. Pure.

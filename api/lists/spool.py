@@ -49,18 +49,15 @@ class Upload:
 class UploadPlaces:
     """The places for uploads in a process: each may hold UPLOAD_OCTETS_MAX of the disk."""
 
-    def __init__(
-        self, places_max: int = UPLOADS_MAX, account_max: int = ACCOUNT_UPLOADS_MAX
-    ) -> None:
+    def __init__(self, places_max: int = UPLOADS_MAX) -> None:
         self._places_max = places_max
-        self._account_max = account_max
         self._uploads: set[Upload] = set()
 
     @contextmanager
     def taken(self, account_id: str) -> Iterator[Upload]:
         """Hold a place. If all are taken, the slowest upload is ended. Raises Overloaded."""
         now = trio.current_time()
-        if sum(each.account_id == account_id for each in self._uploads) >= self._account_max:
+        if sum(each.account_id == account_id for each in self._uploads) >= ACCOUNT_UPLOADS_MAX:
             raise Overloaded
         if len(self._uploads) >= self._places_max:
             self._end_slowest(now)

@@ -18,12 +18,13 @@ from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
 from mailprobe.api.reader.turns import FairTurns
 from mailprobe.storage.list_records import ListChunk
-from mailprobe.storage.lists.commands import (
-    LoadedList,
-)
+from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.records import Account
 
-CHUNKS_STORED = 10  # in one transaction
+# In one transaction: some 30 ms, so that neither requests nor other uploads of the account, which
+# wait for each other, wait long.
+CHUNKS_STORED = 10
+STORED_OCTETS = 1 << 20  # with these no more is taken
 
 _turns = FairTurns(READ_AT_ONCE_MAX)
 
@@ -62,10 +63,12 @@ class ListReader:
     async def next_chunks(self) -> list[ListChunk]:
         """The next chunks, none at the end. Raises InvalidRequest, Overloaded."""
         chunks: list[ListChunk] = []
-        while len(chunks) < CHUNKS_STORED and self.loaded is None:
+        octets = 0
+        while len(chunks) < CHUNKS_STORED and octets < STORED_OCTETS and self.loaded is None:
             match await self._received():
                 case Chunk(place=place, units=units, rows=rows):
                     chunks.append(ListChunk(place, units, rows))
+                    octets += len(rows)
                 case Loaded(columns, rows_in_all, addresses, blank_rows):
                     self.loaded = LoadedList(columns, rows_in_all, addresses, blank_rows)
         return chunks

@@ -36,13 +36,7 @@ from mailprobe.api.quota.pauses import PAUSED_CODE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.reader.chunks import CHUNK_UNITS
-from mailprobe.api.refusals import (
-    NeverFits,
-    Overloaded,
-    ProbingUnavailable,
-    RateLimited,
-    Refusal,
-)
+from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.engine import paused_among
 from mailprobe.storage.contract import StoreUnavailable

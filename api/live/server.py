@@ -19,11 +19,7 @@ from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
 from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
-from mailprobe.api.observability.request_context import (
-    RequestContext,
-    request_scope,
-    trace_headers,
-)
+from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.messages import Call

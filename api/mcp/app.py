@@ -45,12 +45,12 @@ def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Applica
     `tools_url` is the public URL without a trailing slash. Only web pages of that origin
     may post.
     """
-    places = replace(service.links, base_url=tools_url, docs_url=docs_url)
+    links = replace(service.links, base_url=tools_url, docs_url=docs_url)
     servers = {
         "/mcp": ToolServer(service, docs_url),
         WIDE: ToolServer(service, docs_url, wide=True),
     }
-    return _App(servers, places, origin_of(tools_url))
+    return _App(servers, links, origin_of(tools_url))
 
 
 def origin_of(url: str) -> str:

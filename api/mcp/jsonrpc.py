@@ -84,9 +84,9 @@ def reasoned(code: int, reason: str, action: str, docs_url: str) -> RpcFault:
     return RpcFault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
 
 
-def refused(refusal: Refusal, code: int, places: Links) -> RpcFault:
+def refused(refusal: Refusal, code: int, links: Links) -> RpcFault:
     """An API refusal as a fault with the same status and headers."""
-    row, reported = row_of(refusal), body_of(refusal, places)
+    row, reported = row_of(refusal), body_of(refusal, links)
     data = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
     return RpcFault(code, data, row.status, headers_of(refusal), row.closes)
 
@@ -299,10 +299,10 @@ def failure_text(fault: RpcFault) -> str:
     return f"{body['message']} {body['action']} ({', '.join(facts)})"
 
 
-def error_body(code: str, places: Links) -> bytes:
+def error_body(code: str, links: Links) -> bytes:
     """The body of a refusal by the HTTP server itself, by its code."""
     refusal = BEFORE_ROUTING[code]
     ours = row_of(refusal).status >= 500
-    reply = fault_reply(refused(refusal, INTERNAL_ERROR if ours else INVALID_REQUEST, places))
+    reply = fault_reply(refused(refusal, INTERNAL_ERROR if ours else INVALID_REQUEST, links))
     assert isinstance(reply.body, bytes)
     return reply.body

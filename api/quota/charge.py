@@ -47,15 +47,7 @@ from mailprobe.api.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
-from mailprobe.storage.records import (
-    Caller,
-    Claim,
-    Job,
-    JobOrder,
-    Ledger,
-    Reservation,
-    UsageRow,
-)
+from mailprobe.storage.records import Caller, Claim, Job, JobOrder, Ledger, Reservation, UsageRow
 
 TRIALS_A_MINUTE = 5  # of a key: each calls a machine that may be somebody else's
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days

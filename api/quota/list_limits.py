@@ -12,7 +12,7 @@ ROWS_MAX: Mapping[Tier, int] = {
     "free": 1_000,
     "builder": 100_000,
     "scale": 1_000_000,
-    "own": 1_000_000,  # a list is read and stored whole, whoever sends it
+    "own": 1_000_000,  # of the operator too: a list is read and stored whole
 }
 # Of an account. The pages show a hundred; each list in work is asked for at every claim; a list
 # costs its reading, and no unit if it has no address.

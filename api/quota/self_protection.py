@@ -30,7 +30,7 @@ from mailprobe.engine.verdict import Reason
 log = logging.getLogger("mailprobe.protection")
 
 RESULTS_MIN = 200  # in a row; a handful of dead domains is no trouble of ours
-OPERATORS_MIN = 10  # of their hosts: nobody's domains alone, as a rule
+OPERATORS_MIN = 10  # of their hosts: more than one customer's domains, as a rule
 HOSTS_MAX = 10_000  # whose operators are remembered: some 2 MiB
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 PROBE_EVERY_S = 30.0  # and the shortest time between two suspicions

@@ -40,11 +40,7 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.observability.request_context import (
-    RequestContext,
-    request_scope,
-    trace_headers,
-)
+from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,

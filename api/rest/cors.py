@@ -9,11 +9,7 @@ away no more than that, and the request that follows is checked with its key.
 from math import ceil
 
 from mailprobe.api.forms.origins import is_origin
-from mailprobe.api.forms.visitors import (
-    CHECKS_PER_MIN,
-    PREFLIGHTS_PER_MIN,
-    network_of,
-)
+from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
 from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
 from mailprobe.api.rest.messages import Inbound, OperationReply
 from mailprobe.api.service import Service

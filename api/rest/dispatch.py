@@ -42,14 +42,7 @@ from mailprobe.api.rest.cors import (
 )
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.rest.messages import (
-    Act,
-    Call,
-    Inbound,
-    Operation,
-    OperationReply,
-    StreamedLines,
-)
+from mailprobe.api.rest.messages import Act, Call, Inbound, Operation, OperationReply, StreamedLines
 from mailprobe.api.schema import BatchRequest, FormRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer

@@ -190,6 +190,6 @@ def example_lines() -> str:
     return msgspec.json.Encoder().encode_lines([MISTYPED, DELIVERABLE]).decode()
 
 
-def example_refusal(kind: type[refusals.Refusal], places: Links) -> object:
+def example_refusal(kind: type[refusals.Refusal], links: Links) -> object:
     """The example of an error's body."""
-    return msgspec.to_builtins(body_of(_BY_REFUSAL[kind], places))
+    return msgspec.to_builtins(body_of(_BY_REFUSAL[kind], links))

@@ -1,6 +1,6 @@
 """The operation of publishable keys: one address, for a form in a web page.
 
-Whoever opens the page may call it, so an answer holds what a form needs and no more: neither the
+Every visitor of the page may call it, so an answer has only what a form needs: neither the
 result's other fields, nor evidence, nor anything of the account. Refusals of the account's limits
 lose their figures here.
 """

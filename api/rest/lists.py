@@ -15,10 +15,7 @@ from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.observability.request_context import present_trace
-from mailprobe.api.quota.list_limits import (
-    NAME_CHARACTERS_MAX,
-    UNPACKED_OCTETS_MAX,
-)
+from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX, UNPACKED_OCTETS_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
     ListNotFound,

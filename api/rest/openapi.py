@@ -36,12 +36,12 @@ SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 
 
-def describe(operations: Sequence[Operation], places: Links) -> dict[str, object]:
+def describe(operations: Sequence[Operation], links: Links) -> dict[str, object]:
     """The OpenAPI document, as built-in types."""
     paths: dict[str, dict[str, object]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
-            operation, places
+            operation, links
         )
     return {
         "openapi": "3.1.0",
@@ -49,9 +49,9 @@ def describe(operations: Sequence[Operation], places: Links) -> dict[str, object
             "title": "mailprobe",
             "version": VERSION,
             "summary": "Is an email address well formed, not disposable, and accepted?",
-            "description": f"Documentation: {places.docs_url}",
+            "description": f"Documentation: {links.docs_url}",
         },
-        "servers": [{"url": places.base_url}],
+        "servers": [{"url": links.base_url}],
         "paths": paths,
         "components": {
             "schemas": schemas_of(operations),
@@ -96,7 +96,7 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: Operation, places: Links) -> dict[str, object]:
+def _operation(operation: Operation, links: Links) -> dict[str, object]:
     reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -105,7 +105,7 @@ def _operation(operation: Operation, places: Links) -> dict[str, object]:
         "security": _security(operation),
         "responses": {
             str(operation.status): _success(operation),
-            **_failures(operation, places),
+            **_failures(operation, links),
         },
     }
     parameters = [
@@ -210,11 +210,11 @@ def _body(kind: type[msgspec.Struct]) -> dict[str, object]:
     return {"schema": _ref(kind), "example": example_of(kind)}
 
 
-def _failures(operation: Operation, places: Links) -> dict[str, Any]:
+def _failures(operation: Operation, links: Links) -> dict[str, Any]:
     by_status: dict[int, list[type[Refusal]]] = {}
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)
-    failures = {str(status): _failure(by_status[status], places) for status in sorted(by_status)}
+    failures = {str(status): _failure(by_status[status], links) for status in sorted(by_status)}
     if operation.unready is not None:
         answer = failures["503"]["content"][JSON]
         answer["schema"] = {"anyOf": [answer["schema"], _ref(operation.unready)]}
@@ -222,7 +222,7 @@ def _failures(operation: Operation, places: Links) -> dict[str, Any]:
     return failures
 
 
-def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
+def _failure(refusals: list[type[Refusal]], links: Links) -> dict[str, Any]:
     rows = [TABLE[refusal] for refusal in refusals]
     shapes = list(dict.fromkeys(row.shape for row in rows))
     schema = _ref(shapes[0]) if len(shapes) == 1 else {"anyOf": [_ref(shape) for shape in shapes]}
@@ -236,7 +236,7 @@ def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
             JSON: {
                 "schema": schema,
                 "examples": {
-                    refusal.__name__: {"value": example_refusal(refusal, places)}
+                    refusal.__name__: {"value": example_refusal(refusal, links)}
                     for refusal in refusals
                 },
             }

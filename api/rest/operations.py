@@ -110,9 +110,9 @@ async def openapi(service: Service, call: Call) -> OperationReply:
 
 
 @cache
-def description(places: Links) -> bytes:
+def description(links: Links) -> bytes:
     """The table as an OpenAPI 3.1 document in JSON, made once per set of links."""
-    return msgspec.json.encode(describe(OPERATIONS, places))
+    return msgspec.json.encode(describe(OPERATIONS, links))
 
 
 OPERATIONS: tuple[Operation, ...] = (

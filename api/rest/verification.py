@@ -11,19 +11,8 @@ import trio
 from mailprobe.api.quota.charge import Verifications, charge
 from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.jobs import submit_job
-from mailprobe.api.rest.messages import (
-    NDJSON,
-    Call,
-    OperationReply,
-    StreamedLines,
-    reply,
-)
-from mailprobe.api.schema import (
-    BatchRequest,
-    BatchVerifyResponse,
-    VerifyEmailResult,
-    VerifyRequest,
-)
+from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedLines, reply
+from mailprobe.api.schema import BatchRequest, BatchVerifyResponse, VerifyEmailResult, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer, Verdict
 from mailprobe.engine.evidence import EvidenceBudget

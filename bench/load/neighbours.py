@@ -40,8 +40,6 @@ def measure_neighbours(
     neighbour: str,
     silent: Sequence[str],
     healthy: Sequence[str],
-    asked: int = REQUESTS,
-    rounds: int = ROUNDS,
 ) -> list[Figure]:
     """Compare the times beside each kind of bad customers with those alone, in alternating rounds.
 
@@ -53,8 +51,8 @@ def measure_neighbours(
     for kind, texts in (("slow bodies", ()), ("streams", silent), ("worst bodies", ())):
         alone, beside = Waits(), Waits()
         before_mib, most_mib = rss_mib(service.pid), 0.0
-        for _ in range(rounds):
-            count = asked // PROBED_LESS if texts else asked
+        for _ in range(ROUNDS):
+            count = REQUESTS // PROBED_LESS if texts else REQUESTS
             emails = [next(fresh) if texts else SINGLE for _ in range(2 * count)]
             _request(service, neighbour, emails[:count], alone)
             with bad_customers(kind, service.at, service.key, texts):
@@ -73,12 +71,12 @@ def measure_neighbours(
     return figures
 
 
-def measure_burst(service: ServiceProcess, count: int = BURST) -> list[Figure]:
-    """Send `count` requests at once to an idle service, each on its own connection."""
+def measure_burst(service: ServiceProcess) -> list[Figure]:
+    """Send BURST requests at once to an idle service, each on its own connection."""
     time.sleep(PAUSE_S)
-    came = burst(service.at, _single(service, service.key), count)
+    came = burst(service.at, _single(service, service.key), BURST)
     return [
-        Figure("a burst of 2,000: served", came.served, f"of {count}", at_least=count),
+        Figure("a burst of 2,000: served", came.served, f"of {BURST}", at_least=BURST),
         Figure("a burst of 2,000: the last after", came.took_s, "s"),
     ]
 

@@ -23,7 +23,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
-from mailprobe.storage.records import Caller, Tier
+from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import NotUnique
 from mailprobe.storage.store import Store
 
@@ -41,13 +41,13 @@ def chunk_of(place: int, units: int = UNITS) -> ListChunk:
     return ListChunk(place, units, rows)
 
 
-async def new_callers(store: Store, count: int, tier: Tier = "own") -> list[Caller]:
-    """Accounts with a key each; `own` ones have no limit."""
+async def new_callers(store: Store, count: int) -> list[Caller]:
+    """Accounts without limits, with a key each."""
     callers = []
 
     async def make(_: int) -> None:
         name = uuid4().hex
-        account = await store.create_account(f"{name}@customer.test", tier)
+        account = await store.create_account(f"{name}@customer.test", "own")
         await store.create_key(
             account.id, "standard", None, sha256=name, prefix="sk_live_benc", keys_max=None
         )
@@ -141,7 +141,7 @@ async def list_service(url: str) -> AsyncIterator[Store]:
             open_engine(EngineSettings(doh_urls=("http://127.0.0.1:9/dns-query",)))
         )
         links = Links("http://bench.test", "", "")
-        service = new_service(store=store, engine=engine, background_writes=writes, places=links)
+        service = new_service(store=store, engine=engine, background_writes=writes, links=links)
         await stack.enter_async_context(
             open_lists(service.quota, rng=random.Random(1), wake_jobs=lambda: None)
         )

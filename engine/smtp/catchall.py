@@ -185,19 +185,21 @@ class Domains:
         self._mint = mint
         self._others = others
         self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
+        self._judging: OrderedDict[Hashable, float] = OrderedDict()  # hosts, and until when
         self._listener: AcceptanceListener | None = None
 
     def listen(self, listener: AcceptanceListener) -> None:
         """Notify this listener of domains that are new from now on."""
         self._listener = listener
 
-    def find(self, host: Hashable, name: str) -> DomainAcceptance:
+    def find(self, host: Hashable, name: str, now: float) -> DomainAcceptance:
         key = (host, name)
         domain = self._domains.get(key)
         if domain is None:
             domain = self._domains[key] = DomainAcceptance(name, host, self._listener, self._others)
             for other in self._others:
-                if (tested := other.known(host, name)) is not None:
+                tested = other.known(host, name)
+                if tested and (tested.acceptance is _ALL or self.judges(host, now)):
                     domain.learn_from(tested)
             if self._listener is not None:
                 self._listener.recall(domain)
@@ -206,6 +208,20 @@ class Domains:
         if len(self._domains) > DOMAINS_MAX:
             self._forget_oldest()
         return domain
+
+    def note_refused(self, host: Hashable, now: float) -> None:
+        """The host has refused a recipient of this egress as unknown."""
+        self._judging[host] = now + self._keep_s
+        self._judging.move_to_end(host)
+        if len(self._judging) > DOMAINS_MAX:
+            self._judging.popitem(last=False)
+
+    def judges(self, host: Hashable, now: float) -> bool:
+        """Has the host refused any? Else it may accept everybody who comes this way.
+
+        So only then does it hold here that another egress was refused a random address.
+        """
+        return now < self._judging.get(host, NEVER)
 
     def refusal(self, host: Hashable, name: str, now: float) -> Cause | None:
         """Why we leave this domain alone now; None if it has no back-off."""
@@ -235,6 +251,8 @@ class Domains:
         domain.known_until = now + KEPT_S.get(acceptance, self._keep_s)
         if acceptance is not _ALL:
             domain.accepts_most = False
+        if acceptance is Acceptance.SOME:
+            self.note_refused(domain.host, now)
         if acceptance is not _UNANSWERED and acceptance is not _UNASKED:
             domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
             domain.random_local = domain.other_local = ""

@@ -36,7 +36,7 @@ from mailprobe.engine.smtp.catchall import (
     Domains,
 )
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
-from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.controls import CHANGED_RULE, SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
@@ -73,7 +73,17 @@ class ProbeDispatcher:
     __slots__ = (
         *("_admission", "_admitted", "_all_done", "_clocks", "_looking_up", "_marker", "_now"),
         *("_nursery", "_reactor", "_relief", "_room_listeners", "_routes", "_tasks", "_waiting"),
-        *("_watched", "applying", "budgets", "closing", "dial", "domains", "egress", "freed"),
+        *(
+            "_watched",
+            "applying",
+            "budgets",
+            "closing",
+            "controls",
+            "dial",
+            "domains",
+            "egress",
+            "freed",
+        ),
         *("hedges", "host_facts", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
     )
@@ -92,11 +102,12 @@ class ProbeDispatcher:
         permits: ConnectionBudget | None = None,
         egress: Egress | None = None,
         domains: Domains | None = None,
+        controls: SharedControls | None = None,
         admission: ProbeAdmission | None = None,
         relief: Relief | None = None,
         fleet: FleetFacts | None = None,
     ) -> None:
-        """`domains`, `admission` and `relief` are of several dispatchers, one for each egress."""
+        """From `domains` to `relief`: of several dispatchers, one for each egress."""
         self.settings = settings
         egress = egress or Egress()
         self.egress = egress.name
@@ -109,6 +120,7 @@ class ProbeDispatcher:
         self.budgets = RefusalBudgets(partial(RefusalBudget, *operators.refusals_of("")[::-1]))
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
+        self.controls = None if controls is None else controls.by(egress.name)
         self.closing = False
         self.is_out = False  # its egress is paused or in quarantine
         self._routes = routes

@@ -24,7 +24,7 @@ class FactStore(StorePart):
     ) -> FactsRead:
         """Return the facts behind number `after` that have not ended and are not this process's.
 
-        Whoever continues behind `last` misses none, whatever the order of the commits. A fact's
+        A caller that continues behind `last` misses none, whatever the order of the commits. A fact's
         `left_s` is by the store's clock, and at most KEPT_S_MAX.
         """
         return await self._execute(ReadFacts(after, not_by, kind, min(limit, READ_MAX)))

@@ -14,9 +14,7 @@ from mailprobe.storage.columns import (
     micros,
     origins_column,
 )
-from mailprobe.storage.commands import (
-    CreateKey,
-)
+from mailprobe.storage.commands import CreateKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.commands import (
-    AbandonJob,
-    JobAttempted,
-    JobVerified,
-    Outcome,
-    PostponeJob,
-)
+from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome, PostponeJob
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Attempt, JobState, state_with_result

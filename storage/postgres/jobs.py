@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.columns import NEW_JOB_COLUMNS, micros
 from mailprobe.storage.commands import FindJob, ResendJob
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.session import PostgresDatabase
@@ -20,8 +20,7 @@ def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
 def keep(db: TransactionSession, rows: Sequence[Row]) -> None:
     """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
-        "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck, asks_hosts, trace) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
+        f"INSERT INTO jobs ({NEW_JOB_COLUMNS}) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
         " %s::text[], %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[],"
         " %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[])",
         [list(column) for column in zip(*rows, strict=True)],

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
@@ -93,26 +94,39 @@ def drop_day(
         partitions.drop(db, day)
 
 
+@dataclass(frozen=True, slots=True)
+class RowsToDrop:
+    """The rows of some tiers among a day's, to be deleted on the day `on`.
+
+    All rows of the day are read, so it is done once a day: others come only from accounts that
+    change to such a tier.
+    """
+
+    on: date
+    day: date
+    tiers: frozenset[Tier]
+
+
 def rows_to_drop(
     db: TransactionSession, now: datetime, retention_days: Mapping[Tier, int]
-) -> list[tuple[date, Sequence[Tier]]]:
+) -> list[RowsToDrop]:
     """Return the days of usage that some tiers no longer keep, with these, but no past day."""
-    found: list[tuple[date, Sequence[Tier]]] = []
+    found = []
     for day in sorted(day for table, day in listed(db) if table == USAGE):
-        tiers = [
+        tiers = frozenset(
             tier for tier, days in retention_days.items() if day < day_of(kept_since(now, days))
-        ]
+        )
         if 0 < len(tiers) < len(get_args(Tier)):
-            found.append((day, tiers))
+            found.append(RowsToDrop(day_of(now), day, tiers))
     return found
 
 
-def drop_rows(db: TransactionSession, day: date, tiers: Sequence[Tier]) -> None:
-    """Delete a day's rows of these tiers; blocks no request."""
+def drop_rows(db: TransactionSession, rows: RowsToDrop) -> None:
+    """Delete a day's rows of some tiers; blocks no request."""
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
-    first, end = first_instant_of(day), first_instant_of(day + timedelta(days=1))
+    first, end = first_instant_of(rows.day), first_instant_of(rows.day + timedelta(days=1))
     db.execute(
         "DELETE FROM usage USING accounts WHERE accounts.number = account AND tier = ANY(%s)"
         f" AND at >= {first:d} AND at < {end:d}",
-        [list(tiers)],
+        [sorted(rows.tiers)],
     )

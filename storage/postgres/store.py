@@ -21,14 +21,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.lists.commands import ExtendChunks
-from mailprobe.storage.postgres import (
-    job_claims,
-    jobs,
-    leases,
-    ledgers,
-    retention,
-    usage,
-)
+from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
 from mailprobe.storage.postgres.driver.partitions import Partitions
@@ -111,6 +104,7 @@ class PostgresExecutor:
         self._database_threads = database_threads
         self._partitions = partitions
         self._session_lock = session_lock
+        self._rows_dropped: set[retention.RowsToDrop] = set()  # today, by this process
         self._of_kind: dict[type[StoreCommand[Any]], ThreadPool[Any]] = {
             **dict.fromkeys(usage.BATCHED, database_threads.metering),
             commands.FindCaller: database_threads.callers,
@@ -197,10 +191,6 @@ class PostgresExecutor:
             )  # fmt: skip
             with suppress(StoreUnavailable):  # a backup reads it: the next minute tries again
                 await upkeep(act)
-        for day, tiers in await self._read(
-            lambda db: retention.rows_to_drop(db, now, retention_days)
-        ):
-            await upkeep(partial(retention.drop_rows, day=day, tiers=tiers))
         for drop in shared_retention.drops(now, retention_days):
             while await self._do(_bound(drop)):
                 pass  # in small batches, so that no request waits long
@@ -208,6 +198,11 @@ class PostgresExecutor:
         while after is not None:
             old = partial(shared_retention.drop_settled, after=after, now=now)
             after = await self._do(_bound(old))
+        for each in await self._read(lambda db: retention.rows_to_drop(db, now, retention_days)):
+            if each not in self._rows_dropped:
+                await upkeep(partial(retention.drop_rows, rows=each))
+                self._rows_dropped = {one for one in self._rows_dropped if one.on == each.on}
+                self._rows_dropped.add(each)
 
 
 def _bound(function: Callable[[PostgresDatabase], object]) -> Act:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import psycopg
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.columns import instant, micros, new_job_values
 from mailprobe.storage.commands import (
     AbandonJob,
     AccountCommand,
@@ -370,7 +370,8 @@ class _MeteringBatch:
             else:
                 if command.holds_units:
                     self._ledgers.reserve(who.account_number, command.units)
-                self._answers[place] = self._kept(command, who, now)
+                create = self._create_job if isinstance(command, CreateJob) else self._reserve
+                self._answers[place] = create(command, who, now)
 
     def _refuse_kept(self, those: Sequence[tuple[int, CreateJob[object]]]) -> None:
         """Refuse jobs whose id is stored already, or comes earlier in the batch."""
@@ -380,13 +381,6 @@ class _MeteringBatch:
                 self._answers[place] = Raised(ValueError("a job with this id is kept already"))
             kept.add(command.order.id)
 
-    def _kept(
-        self, command: Reserve[object] | CreateJob[object], who: LedgerCaller, now: datetime
-    ) -> Reservation | Job:
-        if isinstance(command, CreateJob):
-            return self._create_jobs(command, who, now)
-        return self._reserve(command, who, now)
-
     def _reserve(self, command: Reserve[object], who: LedgerCaller, now: datetime) -> Reservation:
         id = reservations.new_id(now)
         until = micros(now + timedelta(seconds=command.lease_s))
@@ -394,29 +388,12 @@ class _MeteringBatch:
         self._marks["reservation"] = (id,)
         return Reservation(str(id), command.caller, command.units)
 
-    def _create_jobs(self, command: CreateJob[object], who: LedgerCaller, now: datetime) -> Job:
-        order = command.order
-        job = new_job(order, command.caller, now)
+    def _create_job(self, command: CreateJob[object], who: LedgerCaller, now: datetime) -> Job:
+        job = new_job(command.order, command.caller, now)
         self._keep_answer(who.account_number, command.first)
-        owner = order.id, who.account_number, who.key_number
-        place = order.email, order.webhook, order.host
-        due_at, ended_at = (at and micros(at) for at in (job.due_at, job.ended_at))
-        self._created.append(
-            (
-                *owner,
-                *place,
-                command.secret,
-                job.state,
-                micros(now),
-                due_at,
-                order.payload,
-                ended_at,
-                int(job.recheck),
-                int(job.asks_hosts),
-                job.trace,
-            )
-        )
-        self._marks["job"] = (order.id,)
+        values = new_job_values(job, who.account_number, who.key_number, command.secret)
+        self._created.append(values)
+        self._marks["job"] = (job.id,)
         return job
 
     def _write(self, now: datetime) -> None:

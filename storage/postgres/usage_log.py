@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.columns import micros, usage_values
 from mailprobe.storage.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import USAGE, check_partitions
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
@@ -48,17 +48,7 @@ def check_days(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
 def log(writes: Writes, those: Sequence[Used]) -> None:
     """Log each row, and add to the counters once per day, month and billing period."""
     logged = [
-        (
-            who.account_number,
-            who.key_number,
-            micros(row.at),
-            row.operation,
-            row.status,
-            row.failed_check,
-            row.units,
-            row.billable,
-            row.latency_ms,
-        )
+        (who.account_number, who.key_number, *usage_values(row))
         for who, rows in those
         for row in rows
     ]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 from mailprobe.storage.audit.commands import ReadAudit, RecordFailedSignIn, RecordSignIn
@@ -56,7 +55,7 @@ def add_each(db: Database, entries: Sequence[tuple[int, Actor, Act]]) -> None:
     db.change_each(TRIM, [{"account": account, "kind": kind, **most} for account, kind in kinds])
 
 
-def _rows(db: Database, account: int, by: Actor, act: Act) -> list[dict[str, Any]]:
+def _rows(db: Database, account: int, by: Actor, act: Act) -> list[dict[str, object]]:
     """The entry of the account, and that of the operator who did it to another account."""
     if by.operator_id is None:
         return [_row(db, account, by, act)]
@@ -80,7 +79,7 @@ def _rows(db: Database, account: int, by: Actor, act: Act) -> list[dict[str, Any
 
 def _row(
     db: Database, account: int, by: Actor, act: Act, on_account: str | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "account": account,
         "on_account": on_account,

@@ -3,12 +3,7 @@
 from datetime import timedelta
 
 from mailprobe.storage.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
-from mailprobe.storage.commands import (
-    ClaimMessages,
-    ExtendMessage,
-    ListMessages,
-    MessageAttempted,
-)
+from mailprobe.storage.commands import ClaimMessages, ExtendMessage, ListMessages, MessageAttempted
 from mailprobe.storage.records import OutboxMessage
 from mailprobe.storage.sql.database import Database
 

@@ -118,7 +118,7 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     return several
 
 
-def drop(db: Database, *, table: str, which: str, **values: Any) -> bool:
+def drop(db: Database, *, table: str, which: str, **values: object) -> bool:
     """Delete some rows; return whether there may be more."""
     return db.delete_some(table, which, values, TIDIED_MAX) == TIDIED_MAX
 

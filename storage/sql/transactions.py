@@ -31,13 +31,7 @@ from mailprobe.storage.sql import (
     usage,
 )
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.list_jobs import (
-    list_claims,
-    list_lines,
-    list_marks,
-    list_results,
-    lists,
-)
+from mailprobe.storage.sql.list_jobs import list_claims, list_lines, list_marks, list_results, lists
 
 Transaction = Callable[[Database, Any], Any]
 

@@ -11,9 +11,7 @@ from mailprobe.storage.columns import (
     account_of,
     key_of,
 )
-from mailprobe.storage.commands import (
-    FindCaller,
-)
+from mailprobe.storage.commands import FindCaller
 from mailprobe.storage.records import Caller
 
 DB = sqlite3.Connection

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from mailprobe.storage.claim_order import Partition
-from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
+from mailprobe.storage.columns import JOB_COLUMNS, NEW_JOB_COLUMNS, job_of, micros, new_job_values
 from mailprobe.storage.commands import (
     AbandonJob,
     ClaimJobs,
@@ -70,33 +70,15 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     granted = metering.grant(db, now, command.caller, 1, command.check_limits)
     if not isinstance(granted, metering.Standing):
         return granted
-    owner, order = granted.caller, command.order
-    job = new_job(order, command.caller, now)
+    owner = granted.caller
+    job = new_job(command.order, command.caller, now)
     idempotency_records.keep(db, command.first)
     number = db.execute(
-        "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
-        " due_at, payload, ended_at, recheck, asks_hosts, trace)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            order.id,
-            owner.account_number,
-            owner.key_number,
-            order.email,
-            order.webhook,
-            order.host,
-            command.secret,
-            job.state,
-            micros(now),
-            job.due_at and micros(job.due_at),
-            order.payload,
-            job.ended_at and micros(job.ended_at),
-            job.recheck,
-            job.asks_hosts,
-            job.trace,
-        ),
+        f"INSERT INTO jobs ({NEW_JOB_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        new_job_values(job, owner.account_number, owner.key_number, command.secret),
     ).lastrowid
     assert number is not None
-    kept = _SqliteJob(number, owner.account_number, order.host, job.state, 0, 0)
+    kept = _SqliteJob(number, owner.account_number, job.host, job.state, 0, 0)
     if kept.partition:
         partitions.renew(db, kept.state, kept.partition, 1)
     return job

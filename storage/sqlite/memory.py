@@ -61,7 +61,7 @@ class MemoryExecutor:
 
 
 class MemoryStore(Store):
-    """A store of its own; its secrets are encrypted with a key that nobody else has."""
+    """A store of its own; its secrets are encrypted with a random key."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(MemoryExecutor(now), Cipher(secrets.token_bytes(KEY_OCTETS)))

@@ -10,15 +10,7 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sql.list_jobs import list_claims
-from mailprobe.storage.sqlite import (
-    accounts,
-    idempotency,
-    jobs,
-    keys,
-    leases,
-    outbox,
-    usage,
-)
+from mailprobe.storage.sqlite import accounts, idempotency, jobs, keys, leases, outbox, usage
 from mailprobe.storage.sqlite.session import run
 
 DB = sqlite3.Connection

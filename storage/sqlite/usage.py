@@ -6,15 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
-from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.commands import (
-    Extend,
-    LogRefusal,
-    ReadLedger,
-    Reserve,
-    Settle,
-    Spend,
-)
+from mailprobe.storage.columns import instant, micros, usage_values
+from mailprobe.storage.commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
@@ -263,24 +256,10 @@ def _use(
 
 def _log(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -> None:
     """Insert one row each."""
-    account, key = owner.account_number, owner.key_number
     db.executemany(
         "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
         " latency_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                account,
-                key,
-                micros(row.at),
-                row.operation,
-                row.status,
-                row.failed_check,
-                row.units,
-                row.billable,
-                row.latency_ms,
-            )
-            for row in rows
-        ],
+        [(owner.account_number, owner.key_number, *usage_values(row)) for row in rows],
     )
 
 

@@ -357,7 +357,7 @@ async def open_shop(
                 store=metrics.timed(store) if metrics else store,
                 engine=engine,
                 background_writes=background_writes,
-                places=PLACES,
+                links=PLACES,
                 plans=plans,
                 addresses_max=addresses_max,
                 now=clock,

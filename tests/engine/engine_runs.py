@@ -14,6 +14,7 @@ import trio
 
 from mailprobe.engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.doh import DohTransport
+from mailprobe.engine.egress import EgressControl
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
@@ -54,6 +55,7 @@ async def open_test_engine(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: FactExchange | None = None,
+    egress_control: EgressControl | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine over this network, with these settings, and a fixed seed if no `rng` is given."""
@@ -67,6 +69,7 @@ async def open_test_engine(
         observer=observer,
         permits=permits,
         exchange=exchange,
+        egress_control=egress_control,
     ) as engine:
         yield engine
 

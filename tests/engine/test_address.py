@@ -25,6 +25,7 @@ from mailprobe.engine.address import (
     parse,
 )
 from mailprobe.engine.smtp import wire
+from tests.seeds import seeds
 
 # The same examples each time: a gate that fails by chance teaches people to try again.
 examples = partial(settings, derandomize=True, deadline=None)
@@ -192,7 +193,7 @@ def test_every_control_character_is_refused_wherever_it_stands() -> None:
 
 
 @given(texts)
-@examples(max_examples=200)
+@examples(max_examples=seeds(200))
 def test_a_reason_is_one_short_line_that_can_be_shown(text: str) -> None:
     try:
         parse(text)
@@ -205,7 +206,7 @@ def test_a_reason_is_one_short_line_that_can_be_shown(text: str) -> None:
 
 
 @given(texts)
-@examples(max_examples=400)
+@examples(max_examples=seeds(400))
 def test_any_text_is_an_address_within_the_limits_or_not_an_address(text: str) -> None:
     address = address_or_none(text)
     if address is None:
@@ -223,7 +224,7 @@ def test_any_text_is_an_address_within_the_limits_or_not_an_address(text: str) -
 
 
 @given(texts)
-@examples(max_examples=200)
+@examples(max_examples=seeds(200))
 def test_a_mailbox_parses_to_itself(text: str) -> None:
     address = address_or_none(text)
     if address is not None:
@@ -231,7 +232,7 @@ def test_a_mailbox_parses_to_itself(text: str) -> None:
 
 
 @given(texts)
-@examples(max_examples=200)
+@examples(max_examples=seeds(200))
 def test_an_address_makes_one_printable_rcpt_line(text: str) -> None:
     address = address_or_none(text)
     if address is None:
@@ -294,7 +295,7 @@ def measured_s(text: str) -> float:
 
 
 @given(texts)
-@examples(max_examples=600)
+@examples(max_examples=seeds(600))
 def test_the_quick_way_and_the_careful_way_agree(text: str) -> None:
     check_both_ways(text)
 
@@ -376,13 +377,13 @@ def the_library_is_stricter(text: str) -> bool:
 
 
 @given(addresses | near_addresses)
-@examples(max_examples=400)
+@examples(max_examples=seeds(400))
 def test_the_library_agrees(text: str) -> None:
     check_against_library(text)
 
 
 @given(ascii_texts)
-@examples(max_examples=400)
+@examples(max_examples=seeds(400))
 def test_the_library_agrees_on_ascii(text: str) -> None:
     check_against_library(text)
 
@@ -393,7 +394,7 @@ def test_the_library_agrees_on_the_table() -> None:
 
 
 @given(ascii_labels | u_labels | a_labels)
-@examples(max_examples=400)
+@examples(max_examples=seeds(400))
 def test_a_label_in_lower_case_is_right_exactly_when_idna_takes_it(label: str) -> None:
     domain = f"{label.lower()}.com"
     address = address_or_none(f"ann@{domain}")

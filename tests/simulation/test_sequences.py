@@ -8,7 +8,8 @@ is right, `unknown`, or wrong; and what can be known is known once a list has en
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -29,17 +30,20 @@ from mailprobe.bench.lab.sequences import (
     build_site,
 )
 from mailprobe.engine import Engine, EngineSettings, in_order, open_answers
+from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
+from tests.engine.smtp.egress.worlds import Control
 from tests.seeds import seeds
 
 SEEDS_TRUE_MIN = seeds(9)
 SEEDS_KNOWN = range(9, 11)
 RECHECK = Recheck(passes=2, after_s=(300.0,))
+THREE = Egresses((Egress("a"), Egress("b"), Egress("c", weight=0.5)))
 SETTLED_S = 30.0  # after which nothing of an engine is under way
 BATCH = 50
 BATCHES_EVERY_S, SINGLES_EVERY_S = 0.3, 0.05
@@ -109,8 +113,33 @@ async def ask_singly(engine: Engine, texts: list[str]) -> Statuses:
 WAYS: Mapping[str, Ask] = {"list": ask_list, "batches": ask_batches, "singly": ask_singly}
 
 
-async def simulate(kind: SequenceKind, way: str, seed: int) -> list[tuple[KnownAddress, str]]:
+@asynccontextmanager
+async def open_changing_engine(
+    network: FakeNetwork, settings: EngineSettings, rng: random.Random
+) -> AsyncIterator[Engine]:
+    """An engine of three egresses, which are paused and resumed as the seed has it."""
+    control = Control(THREE)
+    settings = replace(settings, egresses=THREE)
+
+    async def pause_some() -> None:
+        while True:
+            await trio.sleep(network.rng.choice([0.3, 2, 20, 200]))
+            control.pause(*network.rng.choice([(), ("a",), ("b",), ("a", "c"), ("b", "c")]))
+
+    async with (
+        open_test_engine(network, settings, rng=rng, egress_control=control) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(pause_some)
+        yield engine
+        nursery.cancel_scope.cancel()
+
+
+async def simulate(
+    kind: SequenceKind, way: str, seed: int, *, changes_egress: bool = False
+) -> list[tuple[KnownAddress, str]]:
     """Ask about all addresses of a site in this way; return each with its status."""
+    open_it = open_changing_engine if changes_egress else open_test_engine
     rng = random.Random(f"{kind.name}/{way}/{seed}")
     settings = EngineSettings(
         host_connections=rng.choice((1, 2, 4)), mail_from=SENDER, doh_urls=DOH_URLS[:1]
@@ -121,7 +150,7 @@ async def simulate(kind: SequenceKind, way: str, seed: int) -> list[tuple[KnownA
         texts = [address.text for address in known]
         if rng.random() < 0.7:
             rng.shuffle(texts)
-        async with open_test_engine(network, settings, rng=rng) as engine:
+        async with open_it(network, settings, rng=rng) as engine:
             statuses = await WAYS[way](engine, texts)
             await trio.sleep(SETTLED_S)
             assert_whole(engine)
@@ -137,6 +166,17 @@ async def test_no_verdict_is_wrong(autojump_clock, kind):
     for seed in range(max(SEEDS_TRUE_MIN, kind.sites)):
         way = list(WAYS)[(seed + seed // len(WAYS)) % len(WAYS)]  # not always a site's same one
         for address, status in await simulate(kind, way, seed):
+            if status not in HONEST[address.truth]:
+                wrong[f"{address.truth.value}, told {status}, {way}"] += 1
+    assert not wrong, dict(wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
+    """The hosts count what all egresses ask together: they know us by our sender."""
+    wrong: Counter[str] = Counter()
+    for seed, way in enumerate(WAYS):
+        for address, status in await simulate(kind, way, seed, changes_egress=True):
             if status not in HONEST[address.truth]:
                 wrong[f"{address.truth.value}, told {status}, {way}"] += 1
     assert not wrong, dict(wrong)

@@ -10,6 +10,7 @@ import trio.lowlevel
 
 from mailprobe.storage.lease_allocation import WAITING_S, LeaseRequest
 from mailprobe.storage.store import Store
+from tests.seeds import seeds
 from tests.storage.fixed_clock import NOON, RETENTION, Clock
 from tests.storage.other_process import other_process
 
@@ -205,7 +206,7 @@ class Holder:
         return self.leases if at < self.until else 0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(seeds(40)))
 async def test_never_more_than_the_limit_in_any_order(store: Store, clock: Clock, seed: int):
     """Leases, answers that are lost, returns, deaths and ends of leases, and everybody's turn."""
     rng = random.Random(seed)

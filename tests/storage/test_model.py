@@ -23,6 +23,7 @@ from mailprobe.storage.records import (
     Ledger,
     Reservation,
 )
+from tests.seeds import seeds
 from tests.storage.fixed_clock import RETENTION, granted, row
 from tests.storage.two_stores import MODELLED, Both, TwoStores
 
@@ -232,7 +233,7 @@ def test_a_store_meters_as_the_model_does(kind: str):
     run_state_machine_as_test(
         type("Metering", (Metering,), {"kind": kind}),
         settings=settings(
-            max_examples=40,
+            max_examples=seeds(200),
             stateful_step_count=30,
             deadline=None,
             derandomize=True,

@@ -15,12 +15,7 @@ from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
 from mailprobe.api.cli.output.html_report import ReportCounts
 from mailprobe.api.errors import Misuse, cannot_use, print_error
-from mailprobe.api.listfile import (
-    ReadOptions,
-    temporary_file,
-    unpacked_name,
-    writing_to,
-)
+from mailprobe.api.listfile import ReadOptions, temporary_file, unpacked_name, writing_to
 from mailprobe.api.listfile.journal import Journal
 from mailprobe.api.listfile.selection import ALL_ROWS, Selection
 from mailprobe.api.reader.frames import WriteRows

@@ -16,11 +16,7 @@ from typing import NoReturn
 import trio
 from msgspec.structs import replace
 
-from mailprobe.api.cli.cleaning.addresses import (
-    FINAL,
-    DistinctAddresses,
-    first_of_domains,
-)
+from mailprobe.api.cli.cleaning.addresses import FINAL, DistinctAddresses, first_of_domains
 from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
 from mailprobe.api.cli.source import AnswerSource, in_request_order
 from mailprobe.api.errors import CommandError, print_error

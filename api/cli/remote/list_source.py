@@ -15,12 +15,7 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.remote.http_responses import (
-    ANSWER_S,
-    error_of,
-    read_lines,
-    retry_after_s,
-)
+from mailprobe.api.cli.remote.http_responses import ANSWER_S, error_of, read_lines, retry_after_s
 from mailprobe.api.cli.remote.http_source import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,

@@ -6,12 +6,7 @@ from ipaddress import ip_address
 
 import httpx
 
-from mailprobe.api.cli.remote.http_source import (
-    REQUESTS_MAX,
-    TIMEOUT,
-    HttpSource,
-    check_server,
-)
+from mailprobe.api.cli.remote.http_source import REQUESTS_MAX, TIMEOUT, HttpSource, check_server
 from mailprobe.api.cli.remote.list_source import RemoteLists
 from mailprobe.api.cli.source import AnswerSource
 

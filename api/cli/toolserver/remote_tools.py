@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -130,7 +129,7 @@ class _Service:
     def _checked(self, octets: bytes) -> bytes:
         """The answer on one line, if it is an object."""
         try:
-            found = msgspec.json.decode(octets, type=dict[str, Any])
+            found = msgspec.json.decode(octets, type=dict[str, object])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise self._foreign("something else") from None
         return msgspec.json.encode(found)

@@ -86,7 +86,13 @@ class Package:
         self.workbook_part = self._related("", "/officeDocument")
         book = elements_of(self.octets(self.workbook_part), "workbookPr", "definedName", "sheet")
         named = {each.local: each for each in reversed(book)}
-        self._epoch = "1904" if _is_true(named.get("workbookPr"), "date1904") else ""
+        workbook = named.get("workbookPr")
+        is_1904 = workbook is not None and workbook.attributes.get("date1904") in (
+            "1",
+            "true",
+            "on",
+        )
+        self._epoch = "1904" if is_1904 else ""
         self._names = "definedName" in named
         self.sheets = list(self._sheets(each for each in book if each.parent == "sheets"))
         self.has_macros = MACRO_TYPE in self.octets(TYPES_PART)
@@ -245,10 +251,6 @@ def relations_part(part: str) -> str:
 def target_part(folder: str, target: str) -> str:
     """The name of the part that a relationship of a part in this folder points to."""
     return posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
-
-
-def _is_true(element: Element | None, attribute: str) -> bool:
-    return element is not None and element.attributes.get(attribute, "0") in ("1", "true", "on")
 
 
 def _kind_of(code: str) -> str:

@@ -21,11 +21,7 @@ from mailprobe.api.listfile.workbook.sheets import (
     column_of,
     without_columns,
 )
-from mailprobe.api.listfile.workbook.styles import (
-    with_colours,
-    with_filter,
-    with_frozen_header,
-)
+from mailprobe.api.listfile.workbook.styles import with_colours, with_filter, with_frozen_header
 from mailprobe.api.listfile.workbook.summary import SummaryParts
 from mailprobe.api.listfile.workbook.whole import check_whole
 from mailprobe.api.results.counts import ResultCounts

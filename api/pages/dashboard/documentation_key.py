@@ -46,7 +46,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
 
 
 async def reader_of(frame: Frame) -> SignedInReader | None:
-    """Who reads the page of this request; None: nobody is signed in, or the store is away."""
+    """The signed-in reader of the requested page; None without one, or without the store."""
     if (cookie := request.cookies.get(COOKIE)) is None:
         return None
     admission_of(request.scope).admitted()

@@ -168,7 +168,7 @@ class Frame:
         return Actor("session", key_id, prefix, self.visitor() or None)
 
     def operator(self) -> Actor:
-        """The operator, who acts on whichever account."""
+        """The operator, who acts on any account."""
         return replace(self.actor(caller()), operator_id=caller().account.id)
 
     def with_cookie(self, response: Response, caller: Caller) -> Response:
@@ -265,7 +265,7 @@ class Frame:
 async def form_fields() -> Mapping[str, str]:
     """The fields of the request's form. Raises PayloadTooLarge, SlowBody, InvalidRequest, NoToken.
 
-    A form is small, whoever sends it: Quart would parse 200,000 fields, for 0.2 s.
+    FIELDS_MAX is our own limit: Quart would parse 200,000 fields, for 0.2 s.
     """
     if "form" not in g:
         g.form = await _read_form()

@@ -279,19 +279,19 @@ def measure_requests(
     ]
 
 
-def measure_workers(one: ServiceProcess, two: ServiceProcess, size: int = SINGLES) -> list[Figure]:
+def measure_workers(one: ServiceProcess, two: ServiceProcess) -> list[Figure]:
     """Compare two workers with one by wall time, and print which side used how many cores."""
     rates = {}
     for count, service in ((1, one), (2, two)):
         cpu_s = service.cpu_s()
-        asked = generate_load(service.at, [_single(service)] * size, CONNECTIONS)
+        asked = generate_load(service.at, [_single(service)] * SINGLES, CONNECTIONS)
         shares = (service.cpu_s() - cpu_s) / asked.took_s, asked.cpu_s / asked.took_s
         print(f"# {count} workers had {shares[0]:.2f} cores, the load side {shares[1]:.2f}")
         rates[count] = asked.rate
     return [Figure("two workers against one", rates[2] / rates[1], "times by the clock")]
 
 
-def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list[Figure]:
+def measure_overload(service: ServiceProcess) -> list[Figure]:
     """Send three times the peak load: the service must reject quickly and keep serving.
 
     The peak load is the most that it serves of requests at a steady rate, on as many
@@ -301,7 +301,7 @@ def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list
     """
     few = generate_load(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
     shares, shed_ms = [], []
-    for _ in range(runs):
+    for _ in range(OVERLOAD_RUNS):
         turns = [_overload(service, few) for _ in range(OVERLOAD_TURNS)]
         shares.append(median(share for share, _ in turns))
         shed_ms += [each for _, flooded in turns for each in flooded.shed_ms]
@@ -309,8 +309,8 @@ def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list
     quick = sum(each < 50 for each in shed_ms)
     what = "at three times its load"
     return [
-        Figure(f"{what}: of its peak, the median of {runs}", median(shares), "%"),
-        Figure(f"{what}: of its peak, the worst of {runs}", min(shares), "%"),
+        Figure(f"{what}: of its peak, the median of {OVERLOAD_RUNS}", median(shares), "%"),
+        Figure(f"{what}: of its peak, the worst of {OVERLOAD_RUNS}", min(shares), "%"),
         Figure(f"{what}: shed within 50 ms", 100 * quick / len(shed_ms), f"% of {len(shed_ms):,}"),
         Figure(f"{what}: a refusal, median", median(shed_ms), "ms"),
         Figure(f"{what}: a refusal, 99 %", shed_ms[len(shed_ms) * 99 // 100], "ms"),

@@ -17,6 +17,7 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.catchall import Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.controls import SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.budgets import EgressBudgets
@@ -81,6 +82,7 @@ async def open_egresses(
     admission = ProbeAdmission(settings)
     budgets = None if permits is None else EgressBudgets(permits)
     domains: list[Domains] = []
+    controls = SharedControls()
     fleet = _fleet_facts(exchange)
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
 
@@ -99,6 +101,7 @@ async def open_egresses(
                 None if budgets is None else budgets.of(row.name),
                 row,
                 domains[-1],
+                controls,
                 admission,
                 router,
                 fleet,

@@ -28,7 +28,8 @@ def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
     A test that is under way decides by itself: a domain may accept all but a few addresses.
     """
     now = pool.now()
-    pool.controls.note_listed_refused(domain)
+    pool.controls.note_listed_refused(domain, now)
+    pool.dispatcher.domains.note_refused(pool.host, now)
     known = domain.known(now) not in (None, Acceptance.UNANSWERED, Acceptance.UNASKED)
     if known or domain.test_sent or domain.accepts_most:
         return

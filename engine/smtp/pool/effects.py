@@ -63,7 +63,7 @@ class RareEffects:
             case made.Proven(fast_reply_s, renamed):
                 pool.replies_proven(fast_reply_s, renamed)
             case made.HostChanged(cause):
-                record_failure(pool, cause, at_once=True)  # leave it alone for a while
+                record_failure(pool, cause, [served.address], at_once=True)
             case made.BudgetSpent():
                 pool.budget_exhausted()
             case _:

@@ -29,6 +29,7 @@ class KnownAcceptance(NamedTuple):
     acceptance: Acceptance
     until: float
     holds: bool
+    by: str = ""  # the egress that found so
 
 
 class EgressFacts(Protocol):
@@ -93,9 +94,9 @@ class FleetFacts:
 
     def _absorb_acceptance(self, fact: Fact) -> bool:
         name, domain = fact.key.split(" ")
-        acceptance = ACCEPTANCES[fact.value.removeprefix(NOT)]
+        value, _, by = fact.value.removeprefix(NOT).partition(" ")
         holds = not fact.value.startswith(NOT)
-        known = KnownAcceptance(acceptance, self._now() + fact.kept_s, holds)
+        known = KnownAcceptance(ACCEPTANCES[value], self._now() + fact.kept_s, holds, by)
         if not self._keep_acceptance((name, domain), known):
             return False
         used = [each.absorb_acceptance(name, domain, known) for each in self._egresses.values()]

@@ -11,6 +11,7 @@ from mailprobe.engine.net.reactor import ByteChannel
 from mailprobe.engine.observer import Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.catchall import Domains
+from mailprobe.engine.smtp.controls import EgressControls
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.probe import Cause, Probe
@@ -43,6 +44,7 @@ class PoolHost(Protocol):
     budgets: RefusalBudgets
     dial: Dial
     domains: Domains
+    controls: EgressControls | None
     observer: Observer
     permits: "Permits"
     hedges: "Hedges"

@@ -231,7 +231,10 @@ class HostFacts:
 
     def learned(self, domain: DomainAcceptance, kept_s: float) -> None:
         if domain.acceptance in VALUES:
-            self._share_acceptance(domain, VALUES[domain.acceptance], kept_s)
+            value = VALUES[domain.acceptance]
+            if domain.acceptance is Acceptance.SOME:  # this egress was refused a recipient
+                value = f"{value} {self._egress}"
+            self._share_acceptance(domain, value, kept_s)
 
     def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         """It no longer holds, whoever found it."""
@@ -244,7 +247,7 @@ class HostFacts:
     def recall(self, domain: DomainAcceptance) -> None:
         for pool, name in self._exchanges_of(domain):
             if (known := self._fleet.accepted(name, domain.name)) is not None:
-                self._believe(domain, pool, known.acceptance, known.until)
+                self._believe(domain, pool, known)
 
     def _share_acceptance(self, domain: DomainAcceptance, value: str, kept_s: float) -> list[str]:
         names = [name for _, name in self._exchanges_of(domain)]
@@ -271,24 +274,30 @@ class HostFacts:
         if pool is None or here is None:
             return False
         if known.holds:
-            return self._believe(here, pool, known.acceptance, known.until)
+            return self._believe(here, pool, known)
         if here.acceptance is not known.acceptance or here.known_until > known.until:
             return False
         here.drop_test()
         return True
 
-    def _believe(
-        self, domain: DomainAcceptance, pool: "Pool", acceptance: Acceptance, until: float
-    ) -> bool:
-        """Set what another engine has found, unless this one knows or is finding out itself."""
-        now = self._now()
-        knows = now >= until or domain.known(now) in VALUES or domain.testing or domain.awaiting
+    def _believe(self, domain: DomainAcceptance, pool: "Pool", known: KnownAcceptance) -> bool:
+        """Set what another engine has found, unless this one knows or is finding out itself.
+
+        That another egress was refused counts where the host has refused this one, too.
+        """
+        now, acceptance = self._now(), known.acceptance
+        refuses_us = known.by == self._egress or self._domains.judges(pool.host, now)
+        if acceptance is Acceptance.SOME and not refuses_us:
+            return False
+        knows = (
+            now >= known.until or domain.known(now) in VALUES or domain.testing or domain.awaiting
+        )
         refuses_some = domain.accepts_most or domain.unknown_mailbox
         if knows or (acceptance is Acceptance.ALL and refuses_some):
             return False
         if pool.controls.has_changed(now):
             return False
-        domain.believe(acceptance, until)
+        domain.believe(acceptance, known.until)
         pool.controls.note_learned_elsewhere(domain)
         return True
 

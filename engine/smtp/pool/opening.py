@@ -13,7 +13,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.lateness import FAR_S
-from mailprobe.engine.smtp.pool.resting import is_outwaited, record_failure, send_on
+from mailprobe.engine.smtp.pool.resting import AVOID_S, is_outwaited, record_failure, send_on
 from mailprobe.engine.smtp.pool.serving import ServedSession
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
 from mailprobe.engine.smtp.throttle import NEVER
@@ -162,7 +162,13 @@ class ConnectionOpener:
                 break
         if cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
-                record_failure(self._pool, cause)
+                now = self._now()
+                failed = [
+                    address
+                    for address in self._pool.addresses
+                    if now - self.failed_at.get(address, NEVER) < AVOID_S
+                ]
+                record_failure(self._pool, cause, failed)
             send_on(self._pool, cause)
         elif (
             cause is None

@@ -106,6 +106,7 @@ class Pool:
         "host",
         "late_s",
         "lateness",
+        "latest_address",
         "left",
         "name",
         "names",
@@ -170,6 +171,7 @@ class Pool:
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[ServedSession] = set()
+        self.latest_address = ""  # the address of the session whose effects were applied last
         self.session_recipients = (
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
@@ -202,7 +204,7 @@ class Pool:
         self.behind = 0  # probes that the scheduler holds back for this host
         self.pace = ReplyPace()
         self.lateness = Lateness()
-        self.controls = HostControls()
+        self.controls = HostControls(dispatcher.controls)
         self.opener = ConnectionOpener(self, dispatcher)
         self._apply_rare = RareEffects(self).apply
         refusals = RefusalMemory(self, self.lateness)
@@ -270,7 +272,7 @@ class Pool:
         waiting, find_domain = self.waiting, self.dispatcher.domains.find
         for probe in probes:
             probe.pool = self
-            domain = probe.domain_here = find_domain(self.host, probe.domain)
+            domain = probe.domain_here = find_domain(self.host, probe.domain, now)
             self.present += 1
             backing_off = (
                 now < self.backoff.until
@@ -526,7 +528,7 @@ class Pool:
         session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
-        is_watched = self.controls.comparable and self.now() < self.controls.watched_until
+        is_watched = self.controls.wants_control(self.now())
         each = max(1, self.budget.allowance.session - is_watched)
         sessions = len(self.waiting) / each
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
@@ -548,6 +550,7 @@ class Pool:
         `takes_more`: the session takes one of those that wait.
         """
         dispatcher = self.dispatcher
+        self.latest_address = served.address
         self._coming += takes_more
         dispatcher.applying.append(self)
         try:
@@ -683,4 +686,4 @@ class Pool:
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self.reduce_limit(self.throttle.after_failure())
         if before_recipients or (cause.about_us and not at_recipient):
-            record_failure(self, cause)
+            record_failure(self, cause, [self.latest_address])

@@ -130,4 +130,5 @@ class RefusalMemory:
         recently = now - self._succeeded_at < RECENT_SUCCESS_S
         if len(self._backed_off) >= (RECENT_SUCCESS_DOMAINS_MAX if recently else COLD_DOMAINS_MAX):
             self._backed_off.clear()
-            record_failure(self._pool, replace(cause, about_us=True), at_once=True)
+            cause = replace(cause, about_us=True)
+            record_failure(self._pool, cause, [self._pool.latest_address], at_once=True)

@@ -3,6 +3,7 @@
 The pool, a domain or a name of the host may be backing off; each has its own cause.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,14 @@ def end_backoff(pool: "Pool") -> None:
         pool.dispatcher.host_memory.record_success(pool)
 
 
-def record_failure(pool: "Pool", cause: Cause, *, at_once: bool = False) -> None:
+def record_failure(
+    pool: "Pool", cause: Cause, addresses: Sequence[str], *, at_once: bool = False
+) -> None:
+    """The host has failed, or refuses us, at these addresses.
+
+    The owner of a domain may name the address of another's host beside his own: so no other
+    address is left alone.
+    """
     pool.opener.proven_parallelism = 0
     now, rested_until = pool.now(), pool.backoff.until
     if at_once:
@@ -80,14 +88,9 @@ def record_failure(pool: "Pool", cause: Cause, *, at_once: bool = False) -> None
     if facts is not None and not pool.backoff.active(now):
         facts.struck(pool.names, cause)
     if pool.backoff.active(now):
-        failed = [
-            address
-            for address in pool.addresses
-            if now - pool.opener.failed_at.get(address, NEVER) < AVOID_S
-        ]
-        pool.dispatcher.host_memory.record(pool, failed or pool.addresses[:1], cause)
+        pool.dispatcher.host_memory.record(pool, addresses, cause)
         if facts is not None:
-            facts.backed_off(pool, failed or pool.addresses[:1], cause)
+            facts.backed_off(pool, addresses, cause)
         for session in pool.sessions:
             session.withdraw()
         send_on(pool, cause)

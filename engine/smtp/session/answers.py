@@ -1,7 +1,7 @@
 """What the replies to recipients change: verdicts, catch-all tests, terms and limits."""
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.controls import HostControls, Treatment
+from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.agenda import Agenda
@@ -205,6 +205,7 @@ class RecipientReplies:
         domain, controls = test.domain, self._host.controls
         if acceptance is Acceptance.SOME:
             controls.note_refused(now)
+            controls.share(Treatment.REFUSED, Known(test.mailbox, domain, now))
             self._confirmation.see(Treatment.REFUSED)
         if needs_second_test(controls, test, reply, reading):
             self._agenda.add_test(domain, deferred_start=test.deferred_start, shape=1)
@@ -213,7 +214,10 @@ class RecipientReplies:
             controls.note_tested(domain, acceptance)
         if acceptance is Acceptance.ALL:
             self._confirmation.see(Treatment.ACCEPTED)
-        if acceptance is not Acceptance.SOME and now < controls.watched_until:
+        is_watched = now < controls.watched_until or controls.treats_others_only(
+            Treatment.REFUSED, now
+        )
+        if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:
                     rule = deciding_rule(acceptance, probe.rule)

@@ -42,11 +42,13 @@ class Confirmation:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
         treatment, controls = TREATMENT.get(outcome), self._controls
         if treatment is not None:
-            watched = now < controls.watched_until
+            watched = controls.is_watched(probe, now)
             if treatment is _REFUSED:
                 controls.note_refused(now)
-            elif not watched:
+            watched = watched or controls.treats_others_only(treatment.opposite, now)
+            if treatment is _ACCEPTED and not watched:
                 controls.note_accepted(probe.mailbox, probe.domain_here, now)
+                self.see(treatment)
             if watched and self._must_hold(probe, treatment, now):
                 self._hold(probe, outcome, rule, treatment, now)
                 return
@@ -89,7 +91,7 @@ class Confirmation:
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
-        if now >= self._controls.watched_until:
+        if not self._controls.is_watched(probe, now):
             self._controls.note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
 

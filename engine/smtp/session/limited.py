@@ -108,7 +108,7 @@ class SessionLimits:
         of_session = REFUSALS_MAX - self.refusals
         if of_session < left:
             left = of_session
-        if controls.comparable and now < controls.watched_until:
+        if controls.wants_control(now):
             left -= 1
         recipients = self.of_host.per_connection - self.recipients
         return recipients if recipients < left else left

@@ -13,11 +13,7 @@ import psycopg
 from mailprobe.release import version as program_version
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.encryption import Cipher
-from mailprobe.storage.postgres.driver.server import (
-    SCHEMA,
-    PostgresServer,
-    TransactionSession,
-)
+from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer, TransactionSession
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"

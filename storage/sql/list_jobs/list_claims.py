@@ -8,14 +8,14 @@ lease has ended.
 """
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
-from mailprobe.storage.sql.database import Database
+from mailprobe.storage.sql.database import Database, Row
 from mailprobe.storage.sql.list_jobs import list_lines
 from mailprobe.storage.sql.list_jobs.list_lines import ListKey
 from mailprobe.storage.sql.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
@@ -58,7 +58,7 @@ def first_chunks(db: Database, columns: str, most: str) -> str:
     )
 
 
-def _bounds(command: ClaimChunks, now: datetime) -> dict[str, Any]:
+def _bounds(command: ClaimChunks, now: datetime) -> dict[str, object]:
     shares = command.shares.items()
     return {
         "now": micros(now),
@@ -141,7 +141,7 @@ def bring_back(db: Database, wait: int) -> bool:
     return len(changed) == CHANGED_MAX
 
 
-def _claims(db: Database, rows: list[Any]) -> list[EncryptedListClaim]:
+def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
     numbers = sorted({number for number, *_ in rows})
     read = db.all_each(
         f"SELECT lists.key, lists.secret, lists.day, {COLUMNS} FROM {OF_ACCOUNTS}"
@@ -156,7 +156,9 @@ def _claims(db: Database, rows: list[Any]) -> list[EncryptedListClaim]:
     claims = []
     for (number, place, fence, units), each in zip(rows, lines, strict=True):
         key, secret, _, *columns = lists[number]
-        made = ListClaim(list_of(columns), callers[key], ListChunk(place, units, *each), fence)
+        made = ListClaim(
+            list_of(tuple(columns)), callers[key], ListChunk(place, units, *each), fence
+        )
         claims.append((made, secret))
     return claims
 

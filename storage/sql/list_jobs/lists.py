@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from mailprobe.storage.audit.records import Act
 from mailprobe.storage.checks import paced_until
@@ -39,7 +38,7 @@ from mailprobe.storage.lists.commands import (
 )
 from mailprobe.storage.periods import day_start
 from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database, Values
+from mailprobe.storage.sql.database import Database, Row, Values
 from mailprobe.storage.sql.list_jobs import list_lines
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 
@@ -297,7 +296,7 @@ def list_lists(db: Database, command: ListLists) -> list[StoredList]:
     return [list_of(row) for row in rows]
 
 
-def list_of(row: Sequence[Any]) -> StoredList:
+def list_of(row: Row) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
@@ -320,7 +319,7 @@ HELD = (
 )
 
 
-def _claimed(claim: ListClaim) -> dict[str, Any]:
+def _claimed(claim: ListClaim) -> dict[str, object]:
     return {"id": claim.list.id, "place": claim.chunk.place, "fence": claim.fence}
 
 
@@ -349,9 +348,10 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
     number, rechecks = locked
     if not rechecks:
         return PassStep(False, None)
+    end = command.first + PASS_PLACES
     values = {
         **_claimed(command.claim), "list": number, "first": command.first,
-        "end": command.first + PASS_PLACES, "due_at": micros(command.due_at),
+        "end": end, "due_at": micros(command.due_at),
     }  # fmt: skip
     db.change(
         "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND place >= :first"
@@ -362,7 +362,7 @@ def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
         "SELECT 1 FROM list_chunks WHERE list = :list AND place >= :end ORDER BY place LIMIT 1",
         values,
     ):
-        return PassStep(True, values["end"])
+        return PassStep(True, end)
     is_due = bool(db.all(f"SELECT 1 FROM lists WHERE number = :list AND {HAS_DUE}", values))
     if is_due:
         db.change(

@@ -36,6 +36,7 @@ from tests.api.http.requests import CHUNKED, GET, post
 from tests.api.http.test_parser import ASKED, DOUBTFUL
 from tests.api.http.test_strict_h11 import SMUGGLED, SOUND
 from tests.api.raw_http import read_body, respond, serving
+from tests.seeds import seeds
 
 WEBSOCKET = (
     "GET /live HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -139,7 +140,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=seeds(150))
 @given(
     st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=7).map("".join), max_size=4),
     st.lists(st.integers(0, 200), max_size=3).map(sorted),

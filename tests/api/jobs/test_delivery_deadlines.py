@@ -41,6 +41,7 @@ from tests.api.jobs.delivery_fixture import (
     stalls,
 )
 from tests.cutter import Cutter
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.usefixtures("names_are_never_resolved")
 
@@ -212,7 +213,7 @@ def mangled(rng: random.Random) -> bytes:
     return bytes(octets)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(seeds(20)))
 async def test_any_answer_becomes_a_status_or_a_short_error(
     autojump_clock, authority, ca_file, seed
 ):

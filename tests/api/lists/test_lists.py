@@ -30,6 +30,7 @@ from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.service_fixture import RunningService, open_shop
+from tests.seeds import seeds
 
 LISTS = "/v1/lists"
 HOOK = "https://hooks.shop.test/lists"
@@ -392,7 +393,7 @@ async def test_duplicates_across_chunks_have_the_result_of_the_first(
             assert row["status"] == (expected if email else None)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(seeds(40)))
 async def test_killed_processes_answer_and_count_each_row_once(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

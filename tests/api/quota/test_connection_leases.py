@@ -35,6 +35,7 @@ from mailprobe.storage.lease_allocation import GONE_S, LOST_S, LeaseRequest
 from mailprobe.storage.sqlite.memory import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 from tests.storage.fixed_clock import NOON
 
 TRUTHS = {"known": "deliverable", "nobody": "undeliverable"}
@@ -139,7 +140,7 @@ async def test_unused_leases_are_returned_and_a_stop_leaves_none(autojump_clock)
         assert store.leased(other) == 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(seeds(30)))
 async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
     """Lists and single addresses, machines that come, stop and die, a store that loses answers."""
     rng = random.Random(seed)

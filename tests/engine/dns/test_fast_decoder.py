@@ -25,6 +25,7 @@ from mailprobe.engine.dns.messages import (
     read_pointers,
     read_route,
 )
+from tests.seeds import seeds
 
 NAME = "shop.test"
 IP = "11.0.0.9"
@@ -313,7 +314,7 @@ def test_a_long_chain_of_pointers_ends():
     assert quick(bytes(octets), "MX") is None
 
 
-@settings(max_examples=500)
+@settings(max_examples=seeds(500))
 @given(st.binary(max_size=200), st.integers(0, 9), st.integers(0, 9), st.sampled_from([0, 3]))
 def test_no_octets_raise(octets, answers, others, rcode):
     head = pack(">HHHHHH", 0, 0x8180 | rcode, 1, answers, others, others)

@@ -26,6 +26,7 @@ from tests.engine.engine_runs import (
     verify,
 )
 from tests.engine.invariants import assert_whole
+from tests.seeds import pairs
 
 
 @dataclass
@@ -79,8 +80,7 @@ async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock
     }
 
 
-@pytest.mark.parametrize("batches", [1, 4, 8])
-@pytest.mark.parametrize("accounts", [1, 3])
+@pytest.mark.parametrize(("batches", "accounts"), pairs([1, 4, 8], [1, 3]))
 @pytest.mark.parametrize("priority", ["domain", "exchange"])
 async def test_dead_domains_do_not_delay_a_neighbour(autojump_clock, batches, accounts, priority):
     """Requests of another account, one after the other, while batches of 50 dead domains run."""

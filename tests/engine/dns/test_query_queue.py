@@ -12,6 +12,7 @@ from mailprobe.engine.dns.query_queue import (
     QueryQueue,
     zone_of,
 )
+from tests.seeds import seeds
 
 
 class Sent(Query):
@@ -185,7 +186,7 @@ def test_the_zone_of_a_name_is_found(name, zone):
     assert zone_of(name) == zone
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(seeds(200)))
 def test_any_sequence_keeps_the_slots_and_serves_every_query(seed):
     rng = random.Random(seed)
     capacity = rng.choice((1, 2, 8, 32))

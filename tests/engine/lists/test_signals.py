@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mailprobe.engine.address import Address, NotAnAddress, parse
 from mailprobe.engine.lists.lists import Lists, load_lists
+from tests.seeds import seeds
 
 SURROGATES: tuple[Literal["Cs"]] = ("Cs",)
 
@@ -77,14 +78,14 @@ locals_ = st.one_of(
 )
 
 
-@examples(max_examples=300)
+@examples(max_examples=seeds(300))
 @given(locals_, domains)
 def test_no_accepted_address_raises(local: str, domain: str) -> None:
     address = accepted(f"{local}@{domain}")
     assert shipped().signals(address) == shipped().signals(address)
 
 
-@examples(max_examples=600)
+@examples(max_examples=seeds(600))
 @given(domains)
 def test_a_suggestion_is_another_domain_of_a_known_provider(domain: str) -> None:
     lists = shipped()

@@ -20,6 +20,7 @@ from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
+from tests.seeds import seeds
 
 TRUTHS = {"known": "deliverable", "nobody": "undeliverable"}
 
@@ -375,7 +376,7 @@ async def test_a_list_that_is_left_while_it_waits_leaves_nothing(autojump_clock)
             check(await verify(engine, *knowns(1)))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(seeds(60)))
 async def test_never_more_connections_than_granted(autojump_clock, seed: int):
     """Grants that come, shrink and end, lists and single addresses, askers that leave."""
     rng = random.Random(seed)

@@ -50,6 +50,27 @@ async def test_names_whose_addresses_overlap_share_what_is_known_of_a_domain(aut
         assert sum(not each.startswith("known") for each in recipients) == 1
 
 
+@pytest.mark.parametrize("step", ["MAIL", "RCPT"])
+async def test_a_refusal_is_remembered_of_the_address_that_refused(autojump_clock, step):
+    """The exchange names another's address first, and four of its own, which refuse us later."""
+    refusal = {"mail_reply": SPAMHAUS} if step == "MAIL" else {"default_known": SPAMHAUS}
+    async with open_fake_network() as network:
+        good = MailHost(domains=frozenset({"shop.test"}))
+        its_address = network.add("shop.test", good)
+        own = [network.add(f"own{n}.test", MailHost(**refusal)) for n in range(4)]  # type: ignore[arg-type]
+        for n in range(9):
+            network.zone.mx(f"evil{n}.test", "mx.evil.test")
+        network.zone.host("mx.evil.test", its_address, *own)
+        async with open_checked_engine(network) as engine:
+            for number in range(90):
+                await verify(engine, f"known{number}@evil{number % 9}.test")
+                await trio.sleep(1.5)
+            for number in range(4):
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
+                await trio.sleep(10)
+
+
 async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_clock):
     """Its own host refuses everybody; the host whose address it names too is still asked."""
     async with open_fake_network() as network:

@@ -18,6 +18,7 @@ from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import DELIVERABLE, TIMED_OUT, fields_of, open_test_engine, verify
 from tests.engine.stream.streams import collect
+from tests.seeds import seeds
 
 
 def evidence_of(answer: Answer) -> Evidence:
@@ -156,7 +157,7 @@ async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, r
     assert (evidence.exchanges, evidence.conversation) == ([], [])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(seeds(40)))
 async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
     """The same network with the same seed, with evidence and without."""
     reported_of: list[list[tuple[object, ...]]] = []

@@ -36,6 +36,22 @@ async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
     assert (await store.days(caller.account.id, NOON.date(), NOON.date()))[0].calls == 5
 
 
+async def test_rows_of_a_tier_that_keeps_fewer_days_are_searched_once_a_day(
+    store: Store, clock: Clock
+):
+    """The search reads all rows of each of up to ninety days; other rows come by a change of tier."""
+    caller = await make_caller(store, "free")
+    await use(store, caller, NOON)
+    clock.advance(days=10)
+    counts = []
+    for wait_days in (0, 0, 1):
+        clock.advance(days=wait_days)
+        await store.apply_retention(RETENTION)
+        counts.append(len(await store.usage(caller.account.id, limit=10)))
+        await use(store, caller, NOON)
+    assert counts == [0, 1, 0]
+
+
 async def test_a_partition_that_another_process_dropped_is_made_again(
     store: Store, url: str, clock: Clock
 ):

@@ -29,11 +29,7 @@ from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.app import this_request
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import passing_of
-from mailprobe.api.schema import (
-    ListResponse,
-    ListsResponse,
-    ManagementUsageSummaryResponse,
-)
+from mailprobe.api.schema import ListResponse, ListsResponse, ManagementUsageSummaryResponse
 from mailprobe.storage.list_records import StoredList
 
 REASONS_SHOWN = 3  # why addresses are asked again; the most frequent

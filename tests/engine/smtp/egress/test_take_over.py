@@ -20,6 +20,7 @@ from tests.engine.smtp.egress.worlds import (
     open_world,
     reasons,
 )
+from tests.seeds import seeds
 
 BOTH = pytest.mark.parametrize("deferred_start", [False, True], ids=["requests", "list"])
 UNKNOWN = MailHost().default_unknown
@@ -243,7 +244,7 @@ async def test_without_a_way_out_an_address_is_unknown_through_our_fault(autojum
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(seeds(20)))
 async def test_no_verdict_is_wrong_where_hosts_refuse_late_and_hang_up(
     autojump_clock, seed, deferred_start
 ):

@@ -7,9 +7,8 @@ from http.cookiejar import CookieJar
 from urllib.parse import urlencode
 
 from mailprobe.bench.load.private_postgres import free_port
-from tests.container.conftest import image, started
+from tests.container.conftest import started
 
-__all__ = ["image"]  # a fixture
 COMMAND_S = 60.0
 
 
@@ -17,7 +16,7 @@ def test_the_first_page_leads_to_a_verified_address(image: str) -> None:
     port = free_port()
     # The volume has no name, so that it is new each time: only a new one gives the first account's link.
     words = ("--publish", f"127.0.0.1:{port}:8080", "--volume", "/data")
-    with started("mailprobe-first-use", port, *words) as container:
+    with started("mailprobe-test-first-page", port, *words) as container:
         container.wait_until_healthy()
         found = re.search(r"/dashboard/welcome\?token=(\S+)", container.logs())
         assert found is not None
