@@ -23,7 +23,7 @@ import click
 import publicsuffixlist
 
 from mailprobe.api.cli.account import read_settings
-from mailprobe.api.cli.runner import run
+from mailprobe.api.cli.runner import run, sigterm_as_sigint
 from mailprobe.engine.lists.build_lists import Curated, Made, check, make_lists
 from mailprobe.engine.lists.lists import DATA, load_lists, load_typos, read_names
 from mailprobe.engine.lists.upstreams import (
@@ -127,7 +127,10 @@ def update(
     if archives is None:
         _update_hosts(dry_run, frozenset(accept))
     try:
-        with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
+        with (
+            sigterm_as_sigint(),
+            tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch,
+        ):
             archives, errors = _archives(archives, Path(scratch))
             whole = _update(archives, errors, folder, dry_run, report, frozenset(accept))
     except BadUpstream as error:

@@ -76,7 +76,7 @@ def egresses_of(content: Mapping[str, Any]) -> Egresses:
 _SAME_WAY = {
     "address": "address: it is also that of egress",
     "proxy": "proxy: it is also that of egress",
-    "": "it has neither address nor proxy, and neither has egress",
+    "": "only one may have neither address nor proxy, as has egress",
 }
 
 

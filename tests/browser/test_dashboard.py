@@ -269,3 +269,12 @@ def test_a_row_of_the_table_opens(ann: BrowserPage) -> None:
     ann.page.get_by_role("link", name=LIVING).click()
     ann.page.get_by_text("Confidence").wait_for()
     assert ann.barriers() == []
+
+
+def test_an_upload_says_that_the_session_has_ended(ann: BrowserPage, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("email\nann@example.org\n")
+    ann.open("/lists")
+    ann.page.context.clear_cookies()
+    ann.page.set_input_files("#file", str(tmp_path / "list.csv"))
+    ann.page.get_by_role("button", name="Send the list").click()
+    ann.page.get_by_text("Your session has ended, and nothing more was done.").wait_for()

@@ -107,3 +107,23 @@ def test_a_test_callback_shows_what_was_sent_and_why_it_failed(ann: BrowserPage)
     ann.page.keyboard.type(job_id)
     ann.page.keyboard.press("Enter")
     ann.page.wait_for_url(f"**/jobs/{job_id}")
+
+
+def test_a_long_name_leaves_room_for_the_other_columns(ann: BrowserPage) -> None:
+    """The keys, the audit log, the lists and what the operator has paused, at the width of a laptop."""
+    headers = {"Authorization": f"Bearer {ann.provisioning_key}"}
+    ann.page.request.post(
+        f"{ann.service.url}/v1/management/keys", headers=headers, data={"label": "W" * 64}
+    )
+    ann.page.request.post(
+        f"{ann.service.url}/v1/lists?start=0&name={'W' * 190}",
+        headers={"Authorization": f"Bearer {ann.key}", "Content-Type": "text/plain"},
+        data="ann@example.org\n",
+    )
+    long_domain = ".".join(["W" * 60] * 3) + ".example"
+    ann.service.place.mailprobe("pause", "domain", long_domain, "--why", "W" * 200)
+    for path in ("/keys", "/audit", "/lists", "/operator"):
+        ann.open(path)
+        assert "W" * 60 in ann.page.content().upper()
+        cut = "tables => tables.filter(each => each.parentElement.scrollWidth > each.parentElement.clientWidth).length"
+        assert ann.page.eval_on_selector_all("main table", cut) == 0, path

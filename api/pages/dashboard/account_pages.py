@@ -51,6 +51,7 @@ from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 KEYS = f"{HOME}/keys"
+SESSION_ENDED = "Your session has ended, and nothing more was done. Sign in again."
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
 CAPS_PAGE = f"{HOME}/caps"
 CAPS = ("soft", "hard")
@@ -72,7 +73,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.get(SIGN_IN)
     async def sign_in() -> Response:
-        return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args))
+        error = SESSION_ENDED if "ended" in request.args else None
+        return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args), error=error)
 
     @pages.post(SIGN_IN)
     async def enter() -> Response:

@@ -54,6 +54,7 @@ FORM_OCTETS_MAX = 16 * 1024
 FIELDS_MAX = 20
 NOTHING_TYPED: Mapping[str, str] = {}  # in the fields of a form
 SIGN_IN = f"{HOME}/sign-in"
+ENDED = f"{SIGN_IN}?ended=1"  # after something that only a page of a session sends
 LISTS_PAGE = f"{HOME}/lists"  # the only page whose form may have a file
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 HEADERS = {
@@ -115,9 +116,9 @@ class Frame:
             session = await self.sessions.session_of(request.cookies.get(self.cookie))
             if session is None:
                 if is_part():  # leave the whole page
-                    return Response(b"", 204, headers={**HEADERS, "HX-Redirect": SIGN_IN})
+                    return Response(b"", 204, headers={**HEADERS, "HX-Redirect": ENDED})
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
-                return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else SIGN_IN)
+                return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
             g.session = session
             g.is_operator = await self.operators.includes(session.caller.account)
             admission.identified(session.caller.key.id)

@@ -19,6 +19,7 @@ from mailprobe.api.cli import main
 from mailprobe.engine.lists import build_lists
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.lists.upstreams import VETO_SOURCES
+from tests.api.service_process import COMMAND, POLL_S, ROOT
 
 BY_HAND = [*command.CURATED, "typos.toml", "deny.toml"]
 ACCEPT = ("--accept", "free_providers.txt")  # the folder has one, which no upstream knows
@@ -449,3 +450,19 @@ def test_the_owners_list_of_mail_hosts_is_downloaded_first(
     assert accepted.exit_code == 0, accepted.output
     assert "disposable_hosts.txt: 1 rows, 1 added, 2 removed" in accepted.output
     assert (own / "disposable_hosts.txt").read_text() == "mx.throwaway.test\n"
+
+
+def test_sigterm_ends_a_download_and_leaves_nothing(tmp_path: Path) -> None:
+    pip = tmp_path / "pip"
+    pip.mkdir()
+    (pip / "__init__.py").touch()
+    (pip / "__main__.py").write_text("import signal\nopen('begun', 'w').close()\nsignal.pause()")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TMPDIR": str(tmp_path)}
+    command_line = [*COMMAND, "lists", "update", "--dry-run"]
+    with subprocess.Popen(command_line, cwd=tmp_path, env=env) as update:
+        while not (tmp_path / "begun").exists():
+            with pytest.raises(subprocess.TimeoutExpired):
+                update.wait(POLL_S)
+        update.terminate()
+    assert update.returncode == 130
+    assert {file.name for file in tmp_path.iterdir()} == {"pip", "begun"}

@@ -31,7 +31,7 @@ def test_the_example_has_all_that_a_file_can_have() -> None:
         weight=2,
     )
     assert second.daily[0] == DailyLimit(date(2026, 11, 1), 500)
-    assert [second.limit_on(date(2026, 11, day)) for day in (7, 8, 14)] == [500, 2_000, 2_000]
+    assert [second.limit_on(date(2026, 11, day)) for day in (7, 8, 14)] == [500, 1_000, 1_000]
     assert second.limit_on(date(2026, 10, 31)) is None
     assert not second.may_ask("microsoft")
     assert second.may_ask("google")
@@ -68,7 +68,10 @@ A = '[[egress]]\nname = "a"\n'
         ('[[egress]]\nname = "-rf"', "egress 1: name is '-rf'; it takes 1 to 40 letters"),
         (A + A, "egress a: name: another egress has this name"),
         (f'{A}[[egress]]\nname = "A"', "egress A: name: another egress has this name"),
-        (f'{A}[[egress]]\nname = "b"', "egress b: it has neither address nor proxy, and neither"),
+        (
+            f'{A}[[egress]]\nname = "b"',
+            "egress b: only one may have neither address nor proxy, as has egress",
+        ),
         (
             f'{A}address = "2001:db8::1"\n[[egress]]\nname = "b"\naddress = "2001:DB8:0::1"',
             "egress b: address: it is also that of egress a",

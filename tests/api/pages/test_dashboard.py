@@ -111,11 +111,14 @@ async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
                 303, f"{HOME}/sign-in?next={HOME}{path}",
             )  # fmt: skip
         got = await visitor.post("/keys")
-        assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in")
+        assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in?ended=1")
+        asked = await visitor.get("/sign-in?ended=1")  # the script of an upload looks for an alert
+        assert b'role="alert">Your session has ended, and nothing more was done.' in asked.octets
+        assert b'role="alert"' not in (await visitor.get("/sign-in")).octets
         got = await visitor.post("/sign-in", {"key": shop.provisioning, "next": f"{HOME}/keys"})
         assert got.headers["location"] == f"{HOME}/keys"
         part = await PageClient(shop).get("/now", **{"hx-request": "true"})
-        assert (part.status, part.headers["hx-redirect"]) == (204, f"{HOME}/sign-in")
+        assert (part.status, part.headers["hx-redirect"]) == (204, f"{HOME}/sign-in?ended=1")
 
 
 @pytest.mark.parametrize(

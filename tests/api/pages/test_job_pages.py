@@ -23,7 +23,7 @@ async def text_of(visitor, path: str) -> str:
 
 
 def ids_in(page: str) -> list[str]:
-    return re.findall(r'<td><a href="/dashboard/jobs/([0-9a-f-]{36})"', page)
+    return re.findall(r'<td[^>]*><a href="/dashboard/jobs/([0-9a-f-]{36})"', page)
 
 
 async def test_jobs_are_filtered_by_state_and_receiver_and_found_by_id(autojump_clock):

@@ -18,9 +18,10 @@ from tests.api.service_fixture import PLACES, open_shop
 
 async def rows_of(visitor) -> list[list[str]]:
     page = (await visitor.get("/keys")).octets.decode()
-    rows = re.findall(r"<tr>(<td>.*?)</tr>", page, re.DOTALL)
+    rows = re.findall(r"<tr>(<td[^>]*>.*?)</tr>", page, re.DOTALL)
     return [
-        [re.sub("<[^>]+>", "", cell).split("\n")[0] for cell in row.split("<td>")[1:6]] + [row]
+        [re.sub("<[^>]+>", "", cell).split("\n")[0] for cell in re.split("<td[^>]*>", row)[1:6]]
+        + [row]
         for row in rows
     ]
 

@@ -238,7 +238,7 @@ async def test_egresses_are_shown_paused_and_resumed_by_the_operator_alone(autoj
         await control.exchange(shop.store)
         assert control.state(name) == "paused"
         shown = (await ann.get(PAGE)).octets
-        assert b"<td>fra-1<br>" in shown
+        assert b">fra-1<br>" in shown
         assert b"socks5 192.0.2.1:1080" in shown
         assert b"secret" not in shown
         assert b"100.0" in shown
