@@ -34,6 +34,8 @@ _TEXT = {"type": "string"}
 _OCTETS = {"type": "string", "format": "binary"}
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
+LIMITS = ("RateLimit", "RateLimit-Policy")
+LIMITED = {400, 402, 409, 413, 415, 422, 429, 503}  # may say what is left: the key is known by then
 
 
 def describe(operations: Sequence[Operation], links: Links) -> dict[str, object]:
@@ -115,7 +117,7 @@ def _operation(operation: Operation, links: Links) -> dict[str, object]:
             else []
         ),
         *([EVIDENCE] if operation.shows_limits else []),
-        *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
+        *([IDEMPOTENCY_KEY] if _is_repeated(operation) else []),
         *operation.parameters,
     ]
     if parameters:
@@ -132,7 +134,7 @@ def _operation(operation: Operation, links: Links) -> dict[str, object]:
     if operation.uploads:
         reported["requestBody"] = {"required": True, "content": UPLOAD}
     if operation.promises is not None:
-        reported["responses"]["202"] = _promise(operation.promises)
+        reported["responses"]["202"] = _promise(operation)
         reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
     return reported
 
@@ -142,12 +144,24 @@ def _security(operation: Operation) -> list[dict[str, list[str]]]:
     return [{name: []} for name in (*schemes, *(["basicKey"] if operation.takes_basic else []))]
 
 
-def _promise(kind: type[msgspec.Struct]) -> dict[str, object]:
+def _is_repeated(operation: Operation) -> bool:
+    """Does a repetition with the same Idempotency-Key get the stored answer?"""
+    return operation.takes_idempotency_key and operation.repeatable
+
+
+def _promise(operation: Operation) -> dict[str, object]:
+    assert operation.promises is not None
     return {
         "description": "With a webhook or async: the job has been stored",
-        "headers": _headers("X-Request-Id", "RateLimit", "RateLimit-Policy"),
-        "content": {JSON: {"schema": _ref(kind), "example": example_of(kind)}},
+        "headers": _headers("X-Request-Id", *_of_success(operation)),
+        "content": {JSON: _body(operation.promises)},
     }
+
+
+def _of_success(operation: Operation) -> tuple[str, ...]:
+    """The headers of an operation's own successful answers."""
+    repeated = ("Idempotency-Replayed",) if _is_repeated(operation) else ()
+    return (*(LIMITS if operation.shows_limits else ()), *repeated)
 
 
 def _callback() -> dict[str, object]:
@@ -174,10 +188,9 @@ def _callback() -> dict[str, object]:
 
 
 def _success(operation: Operation) -> dict[str, object]:
-    extra = ("RateLimit", "RateLimit-Policy") if operation.shows_limits else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
-        "headers": _headers("X-Request-Id", *extra),
+        "headers": _headers("X-Request-Id", *_of_success(operation)),
     }
     if operation.media_types:
         answer["content"] = {
@@ -215,6 +228,8 @@ def _failures(operation: Operation, links: Links) -> dict[str, Any]:
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)
     failures = {str(status): _failure(by_status[status], links) for status in sorted(by_status)}
+    for status in LIMITED & by_status.keys() if operation.shows_limits else ():
+        failures[str(status)]["headers"] |= _headers(*LIMITS)
     if operation.unready is not None:
         answer = failures["503"]["content"][JSON]
         answer["schema"] = {"anyOf": [answer["schema"], _ref(operation.unready)]}

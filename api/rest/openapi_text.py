@@ -286,6 +286,10 @@ HEADERS: dict[str, dict[str, object]] = {
     "RateLimit-Policy": {
         "description": "The limits themselves (IETF draft).", "schema": {"type": "string"},
     },
+    "Idempotency-Replayed": {
+        "description": "true: the stored answer to an earlier request with the same Idempotency-Key.",
+        "schema": {"type": "string"},
+    },
     "Allow": {"description": "The methods of this path.", "schema": {"type": "string"}},
     "Form-Challenge": {"description": "What Form-Proof solves.", "schema": {"type": "string"}},
     "Upgrade": {"description": "The protocol of this path.", "schema": {"type": "string"}},
