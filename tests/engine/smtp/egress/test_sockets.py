@@ -66,7 +66,7 @@ def working_source(port: int) -> Egress:
 @pytest.mark.parametrize("deferred_start", [False, True], ids=["requests", "list"])
 @pytest.mark.parametrize("other", [working_source, working_proxy])
 @pytest.mark.parametrize("first", [refused, missing, of_another_family, of_a_dead_proxy])
-async def test_another_egress_asks_what_one_cannot(first, other, deferred_start):
+async def test_another_egress_asks_what_one_cannot(idle_clock, first, other, deferred_start):
     host, turned_away = MailHost(), MailHost(banner=LISTED)
     sources = set()
 
