@@ -101,14 +101,10 @@ class KnownFacts:
     async def refresh(self) -> None:
         """Read what is urgent, within REFRESH_S: a host may have refused others this moment."""
         with trio.move_on_after(REFRESH_S):
-            async with trio.open_nursery() as nursery:
+            with suppress(StoreUnavailable):
                 for kind in URGENT:
-                    nursery.start_soon(self._refresh, kind)
-
-    async def _refresh(self, kind: FactKind) -> None:
-        after = max(self._after, self._after_of[kind])
-        with suppress(StoreUnavailable):
-            self._after_of[kind] = await self._read(after, kind)
+                    after = max(self._after, self._after_of[kind])
+                    self._after_of[kind] = await self._read(after, kind)
 
     async def exchange(self) -> None:
         """Write and read every second, or sooner if there is something urgent. Runs until cancelled."""

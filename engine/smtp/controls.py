@@ -163,12 +163,14 @@ class HostControls:
         "changed",
         "changed_at",
         "comparable",
+        "is_shared",
         "watched_until",
     )
 
     def __init__(self, shared: "EgressControls | None" = None) -> None:
         """`shared`: what other egresses have seen; None where there is only one."""
         self._shared = shared
+        self.is_shared = shared is not None
         self._exchange = ""  # of the recipient that was answered last
         self._accepted: deque[Known] = deque(maxlen=ACCEPTED_MAX)
         self.comparable = False  # it has accepted a recipient: refusals are confirmed by controls
@@ -196,7 +198,8 @@ class HostControls:
             self._next_sample_at = now + SAMPLE_S * (len(self._accepted) >= ACCEPTED_MAX - 1)
             known = Known(mailbox, domain, now)
             self._accepted.append(known)
-            self.share(_ACCEPTED, known)
+            if self.is_shared:
+                self.share(_ACCEPTED, known)
             self.comparable = True
 
     def note_refused(self, now: float) -> None:
@@ -234,8 +237,6 @@ class HostControls:
 
     def may_treat_all_alike(self, probe: Probe, treatment: Treatment, now: float) -> bool:
         """Is it watched, or has it treated recipients of other egresses alone in the other way?"""
-        if self._shared is None:
-            return now < self.watched_until
         watched = self.is_watched(probe, now)
         return watched or self.treats_others_only(treatment.opposite, now)
 
@@ -252,7 +253,7 @@ class HostControls:
         """May refusals have to be confirmed by a control?"""
         if self.comparable:
             return now < self.watched_until
-        return self._shared is not None
+        return self.is_shared
 
     def share(self, treatment: Treatment, known: Known) -> None:
         """This address was treated so, and that is believed: other egresses may compare with it."""

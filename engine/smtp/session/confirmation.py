@@ -42,7 +42,9 @@ class Confirmation:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
         treatment, controls = TREATMENT.get(outcome), self._controls
         if treatment is not None:
-            watched = controls.may_treat_all_alike(probe, treatment, now)
+            watched = now < controls.watched_until
+            if controls.is_shared:
+                watched = controls.may_treat_all_alike(probe, treatment, now)
             if treatment is _REFUSED:
                 controls.note_refused(now)
             elif not watched:

@@ -108,7 +108,8 @@ class SessionLimits:
         of_session = REFUSALS_MAX - self.refusals
         if of_session < left:
             left = of_session
-        if controls.wants_control(now):
+        # wants_control(), written here to save a call for each batch
+        if now < controls.watched_until if controls.comparable else controls.is_shared:
             left -= 1
         recipients = self.of_host.per_connection - self.recipients
         return recipients if recipients < left else left

@@ -114,7 +114,7 @@ async def test_a_file_that_cannot_be_cleaned_says_why(tmp_path: Path):
     path = written(tmp_path / "list.csv", "name,phone\nAnn,1\n")
     async with own_session() as client:
         for arguments, words in (
-            ({"path": str(tmp_path / "no.csv")}, "no.csv is not there, or in a closed folder"),
+            ({"path": str(tmp_path / "no.csv")}, "no.csv is not there; give the whole path"),
             ({"path": str(tmp_path)}, "is no file; give the whole path"),
             ({"path": "\0"}, "is not there"),
             ({"path": "/dev/zero"}, "is no file"),
