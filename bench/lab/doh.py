@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -98,6 +99,7 @@ class _Connection:
         self._answered = 0
         self._responses = 0
         self._gone = False  # it has said GOAWAY because of `goaway_after`
+        self._delayed, self._due = trio.open_memory_channel[tuple[float, int, Response]](inf)
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self._h2 = h2.connection.H2Connection(config)
 
@@ -107,6 +109,7 @@ class _Connection:
             initial_values={h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX},
         )
         self._h2.initiate_connection()
+        self._nursery.start_soon(self._respond_in_order)
         await self._flush()
         while octets := await self._stream.receive_some(READ_OCTETS):
             if self._gone:
@@ -168,7 +171,8 @@ class _Connection:
         elif isinstance(response, ZoneMode):
             self._reset(number)
         elif self._resolver.delay_s:
-            self._later(self._resolver.delay_s, lambda: self._respond(number, response))
+            due_at = trio.current_time() + self._resolver.delay_s
+            self._delayed.send_nowait((due_at, number, response))
         else:
             self._respond(number, response)
 
@@ -179,6 +183,13 @@ class _Connection:
             await self._flush()
 
         self._nursery.start_soon(wait_and_act)
+
+    async def _respond_in_order(self) -> None:
+        """In one task: trio wakes those of one moment in any order, and GOAWAY counts on theirs."""
+        async for due_at, number, response in self._due:
+            await trio.sleep_until(due_at)
+            self._respond(number, response)
+            await self._flush()
 
     def _respond(self, number: int, response: Response) -> None:
         headers = [
