@@ -1,5 +1,6 @@
 """Small servers on loopback: SOCKS5 proxies, and others."""
 
+import atexit
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -35,13 +36,10 @@ async def greet(stream: trio.SocketStream) -> None:
     await stream.receive_some()  # until the client hangs up
 
 
-_closed: list[socket.socket] = []  # kept bound, so that nobody else gets their ports
-
-
 def closed_port() -> int:
     """A port that nobody listens at."""
     bound = socket.socket()
-    _closed.append(bound)
+    atexit.register(bound.close)  # kept bound until then, so that nobody else gets its port
     bound.bind(("127.0.0.1", 0))
     port: int = bound.getsockname()[1]
     return port
