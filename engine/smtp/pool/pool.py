@@ -255,7 +255,7 @@ class Pool:
             self.backoff = HostBackoff(1)
 
     def backed_off_elsewhere(self, until: float) -> None:
-        """Another engine backs off from one of the host's names: then nothing begins here, either."""
+        """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
         self.names_backoff_until = max(self.names_backoff_until, until)
         if self.sessions:  # here it serves us
             return
@@ -608,7 +608,7 @@ class Pool:
                 self.dispatcher.host_facts.recipient_refused(self)
 
     def budget_exhausted(self) -> None:
-        """The host tolerates no more refusals: whoever waits here is not sent."""
+        """The host tolerates no more refusals: the probes that wait here are not sent."""
         for probe in self.waiting.pop_all():
             if not self.session_ended(probe):
                 self.dispatcher.observer.budget_lacking(self.budget.label, random=False)

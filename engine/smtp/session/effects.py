@@ -173,4 +173,4 @@ class HostChanged(Effect, frozen=True):
 
 
 class BudgetSpent(Effect, frozen=True):
-    """The host tolerates no more refusals: whoever waits here is not sent."""
+    """The host tolerates no more refusals: the probes that wait here are not sent."""
