@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio._backends._trio  # noqa: F401  now: pytest rewrites it, which CPython 3.11 may fail at deep in a stack
 import pytest
 import trio
 from click.testing import CliRunner

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio._backends._trio  # noqa: F401  now: pytest rewrites it, which CPython 3.11 may fail at deep in a stack
 import httpx2
 import pytest
 import trio
