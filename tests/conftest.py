@@ -159,3 +159,5 @@ def pytest_runtest_teardown(item: pytest.Function) -> Iterator[None]:
     logged = item.stash[_faults].logged
     if "faults" not in item._fixtureinfo.argnames:
         assert not logged, logged[0]
+    # Or the tests after it see lines that are not their own, or none.
+    assert logging.getLogger().level == logging.WARNING, "`serve` needs a process of its own"

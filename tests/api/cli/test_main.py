@@ -63,7 +63,6 @@ def test_no_summary_of_a_command_is_cut(group: str) -> None:
         ("migrate --from {} --to postgresql:///mailprobe", 1),
         ("account list", 1),
         ("migrate --check", 1),
-        ("serve --bind 127.0.0.1:0", 1),
         ("bench wire --results {}", 1),
     ],
 )

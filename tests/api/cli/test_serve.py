@@ -206,6 +206,14 @@ def test_a_foreign_database_file_is_one_line(tmp_path: Path, workers: str) -> No
     assert "mailprobe.db" in done.stderr
 
 
+def test_a_database_path_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mailprobe.toml").write_text(f'database = "{"x" * 256}"')
+    done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "File name too long" in done.stderr
+    assert "Errno" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("toml", "words"),
     [
