@@ -93,7 +93,7 @@ async def test_an_upgrade_to_http2_is_passed_over():
 # -- disconnects --------------------------------------------------------
 
 
-async def test_an_idle_connection_is_closed_after_its_time():
+async def test_an_idle_connection_is_closed_after_its_time(idle_clock):
     """Without the repair the request's end cancelled its last send, and no connection ever idled."""
     async with serving(quart(), keep_alive_s=0.2) as server, server.connect() as raw:
         assert (await raw.request(GET)).body == b"ok"
@@ -102,7 +102,7 @@ async def test_an_idle_connection_is_closed_after_its_time():
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_request_after_an_early_answer_is_answered(together):
+async def test_a_request_after_an_early_answer_is_answered(together, idle_clock):
     """The body comes with the head, or a packet later, when the answer is ready."""
     asked = post("Content-Length: 5", path="/early", body="hello")
     async with serving(quart()) as server, server.connect() as raw:
