@@ -68,6 +68,10 @@ def main(name: str) -> int:
         found, code = {"lacking": str(lacking)}, LACKING
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BaseExceptionGroup as group:  # of a nursery
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        return INTERRUPTED
     print(json.dumps(found, ensure_ascii=False))
     return code
 

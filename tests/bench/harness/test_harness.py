@@ -69,13 +69,16 @@ def run():
     raise RuntimeError("a bug of the suite's")
 """,
     "endless": """
-import os, sys, time
-def run():
+import os, sys, trio
+async def wait():
     try:
-        print(f"begun {os.getpid()}", file=sys.stderr, flush=True)
-        time.sleep(600)
+        async with trio.open_nursery():
+            print(f"begun {os.getpid()}", file=sys.stderr, flush=True)
+            await trio.sleep_forever()
     finally:
         print("ended in order", file=sys.stderr, flush=True)
+def run():
+    trio.run(wait)
 """,
 }
 # A process that knows the fakes: a suite's own with --suite, else the command.
