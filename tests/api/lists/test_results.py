@@ -128,13 +128,13 @@ async def test_rows_whose_addresses_were_far_away_are_looked_up_together() -> No
 async def test_a_lists_page_has_no_wide_rows_and_its_download_has_all(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    header = ",".join(["email", *(f"c{number}" for number in range(99))])
+    header = ",".join(["email", *(f"column{number}" for number in range(99))])
     row = ",".join(["known@friendly.test", *["z" * 500] * 99])
     async with open_list_shop() as shop:
         list_id = (await send(shop, f"{header}\n{row}\n")).body["list_id"]
         await ended(shop, list_id)
         page = (await (await signed_in(shop)).get(f"/lists/{list_id}")).octets.decode()
-        assert "c19" not in page
+        assert "column19" not in page
         assert "z" * 201 not in page
         got = await shop.request("GET", f"{LISTS}/{list_id}/results?format=csv")
-        assert b"c98" in got.octets
+        assert b"column98" in got.octets
