@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 
+from mailprobe.api.cli.runner import raise_foremost
 from mailprobe.bench.harness.figures import Figure, MissingRequirement, Result, to_json
 
 SUITES: dict[str, str] = {
@@ -47,7 +48,10 @@ INTERRUPTED = 130
 
 def run_suite(name: str) -> Result:
     """Run one suite in this process. Raises KeyError for an unknown name, and MissingRequirement."""
-    found = suite_of(name)()
+    try:
+        found = suite_of(name)()
+    except BaseExceptionGroup as group:  # of its nurseries
+        raise_foremost(group)
     return found if isinstance(found, Result) else Result(found)
 
 
@@ -67,10 +71,6 @@ def main(name: str) -> int:
     except MissingRequirement as lacking:
         found, code = {"lacking": str(lacking)}, LACKING
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BaseExceptionGroup as group:  # of a nursery
-        if group.subgroup(KeyboardInterrupt) is None:
-            raise
         return INTERRUPTED
     print(json.dumps(found, ensure_ascii=False))
     return code

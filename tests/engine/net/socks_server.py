@@ -39,7 +39,7 @@ async def greet(stream: trio.SocketStream) -> None:
 def closed_port() -> int:
     """A port that nobody listens at."""
     bound = socket.socket()
-    atexit.register(bound.close)  # kept bound until then, so that nobody else gets its port
+    atexit.register(bound.close)  # kept bound until then, so that no other program gets its port
     bound.bind(("127.0.0.1", 0))
     port: int = bound.getsockname()[1]
     return port
