@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
+from mailprobe.engine.smtp.controls import RECORD_FIRST
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S

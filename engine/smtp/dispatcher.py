@@ -6,7 +6,6 @@ its deadline at the latest, even if its connection still waits; a later reply is
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -51,9 +50,9 @@ from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
-from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets, SpentBudget
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
+from mailprobe.engine.smtp.tolerance import BAN_RULE, SpentBudget, Tolerances
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
@@ -76,13 +75,13 @@ class ProbeDispatcher:
         *(
             "_watched",
             "applying",
-            "budgets",
             "closing",
             "controls",
             "dial",
             "domains",
             "egress",
             "freed",
+            "tolerances",
         ),
         *("hedges", "host_facts", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
@@ -96,7 +95,7 @@ class ProbeDispatcher:
         rules: Rules,
         operators: MailOperators,
         nursery: trio.Nursery,
-        mint: Callable[[int], str],
+        mint: Callable[[int], str] | None,
         observer: Observer = NO_OBSERVER,
         reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
@@ -117,7 +116,7 @@ class ProbeDispatcher:
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
-        self.budgets = RefusalBudgets(partial(RefusalBudget, *operators.refusals_of("")[::-1]))
+        self.tolerances = Tolerances()
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
         self.controls = None if controls is None else controls.by(egress.name)
@@ -364,7 +363,7 @@ class ProbeDispatcher:
             continue_test(probe.domain_here)
         elif outcome is _UNDELIVERABLE and pool is not None:
             domain: DomainAcceptance = probe.domain_here
-            if domain.unknown_mailbox == probe.mailbox:
+            if domain.at.unknown_mailbox == probe.mailbox:
                 refused_as_unknown(pool, domain)
         try:
             probe.on_settled(probe)
@@ -525,7 +524,8 @@ class ProbeDispatcher:
         probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
             probe.pool.note_late()
-        final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
         if final or probe.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
         elif (

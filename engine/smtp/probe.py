@@ -18,6 +18,7 @@ from mailprobe.engine.evidence import (
     ConversationLine,
     shown,
 )
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
@@ -40,6 +41,7 @@ class Cause:
     hung_up: bool = False  # the connection was closed or reset
     replied: bool = False  # counts as a conversation, not only as an address tried
     temporary: bool = False  # a greeting of 4yz: perhaps one connection too many
+    greeting: bool = False  # the host refuses us by its greeting
 
 
 # Of a probe that waits until an egress has addresses of its day again.
@@ -111,6 +113,7 @@ class Probe(msgspec.Struct, eq=False):
     patient: bool = (
         False  # it waits longer, and at a host that was slow for each reply: see patience
     )
+    patience_s: float = 0.0  # so long its list may still wait for what its host takes
 
     deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
     stopped_at: float | None = None  # since then the clock is stopped
@@ -137,6 +140,7 @@ class Probe(msgspec.Struct, eq=False):
     # Its host accepted it and is watched: what it gets if no control is answered in time.
     unconfirmed: tuple[Outcome, str] | None = None
     accepted: bool = False  # by RCPT; only the catch-all test is pending
+    retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
     cause: Cause | None = None  # of the last failure
 
     outcome: Outcome | None = None  # set once
@@ -147,12 +151,23 @@ class Probe(msgspec.Struct, eq=False):
         return self.outcome is not None
 
     @property
+    def kind(self) -> Kind:
+        """What it costs at its host; nothing, if that has accepted it."""
+        if self.accepted:
+            return Kind.CONTROL
+        return Kind.LIST if self.deferred_start else Kind.REQUEST
+
+    @property
     def next_exchange(self) -> MailExchange | None:
         """The exchange to try if the present one fails."""
         place = self.exchange_index + 1
         return self.exchanges[place] if place < len(self.exchanges) else None
 
     # -- progress, by the session that sends it --
+
+    def retry_after(self, wait_s: float) -> None:
+        """It is not answered now: its host may answer after `wait_s`."""
+        self.retry_s = wait_s
 
     def begin_try(self) -> None:
         """It is sent on a connection."""
@@ -229,6 +244,7 @@ class Probe(msgspec.Struct, eq=False):
             self.notes,
             deferred_start=self.deferred_start,
             patient=self.patient,
+            patience_s=self.patience_s,
             deadline=self.deadline,
             stopped_s=self.stopped_s,
             egresses_tried=(*self.egresses_tried, tried),

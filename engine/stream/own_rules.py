@@ -2,15 +2,15 @@
 
 from mailprobe.engine.pauses import PAUSED_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
-from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE
 from mailprobe.engine.smtp.probe import (
     EGRESS_FAILED_RULE,
     EGRESS_FAMILY_RULE,
     EGRESS_OUT_RULE,
     NO_EGRESS_RULE,
 )
-from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
+from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
@@ -21,6 +21,6 @@ OWN_RULES: tuple[str, ...] = (
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
     *(CHANGED_RULE, BUDGET_RULE, NO_EGRESS_RULE, EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE),
-    EGRESS_OUT_RULE,
+    *(EGRESS_OUT_RULE, UNCONFIRMED_RULE, BAN_RULE),
     *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
 )

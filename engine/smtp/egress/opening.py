@@ -15,7 +15,7 @@ from mailprobe.engine.net.reactor import open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.shared_knowledge import FactExchange
-from mailprobe.engine.smtp.catchall import Domains, random_local
+from mailprobe.engine.smtp.catchall import Domains
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.controls import SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
@@ -42,12 +42,12 @@ async def open_dispatcher(
 ) -> AsyncIterator[ProbeDispatcher]:
     """Layer 4. Leaving the block sends QUIT and closes every connection.
 
-    `mint` makes the local part of a random address, of shape 0 or 1; the default is unguessable.
+    `mint` makes the local part of a random address, the first or the second; by default it can't
+    be guessed, and has the shape of the address that it tests.
     `permits` is the connection budget; by default it is all that the settings allow.
     `exchange` carries what is learned of hosts between engines.
     """
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
-        mint = mint or random_local
         dispatcher = ProbeDispatcher(
             *(settings, routes, dial, rules, operators, nursery, mint, observer, reactor),
             permits,
@@ -87,7 +87,7 @@ async def open_egresses(
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
 
         def new_dispatcher(row: Egress, router: EgressRouter) -> ProbeDispatcher:
-            domains.append(Domains(settings.cache_s, mint or random_local, domains))
+            domains.append(Domains(settings.cache_s, mint, domains))
             return ProbeDispatcher(
                 settings_of(settings, row),
                 routes,
@@ -95,7 +95,7 @@ async def open_egresses(
                 rules,
                 operators,
                 nursery,
-                mint or random_local,
+                mint,
                 observer,
                 reactor,
                 None if budgets is None else budgets.of(row.name),

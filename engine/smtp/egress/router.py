@@ -31,8 +31,8 @@ from mailprobe.engine.smtp.probe import (
     NO_EGRESS_RULE,
     Probe,
 )
-from mailprobe.engine.smtp.refusal_budget import SpentBudget
 from mailprobe.engine.smtp.throttle import RestingHost
+from mailprobe.engine.smtp.tolerance import SpentBudget
 from mailprobe.engine.verdict import Blame, Outcome, Reason
 
 log = logging.getLogger("mailprobe.egress")
@@ -403,7 +403,7 @@ class EgressRouter:
         if (way := self._choose(task)) is None:
             return True
         [pool] = way.dispatcher.pools_of(task.domain, task.exchanges, 1, patient=probe.patient)
-        return pool is None or pool.room(1) > 0
+        return pool is None or pool.room(1, probe.asker, probe.patience_s) > 0
 
     def _is_in_vain(self) -> bool:
         """Has no egress addresses now, while one is awaited?"""

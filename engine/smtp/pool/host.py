@@ -15,8 +15,8 @@ from mailprobe.engine.smtp.controls import EgressControls
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalBudgets
 from mailprobe.engine.smtp.replies.rules import Rules
+from mailprobe.engine.smtp.tolerance import Tolerances
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class HostFindings(Protocol):
     def pool_opened(self, pool: "Pool", name: str) -> None: ...
     def struck(self, names: Iterable[str], cause: Cause) -> None: ...
     def backed_off(self, pool: "Pool", addresses: Iterable[str], cause: Cause) -> None: ...
-    def recipient_refused(self, pool: "Pool") -> None: ...
+    def tolerance_learned(self, pool: "Pool") -> None: ...
 
 
 class PoolHost(Protocol):
@@ -41,7 +41,7 @@ class PoolHost(Protocol):
     settings: EngineSettings
     rules: Rules
     operators: MailOperators
-    budgets: RefusalBudgets
+    tolerances: Tolerances
     dial: Dial
     domains: Domains
     controls: EgressControls | None

@@ -27,6 +27,7 @@ HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
+SHUT_RULES = ("connect.failed", "clock.connect", "closed.banner")  # a door that is shut
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
 
 
@@ -160,7 +161,9 @@ class ConnectionOpener:
             cause = greeted
             if cause.outcome is Outcome.NO_EGRESS:
                 break
-        if cause is not None and not permits_short:
+        if cause is not None and not permits_short and self._is_ban(cause):
+            pass
+        elif cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
                 now = self._now()
                 failed = [
@@ -177,6 +180,11 @@ class ConnectionOpener:
         ):
             send_on(self._pool, backoff_cause)  # they failed under another name
         return None
+
+    def _is_ban(self, cause: Cause) -> bool:
+        """A host that answered, and refused some, lets us in no more: is that a ban?"""
+        is_shut = cause.rule in SHUT_RULES or cause.greeting
+        return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""

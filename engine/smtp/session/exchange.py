@@ -79,7 +79,7 @@ class BatchExchange:
         self.limits = limits = SessionLimits(host)
         self.transaction = transaction = Transaction(conversation, host, limits)
         self.proof = proof = Proof(host, conversation, transaction, recorder, emit)
-        self.confirmation = confirmation = Confirmation(host.controls, emit)
+        self.confirmation = confirmation = Confirmation(host, emit)
         self.agenda = agenda = Agenda(
             host, conversation, limits, transaction, proof, confirmation, emit
         )
@@ -167,8 +167,7 @@ class BatchExchange:
         self.batches += 1
         if in_transaction and offer.domains_max is not None:
             self.transaction.join(asked)
-        if host.budget.is_bounded or self.limits.reserved:
-            self.limits.reserve(len(asked))
+        self.limits.send(asked, now)
         if len(asked) > 1 and not has_tests and self.proof.begin_check():
             batch.check()
         return batch

@@ -7,7 +7,8 @@ itself. One that only its code condemns is not: `550 5.1.1 Recipient rejected, o
 time` is a limit.
 """
 
-from collections.abc import Iterable, Set
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from mailprobe.engine.smtp.limits import (
@@ -22,6 +23,7 @@ from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.causes import refusal_outcome
 from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -64,8 +66,8 @@ class SessionLimits:
     """Counts the recipients of one session, and holds refusals that may be a limit."""
 
     __slots__ = (
-        *("_before", "_host", "_refused", "_served", "_unjudged"),
-        *("held", "in_transaction", "of_host", "recipients", "refusals", "reserved"),
+        *("_before", "_host", "_refused", "_sent", "_served", "_unjudged"),
+        *("held", "in_transaction", "of_host", "recipients", "refusals"),
     )
 
     def __init__(self, host: SessionHost) -> None:
@@ -74,8 +76,8 @@ class SessionLimits:
         self.recipients = 0  # answered, and not by 421
         self.refusals = 0
         self._refused = 0  # of these: for good (5yz), as hosts that ban count them
+        self._sent: deque[tuple[Kind, str]] = deque()  # of the batch under way, with their accounts
         self._unjudged = 0  # refused for another reason than an unknown mailbox
-        self.reserved = 0  # recipients of the batch under way that the host's budget counts
         self.held: list[HeldRefusal] = []
         self.in_transaction = 0  # recipients of the transaction under way
         self._before = (0, 0)  # refusals and unjudged when it began
@@ -94,55 +96,50 @@ class SessionLimits:
     @property
     def refusals_allowed(self) -> int:
         """How many more recipients may be refused in this session."""
-        of_host = self._host.budget.allowance.session - self._refused
+        of_host = self._host.budget.session_max - self._refused
         of_session = REFUSALS_MAX - self.refusals
         return of_host if of_host < of_session else of_session
 
     def left_here(self, now: float) -> int:
-        """How many recipients it may still send if each is refused, and as many as are allowed elsewhere.
-
-        One refusal is kept for a control.
-        """
-        host = self._host
-        controls, left = host.controls, host.budget.allowance.session - self._refused
+        """How many recipients it may still have under way, as far as the session decides."""
+        left = self._host.budget.session_window(self._refused)
         of_session = REFUSALS_MAX - self.refusals
         if of_session < left:
             left = of_session
-        # wants_control(), written here to save a call for each batch
-        if now < controls.watched_until if controls.comparable else controls.is_shared:
-            left -= 1
         recipients = self.of_host.per_connection - self.recipients
         return recipients if recipients < left else left
 
-    def may_send_control(self, now: float) -> bool:
-        """Is there room for one more recipient, which may be refused?"""
-        has_place = self.recipients < self.of_host.per_connection
-        return self.refusals_allowed > 0 and has_place and self._host.budget.left(now) > 0
+    def may_send_control(self, *, accepted: bool) -> bool:
+        """Is there room for one more recipient, which the host `accepted` before, or refused?"""
+        if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:
+            return False
+        return accepted or self.refusals_allowed > 0
 
-    def left(self, now: float) -> int:
-        """How many recipients the session may still send if each is refused."""
-        left, budget = self.left_here(now), self._host.budget
-        return min(left, budget.left(now)) if budget.is_bounded else left
+    def send(self, asked: Sequence[PendingProbe], now: float) -> None:
+        """These are sent; what the batch before left unanswered is not counted any more."""
+        self.recall()
+        budget, sent = self._host.budget, self._sent
+        for each in asked:
+            kind, account = each.kind, each.asker
+            budget.send(kind, account, now)
+            sent.append((kind, account))
 
-    def reserve(self, count: int) -> None:
-        """Reserve so many recipients of the host's budget; what the batch before left is free."""
-        budget = self._host.budget
-        if self.reserved or budget.is_bounded:  # else nothing is counted
-            budget.release(self.reserved)
-            budget.reserve(count)
-            self.reserved = count
+    def recall(self) -> None:
+        """What is unanswered gets no answer here."""
+        sent = self._sent
+        while sent:
+            self._host.budget.recall(*sent.popleft())
 
-    def count_answer(self, now: float, *, refused: bool) -> None:
-        """One of the recipients under way was answered; it counts if it was reserved."""
-        if self.reserved:
-            self.reserved -= 1
-            self._host.budget.answered(now, refused=refused)
+    def count_answer(self, now: float, *, accepted: bool = False, refused: bool = False) -> None:
+        """The oldest of the recipients under way was answered."""
+        if self._sent:
+            kind, account = self._sent.popleft()
+            self._host.budget.answered(kind, account, now, accepted=accepted, refused=refused)
 
     def count_accepted(self, now: float) -> None:
         self.recipients += 1
         self.in_transaction += 1
-        if self.reserved:
-            self.count_answer(now, refused=False)
+        self.count_answer(now, accepted=True)
 
     def count_refusal(self, reply: SmtpReply, outcome: Outcome, now: float) -> None:
         self.recipients += 1

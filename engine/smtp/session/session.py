@@ -295,7 +295,7 @@ class SmtpSession:
         asked: list[PendingProbe] = []
         if may_send and self.conversation.usable:
             asked = exchange.agenda.pick_tests(now, at_end=True)
-            if not asked and exchange.limits.may_send_control(now):
+            if not asked:
                 control = exchange.agenda.last_control(now)
                 asked, self._had_control = [] if control is None else [control], True
         if asked:
@@ -317,7 +317,7 @@ class SmtpSession:
         batch, agenda = exchange.batch, exchange.agenda
         if self.is_idle:
             self._end_idle()
-        exchange.limits.reserve(0)
+        exchange.limits.recall()
         agenda.return_unsent(agenda.pop_next())
         exchange.failures.requeue_unproven()
         exchange.settle_limited()

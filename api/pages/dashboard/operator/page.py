@@ -11,7 +11,6 @@ from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
 from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
-from mailprobe.engine.smtp.refusal_budget import UNBOUNDED
 from mailprobe.storage.fleet.pauses import PauseKind
 from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.oversight import ReputationDay
@@ -113,7 +112,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             treatments=treatments, days=by_day(counted, chosen), chosen=chosen,
             operator_name=operator_name,
             resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
-            budgets=budgets[:HOSTS_MAX], unbounded=UNBOUNDED,
+            budgets=budgets[:HOSTS_MAX],
             resolvers=[
                 (each, None if each.answered_s is None else now - timedelta(seconds=each.answered_s))
                 for each in engine.routes.resolvers()
