@@ -53,6 +53,14 @@ class ResumableSource(Protocol):
     def keep_record(self, record: SentRecord) -> None: ...
 
 
+@runtime_checkable
+class PatientSource(Protocol):
+    """An AnswerSource of a list that comes back for what its mail hosts do not take at once."""
+
+    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+        """`left_s` returns what is left of the list's patience, in seconds."""
+
+
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
@@ -74,6 +82,11 @@ class OwnEngine:
         self._account = account
         self._asks_hosts = asks_hosts
         self._bounced = bounced
+        self._patience_left_s: Callable[[], float] = lambda: 0.0
+
+    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+        """See PatientSource."""
+        self._patience_left_s = left_s
 
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
@@ -89,6 +102,7 @@ class OwnEngine:
             patient=patient,
             asks_hosts=self._asks_hosts,
             bounced=self._bounced,
+            patience_s=self._patience_left_s(),
         )
 
 

@@ -141,6 +141,7 @@ class Probe(msgspec.Struct, eq=False):
     unconfirmed: tuple[Outcome, str] | None = None
     accepted: bool = False  # by RCPT; only the catch-all test is pending
     retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
+    takes: int = 0  # refusals that it takes in ten minutes, where that is why
     cause: Cause | None = None  # of the last failure
 
     outcome: Outcome | None = None  # set once
@@ -165,9 +166,12 @@ class Probe(msgspec.Struct, eq=False):
 
     # -- progress, by the session that sends it --
 
-    def retry_after(self, wait_s: float) -> None:
-        """It is not answered now: its host may answer after `wait_s`."""
-        self.retry_s = wait_s
+    def retry_after(self, wait_s: float, takes: int = 0) -> None:
+        """It is not answered now: its host may answer after `wait_s`.
+
+        `takes`: it waits because the host takes so many refusals in ten minutes.
+        """
+        self.retry_s, self.takes = wait_s, takes
 
     def begin_try(self) -> None:
         """It is sent on a connection."""

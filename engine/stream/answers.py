@@ -19,6 +19,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     evidence: Evidence | None = None
     known_cause: VerdictCause | None = None
     retry_s: float | None = None  # after so many seconds its mail host may be asked again
+    takes: int = 0  # refusals that the host takes in ten minutes, where that is why
 
     @property
     def cause(self) -> VerdictCause:

@@ -42,6 +42,7 @@ class Verification(msgspec.Struct, eq=False):
     rule: str = ""  # one of deciding_rules()
     why: object = None  # details in words, where the id of the rule is not enough
     retry_s: float | None = None  # after so many seconds its mail host may be asked again
+    takes: int = 0  # see probe.Probe
     deferred_since: float | None = None  # in the backlog since; None if it never was
 
     def decide(self, outcome: Outcome, rule: str, why: object = None) -> None:

@@ -237,13 +237,13 @@ class _Scheduler:
             )
         evidence = None if verification.notes is None else verification.evidence()
         cause, verdict = verification.cause, verification.verdict(verification.text, now)
-        wait_s = verification.retry_s
-        self.answers.put(Answer(verification.position, verdict, evidence, cause, wait_s))
+        wait = verification.retry_s, verification.takes
+        self.answers.put(Answer(verification.position, verdict, evidence, cause, *wait))
         if duplicates:
             self._positions -= len(duplicates)
             for position, text in duplicates:
                 verdict = verification.verdict(text, now)
-                self.answers.put(Answer(position, verdict, evidence, cause, wait_s))
+                self.answers.put(Answer(position, verdict, evidence, cause, *wait))
 
     def _finish(self, verification: Verification) -> None:
         del self._open[verification.mailbox]
@@ -379,7 +379,7 @@ class _Scheduler:
                 layer_s = overall_s(self._engine.settings, probe.patient)
                 self._observer.probe_settled(probe.deadline - layer_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
-            verification.retry_s = probe.retry_s
+            verification.retry_s, verification.takes = probe.retry_s, probe.takes
             verification.began += probe.stopped_s
             self._finish(verification)
             verification.probe = None  # breaks the reference cycle

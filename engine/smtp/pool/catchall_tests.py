@@ -25,7 +25,8 @@ def settle_awaiting(
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
-            probe.retry_after(budget.next_room_s(kind, probe.asker, now, probe.patience_s))
+            wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
+            probe.retry_after(wait_s, budget.tolerance)
             if probe.deferred_start:
                 budget.turned_away()
         pool.settle(probe, acceptance.outcome, rule)

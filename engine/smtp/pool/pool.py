@@ -634,7 +634,8 @@ class Pool:
         self.dispatcher.observer.budget_lacking(budget.label, random=False)
         if probe.deferred_start:
             budget.turned_away()
-        probe.retry_after(budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s))
+        wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
+        probe.retry_after(wait_s, budget.tolerance)
         reject_waiting(self, probe, NO_BUDGET)
 
     def _turn_away(self) -> bool:
