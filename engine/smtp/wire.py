@@ -159,7 +159,8 @@ class SmtpReply(msgspec.Struct, frozen=True, dict=True):
     def __str__(self) -> str:
         last = len(self.lines) - 1
         lines = [
-            f"{self.code}{'-' if place < last else ' '}{line}" for place, line in enumerate(self.lines)
+            f"{self.code}{'-' if place < last else ' '}{line}"
+            for place, line in enumerate(self.lines)
         ]
         return "\n".join(line.rstrip() for line in (*self.teaser, *lines))
 
@@ -250,12 +251,32 @@ class ReplyReader:
         return mark == "-"
 
 
+GB_SHARE = 0.75  # of the letters beyond ASCII: the rest may be rarer ones, as in names
+
+
 def _decode(octets: bytes) -> str:
-    """Decode as UTF-8 (ASCII, or RFC 6531), else as Latin-1, which real hosts send."""
+    """Decode as UTF-8 (ASCII, or RFC 6531), else as GBK if it looks so, else as Latin-1."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
-        return octets.decode("latin-1")
+        return _decode_gbk(octets) or octets.decode("latin-1")
+
+
+def _decode_gbk(octets: bytes) -> str:
+    """Return the text if nearly all that is not ASCII is common Chinese, at least two letters."""
+    try:
+        text = octets.decode("gbk")
+    except UnicodeDecodeError:
+        return ""
+    beyond = [letter for letter in text if letter > "\x7f"]
+    common = sum(_is_common(letter) for letter in beyond)
+    return text if common >= max(2, GB_SHARE * len(beyond)) else ""
+
+
+def _is_common(letter: str) -> bool:
+    """Is it of the first level of GB 2312, or a mark? Latin-1 text read as GBK has few of these."""
+    lead, trail = (*letter.encode("gbk"), 0)[:2]
+    return trail >= 0xA1 and (0xB0 <= lead <= 0xD7 or 0xA1 <= lead <= 0xA3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from mailprobe.engine.smtp.probe import (
     NO_EGRESS_RULE,
 )
 from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
-from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
+from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
@@ -22,5 +22,5 @@ OWN_RULES: tuple[str, ...] = (
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
     *(CHANGED_RULE, BUDGET_RULE, NO_EGRESS_RULE, EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE),
     EGRESS_OUT_RULE,
-    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
+    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule, *(reading.rule for reading in QUOTED)),
 )
