@@ -275,8 +275,9 @@ def _decode_gbk(octets: bytes) -> str:
 
 def _is_common(letter: str) -> bool:
     """Is it of the first level of GB 2312, or a mark? Latin-1 text read as GBK has few of these."""
-    lead, trail = (*letter.encode("gbk"), 0)[:2]
-    return trail >= 0xA1 and (0xB0 <= lead <= 0xD7 or 0xA1 <= lead <= 0xA3)
+    octets = letter.encode("gbk")
+    leads = b"\xb0" <= octets[:1] <= b"\xd7" or b"\xa1" <= octets[:1] <= b"\xa3"
+    return leads and octets[1:] >= b"\xa1"
 
 
 @dataclass(frozen=True, slots=True)

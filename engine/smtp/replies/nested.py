@@ -21,19 +21,25 @@ _NO_COUNT = (
     r"(?![ -](?:e?-?mails?|messages?|recipients?|rcpts?|users?|addresses|connections?|sessions?"
     r"|errors?|bytes|octets|[kmg]i?b|per|seconds?|minutes?|hours?|days?|times|of)\b)"
 )
-_REPLY = rf"""[:;]\s{{0,3}}["'(<\[]{{0,2}}(?P<code>{_CODE})(?=[ -]){_NO_COUNT}."""
+_SAID = r"\b(?:said|says|returned|replied|responded|answered|(?:reply|response|answer) was)\s{1,3}"
+_REPLY = rf"""(?:[:;]\s{{0,3}}|{_SAID})["'(<\[]{{0,2}}(?P<code>{_CODE})(?=[ :-]){_NO_COUNT}."""
 _CHECKED = " address: "
 _QUOTED = re.compile(rf"{_REPLY}|\b(?:undeliverable|unverified){_CHECKED}", re.DOTALL)
-_MAY_QUOTE = re.compile(r"[:;]\s{0,3}[\"'(<\[]{0,2}[45]\d\d[ -]|^\s{0,3}[45]\d\d[ -]")
-_LINE = re.compile(rf"\s{{0,3}}(?P<code>{_CODE})[ -](?P<rest>.*)", re.DOTALL)
+_MAY_QUOTE = re.compile(r"(?:^|[\s:;\"'(<\[])[45]\d\d[ :-]")
+_LINE = re.compile(rf"\s{{0,3}}(?P<code>{_CODE}){_NO_COUNT}[ -](?P<rest>.*)", re.DOTALL)
 _ENHANCED = re.compile(r"\s{0,3}#?[45]\.\d{1,3}\.\d{1,3}")
 _OF_SENDER = re.compile(
-    r"sender|mail from|from address|return.?path|call ?back|verification failed for"
+    r"sender|from address|return.?path|call ?back|verification failed for"
     r"|while verifying|\bcalled:|originator",
     re.IGNORECASE,
 )
-_IN_REPLY_TO = re.compile(r"\(in reply to (?:end of )?(\w+)", re.IGNORECASE)
-_GREETED = re.compile(r"refused to talk to me\s*$", re.IGNORECASE)
+_VERB = r"(RCPT|MAIL|EHLO|HELO|initial|DATA|end)\b"
+_IN_REPLY_TO = re.compile(rf"\(in reply to (?:end of )?{_VERB}", re.IGNORECASE)
+_AFTER = re.compile(
+    rf"""\b(?:(?:after|in reply to|response to)\s["'(]{{0,2}}(?:pipelined )?{_VERB}|(MAIL) FROM\b)""",
+    re.IGNORECASE,
+)
+_GREETED = re.compile(r"refused to talk to me\W{0,3}$|\bafter initial connection\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2}")
 
 
@@ -50,7 +56,7 @@ def quoted_reply(code: int, lines: Sequence[str]) -> QuotedReply | None:
     """Return what a reply with this code and these lines quotes, or None."""
     if len(lines) == 1 and _CHECKED not in lines[0] and not _MAY_QUOTE.search(lines[0]):
         return None
-    block = _quoted_block(code, lines)
+    block = _quoted_lines(code, lines)
     text = " ".join(lines if block is None else block.lines)[:TEXT_MAX]
     if '"@' in text:
         text = QUOTED_ADDRESS.sub(" @ ", text)
@@ -78,14 +84,16 @@ def _quote(code: int | None, lines: tuple[str, ...], before: str) -> QuotedReply
     text = " ".join(lines)
     if not _WORD.search(text):
         return None
-    answered = _IN_REPLY_TO.search(text)
     if _GREETED.search(before):
         return QuotedReply(code, lines, "CONNECT")
-    return QuotedReply(code, lines, answered[1].upper() if answered else "RCPT")
+    answered = _IN_REPLY_TO.search(text) or _AFTER.search(before)
+    return QuotedReply(
+        code, lines, answered[answered.lastindex or 0].upper() if answered else "RCPT"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _QuotedLines:
     """Lines of a reply that begin with the code of another one."""
 
     code: int
@@ -93,9 +101,10 @@ class _Block:
     outer: str  # the other lines
 
 
-def _quoted_block(code: int, lines: Sequence[str]) -> _Block | None:
+def _quoted_lines(code: int, lines: Sequence[str]) -> _QuotedLines | None:
     """The first lines that begin with one code of their own: a whole reply within the reply."""
-    begin, inner, quoted = 0, [], ""
+    begin, quoted = 0, ""
+    inner: list[str] = []
     for place, line in enumerate(lines):
         found = _LINE.match(line)
         if found is not None and found["code"] == (quoted or found["code"]):
@@ -110,4 +119,4 @@ def _quoted_block(code: int, lines: Sequence[str]) -> _Block | None:
     if not inner:
         return None
     outer = [*lines[:begin], *lines[begin + len(inner) :]]
-    return _Block(int(quoted), inner, " ".join(outer)[:TEXT_MAX])
+    return _QuotedLines(int(quoted), inner, " ".join(outer)[:TEXT_MAX])

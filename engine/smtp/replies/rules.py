@@ -114,7 +114,8 @@ STEPS = {
     "HELO": Step.HELLO,
     "MAIL": Step.MAIL,
 }  # of a command whose reply is quoted; any other: RCPT
-BY_CODE = ("code.", "enhanced.")  # beginnings of the ids of rules that read no words
+# Beginnings of the ids of rules that read no words, or words about a check.
+NOT_OF_USER = ("code.", "enhanced.", "no-mailbox.verify")
 
 
 class Pattern:
@@ -297,7 +298,7 @@ class Rules:
         if meaning in CONDEMNS:
             if (quoted.code or 550) < 500 <= code:
                 return QUOTED_TROUBLE
-            if quoted.code is None and reading.rule.startswith(BY_CODE):
+            if quoted.code is None and reading.rule.startswith(NOT_OF_USER):
                 return QUOTED_TROUBLE
             return reading
         if quoted.code is None and meaning is not Meaning.MAILBOX_FULL:

@@ -116,7 +116,7 @@ async def test_a_refusal_that_names_its_recipient_counts_although_the_host_close
     assert [verdict.status for verdict in verdicts] == ["undeliverable"] * len(texts)
 
 
-async def test_a_refusal_that_names_nobody_before_421_is_no_answer(autojump_clock):
+async def test_a_refusal_without_a_name_before_421_is_no_answer(autojump_clock):
     """With PIPELINING the random address is in the same write, and the 421 is its answer."""
     async with open_fake_network(seed=1) as network:
         host = MailHost(

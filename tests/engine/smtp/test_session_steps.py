@@ -308,7 +308,7 @@ def test_two_replies_and_then_421_settle_both(refused_promptly_at, between):
 
 
 @pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
-def test_a_reply_that_names_nobody_before_421_is_asked_for_again(offer):
+def test_a_recipient_is_sent_again_if_421_follows_a_reply_without_a_name(offer):
     """It may be an earlier command's, and the 421 the recipient's own."""
     drive = Drive("ann", offer=offer, knows=Acceptance.SOME)
     octets = NO + CLOSES.encode()

@@ -165,6 +165,28 @@ def test_an_invalid_reply_is_a_remote_protocol_error(octets):
 # -- bounds ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "用户不存在",
+        "5.1.1 <ann@shop.test>: 无此用户",
+        "收件人地址不存在，请检查（#5.1.1）",
+        "User unknown 邮箱不存在",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "gbk"])
+def test_chinese_is_read_in_utf_8_and_in_gbk(text, encoding):
+    assert read_all(f"550 {text}\r\n".encode(encoding)) == [SmtpReply(550, (text,))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Empfänger unbekannt", "Destinatário não existe: é inválido", "größere Übermaße", "Ààéé"],
+)
+def test_latin_1_is_not_taken_for_chinese(text):
+    assert read_all(b"550 " + text.encode("latin-1") + b"\r\n") == [SmtpReply(550, (text,))]
+
+
 def test_a_teaser_counts_to_the_hundred_lines():
     assert len(read_all(b"220-x\r\n" * 99 + b"550 x\r\n")[0].teaser) == 99
     with pytest.raises(RemoteProtocolError):
