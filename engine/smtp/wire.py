@@ -251,7 +251,7 @@ class ReplyReader:
         return mark == "-"
 
 
-GB_SHARE = 0.75  # of the letters beyond ASCII: the rest may be rarer ones, as in names
+GB_SHARE = 0.5  # of the letters beyond ASCII; the rest may be rarer ones, or traditional
 
 
 def _decode(octets: bytes) -> str:
@@ -263,7 +263,7 @@ def _decode(octets: bytes) -> str:
 
 
 def _decode_gbk(octets: bytes) -> str:
-    """Return the text if nearly all that is not ASCII is common Chinese, at least two letters."""
+    """Return the text if most of what is not ASCII is common Chinese, at least two letters."""
     try:
         text = octets.decode("gbk")
     except UnicodeDecodeError:

@@ -52,11 +52,43 @@ class QuotedReply:
     answers: str = "RCPT"  # the verb of the command that the other host answered; `CONNECT`
 
 
+@dataclass(frozen=True, slots=True)
+class _QuotedLines:
+    """Lines of a reply that begin with the code of another one."""
+
+    code: int
+    lines: list[str]  # without that code
+    outer: str  # the other lines
+
+
+def _quoted_lines(code: int, lines: Sequence[str]) -> _QuotedLines | None:
+    """The first lines that begin with one code of their own: a whole reply within the reply.
+
+    In the first line that code may be a number of another kind, unless it is the reply's own
+    or an enhanced code follows it.
+    """
+    found = [_LINE.match(line) for line in lines]
+    first = found[0] if found else None
+    if first is not None and first["code"] != str(code) and not _ENHANCED.match(first["rest"]):
+        found[0] = None
+    begin = next((place for place, match in enumerate(found) if match is not None), None)
+    if begin is None:
+        return None
+    inner: list[re.Match[str]] = []
+    for match in found[begin:]:
+        if match is None or (inner and match["code"] != inner[0]["code"]):
+            break
+        inner.append(match)
+    outer = [*lines[:begin], *lines[begin + len(inner) :]]
+    rest = [match["rest"] for match in inner]
+    return _QuotedLines(int(inner[0]["code"]), rest, " ".join(outer)[:TEXT_MAX])
+
+
 def quoted_reply(code: int, lines: Sequence[str]) -> QuotedReply | None:
     """Return what a reply with this code and these lines quotes, or None."""
     if len(lines) == 1 and _CHECKED not in lines[0] and not _MAY_QUOTE.search(lines[0]):
         return None
-    block = _quoted_lines(code, lines)
+    block = _quoted_lines(code, lines)  # the other reply has lines of its own
     text = " ".join(lines if block is None else block.lines)[:TEXT_MAX]
     if '"@' in text:
         text = QUOTED_ADDRESS.sub(" @ ", text)
@@ -90,33 +122,3 @@ def _quote(code: int | None, lines: tuple[str, ...], before: str) -> QuotedReply
     return QuotedReply(
         code, lines, answered[answered.lastindex or 0].upper() if answered else "RCPT"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _QuotedLines:
-    """Lines of a reply that begin with the code of another one."""
-
-    code: int
-    lines: list[str]  # without that code
-    outer: str  # the other lines
-
-
-def _quoted_lines(code: int, lines: Sequence[str]) -> _QuotedLines | None:
-    """The first lines that begin with one code of their own: a whole reply within the reply."""
-    begin, quoted = 0, ""
-    inner: list[str] = []
-    for place, line in enumerate(lines):
-        found = _LINE.match(line)
-        if found is not None and found["code"] == (quoted or found["code"]):
-            is_own = place or found["code"] == str(code) or _ENHANCED.match(found["rest"])
-            if not is_own:
-                continue
-            if not inner:
-                begin, quoted = place, found["code"]
-            inner.append(found["rest"])
-        elif inner:
-            break
-    if not inner:
-        return None
-    outer = [*lines[:begin], *lines[begin + len(inner) :]]
-    return _QuotedLines(int(quoted), inner, " ".join(outer)[:TEXT_MAX])
