@@ -35,7 +35,7 @@ from mailprobe.engine.smtp.replies.prefilter import first_letters
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 from mailprobe.engine.smtp.wire import SmtpReply
 
-TRIES_MAX = 500  # of rules at words; none of 2,900 collected replies needs more than 166
+TRIES_MAX = 500  # of rules at words; none of 3,100 collected replies needs more than 166
 READINGS_MAX = 1024  # cached: a host repeats its replies, and mostly only the names in them vary
 RULES = Path(__file__).parents[2] / "data" / "replies.toml"
 
