@@ -271,6 +271,10 @@ class HostControls:
         """True since a contradiction, until the host was seen to answer truly again."""
         return self.changed is not None and now < self._changed_until
 
+    def known(self) -> list[Known]:
+        """The addresses that may be sent again as controls."""
+        return [each for known in self._known.values() for each in known]
+
     # -- controls --------------------------------------------------------------------------------
 
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:

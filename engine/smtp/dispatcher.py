@@ -537,9 +537,7 @@ class ProbeDispatcher:
 
     # -- from one egress to another ----------------------------------------------------------
 
-    def pass_on(
-        self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False
-    ) -> Probe:
+    def pass_on(self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False) -> Probe:
         """Another egress asks again: return its probe, which has the place and the deadline of this.
 
         For the sessions that still have it, this probe is settled: with this outcome.

@@ -25,6 +25,7 @@ DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail
 CEILING = 512
+BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
 LEARNED_LEAST = 2  # what a host that bans us is asked for at least
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
 BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
@@ -134,7 +135,7 @@ class Tolerance:
 
     __slots__ = (
         *("_accounts", "_answered_at", "_asked", "_asked_hour", "_bans", "_careful", "_ceiling"),
-        *("_hour", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
+        *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "leased", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
@@ -161,13 +162,13 @@ class Tolerance:
         self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
         self._answered_at = -inf
         self._refused_at = -inf
-        self._proof_at = -inf  # when an address was accepted last
+        self._proof_at = -inf  # when an address was accepted last,
+        self._is_proven = False  # and that was after the latest refusal
         self._proofs_lacking = False  # nobody was ever accepted, and postmaster is refused
         self._requested_at = -inf
         self._bans: deque[float] = deque(maxlen=len(RESTS_S))
         self._rest_until = -inf
         self._turned_away = 0  # rows of lists that found nothing left, since there was room
-        self._hour = 0.0
         self.limits, self.label = UNKNOWN, label
         self.set_limits(limits, label)
 
@@ -385,7 +386,7 @@ class Tolerance:
             if count > self.took:
                 self.took, self.changed = count, True
         if accepted:
-            self._proof_at = now
+            self._proof_at, self._is_proven = now, True
             self._proofs_lacking = False
         if kind is Kind.CONTROL and not refused:
             return
@@ -404,7 +405,7 @@ class Tolerance:
 
     def _note_refused(self, account: str, now: float) -> None:
         self._drop_old(now)
-        self._refused_at = now
+        self._refused_at, self._is_proven = now, False
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
@@ -412,6 +413,20 @@ class Tolerance:
         self._untaken.append((now, len(self._window)))
         if self.leased is not None:
             self.leased -= 1
+
+    def take_back(self, kind: Kind, account: str) -> None:
+        """The latest refusal of the account was no refusal of its recipient."""
+        for times in (self._window, self._times):
+            for place in range(len(times) - 1, -1, -1):
+                if times[place][1] == account:
+                    del times[place]
+                    break
+        here = self._accounts.get(account)
+        if here is not None:
+            here.recent = max(0, here.recent - 1)
+            if not kind.is_name and kind is not Kind.CONTROL:
+                here.refused = max(0, here.refused - 1)
+                self._refused = max(0, self._refused - 1)
 
     def _drop_old(self, now: float) -> None:
         window, times = self._window, self._times
@@ -457,7 +472,7 @@ class Tolerance:
         `is_provable`: there is an address that may show that the host still judges. Where there
         is none, an account that is alone at the host has its answers at its own risk.
         """
-        if now < self._rest_until or self.tolerance >= self._ceiling or kind is Kind.LONE_NAME:
+        if now < self._rest_until or self.tolerance >= self._ceiling:
             return Growth.NOT
         if self._is_spent_otherwise(now):
             return Growth.NOT
@@ -469,8 +484,13 @@ class Tolerance:
         elif not self._may_hurry(account, now):
             return Growth.NOT
         proof_from = self._refused_at + wait_s
-        if self._proof_at > self._refused_at and self._proof_at >= proof_from:
+        if self._is_proven and self._proof_at >= proof_from:
             return Growth.NOW
+        if kind is Kind.LONE_NAME:  # not worth a control
+            return Growth.NOT
+        here = self._accounts.get(account)
+        if not wait_s and (here is None or not here.refused):
+            return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
@@ -542,7 +562,7 @@ class Tolerance:
         self._drop_old(now)
         if now < self._rest_until:
             return True
-        if now - self._answered_at >= BAN_AFTER_S or not self._times:
+        if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
             return False
         count = len(self._window)
         for at, untaken in self._untaken:

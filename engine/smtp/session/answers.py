@@ -104,7 +104,7 @@ class RecipientReplies:
             in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
             if not in_words and limits.may_be_limit(probe, reply, reading, outcome, now):
                 return None
-            limits.count_refusal(reply, outcome, now)
+            limits.count_refusal(reply, reading, outcome, now)
             self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
@@ -122,7 +122,7 @@ class RecipientReplies:
         if positive:
             limits.count_accepted(now)
         else:
-            limits.count_refusal(reply, refusal_outcome(reply, reading), now)
+            limits.count_refusal(reply, reading, refusal_outcome(reply, reading), now)
             self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))
         if _speaks_of_refusals(reply, reading):
             self._emit(HostBlocked(f"RCPT refused: {reply.code} {reply.text[:80]}"))
