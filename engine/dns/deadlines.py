@@ -1,4 +1,10 @@
-"""Deadlines of look-ups, and of greetings: one task keeps all, instead of one task for each."""
+"""Deadlines of look-ups, and of greetings: one task keeps all, instead of one task for each.
+
+The clock also counts the time in which this process did not run its tasks: a busy machine gave it
+no processor, or one task took long. An answer that came meanwhile was not read, so the time of a
+look-up does not run then. While there are deadlines, the clock wakes each BEAT_S and counts by how
+much it is late: in a second of a look-up, all that has come was read at least 20 times.
+"""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -12,6 +18,8 @@ from mailprobe.engine.background import log_fault
 STALL_S = 0.1  # a wake-up this late means that the process did not run
 STALL_GRACE_S = 0.02
 STALL_TURNS = 10  # of the event loop: enough for each connection to read what has come
+BEAT_S = 0.05
+LATE_S_LEAST = 0.001  # a wake-up is never quite in time
 NEVER = float("inf")
 
 
@@ -57,6 +65,7 @@ class DeadlineClock:
         self._wakes_at = float("-inf")
         self._ticking = False
         self._afterwards: dict[Callable[[], None], None] = {}
+        self.lost_s = 0.0  # in which this process did not run, while there were deadlines
 
     def watch(self, timed: TimedObject) -> None:
         if timed.over or (due := timed.due) == NEVER:
@@ -85,10 +94,13 @@ class DeadlineClock:
                     act()
                 except Exception:
                     log_fault(act)
-            self._wakes_at = self._due[0][0] if self._due else NEVER
+            self._wakes_at = min(self._due[0][0], self.now() + BEAT_S) if self._due else NEVER
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
-            await catch_up(self._sleep.deadline)
+            due = self._sleep.deadline
+            if (late_s := self.now() - due) > LATE_S_LEAST:
+                self.lost_s += late_s
+            await catch_up(due)
 
     def _tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):

@@ -278,8 +278,10 @@ class Routes:
         self, domain: str, in_flight: InFlightLookup[RouteAnswer]
     ) -> LookupHandle[RouteAnswer]:
         def done(answer: RouteAnswer) -> None:
-            failed = isinstance(answer, LookupFailed)
-            in_flight.finish(answer, FAILURE_KEPT_S if failed else self._mx_kept_s)
+            kept_s = self._mx_kept_s
+            if isinstance(answer, LookupFailed):
+                kept_s = 0.0 if answer.by_lag else FAILURE_KEPT_S
+            in_flight.finish(answer, kept_s)
             if self._shared is not None:
                 self._shared.found(domain, answer, self._mx_kept_s)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import trio
 
-from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
+from mailprobe.engine.dns.messages import DNS_LAG_RULE, AddressAnswer, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.dns.single_flight import Interest
@@ -21,6 +21,9 @@ EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
 LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
+LOOKUP_LAGGED = Cause(
+    Outcome.RESOLVER_FAILED, DNS_LAG_RULE, "this machine had no time to read an answer"
+)
 OTHER_FAMILY = Cause(
     Outcome.NO_EGRESS, EGRESS_FAMILY_RULE, "no address that this egress can connect to"
 )
@@ -30,6 +33,7 @@ NEVER_TRIED = (
     NOT_PUBLIC,
     OTHER_FAMILY,
     LOOKUP_FAILED,
+    LOOKUP_LAGGED,
 )  # no exchange had a usable address
 
 
@@ -51,6 +55,11 @@ class AddressLookups:
     def waits(self, probe: Probe) -> bool:
         """Does the probe wait for any look-up?"""
         return probe in self.pending
+
+    def cause_at_deadline(self, probe: Probe) -> Cause:
+        """Why a probe fails whose deadline comes while it waits for look-ups."""
+        waits_for = self.pending.get(probe, {}).values()
+        return LOOKUP_LAGGED if any(each.is_lagging for each in waits_for) else LOOKUP_FAILED
 
     def begin(self, probe: Probe, place: int) -> None:
         """Look up the exchange at this place. `found` may be called before this returns."""
