@@ -21,6 +21,7 @@ STALL_TURNS = 10  # of the event loop: enough for each connection to read what h
 BEAT_S = 0.05
 LATE_S_LEAST = 0.001  # a wake-up is never quite in time
 NEVER = float("inf")
+AWAKE = float("-inf")
 
 
 async def catch_up(due: float) -> None:
@@ -62,10 +63,20 @@ class DeadlineClock:
         self._due: list[tuple[float, int, TimedObject]] = []  # a heap
         self._numbers = count()  # equal instants come in the order of `watch`
         self._sleep = trio.CancelScope()
-        self._wakes_at = float("-inf")
+        self._wakes_at = AWAKE
         self._ticking = False
         self._afterwards: dict[Callable[[], None], None] = {}
-        self.lost_s = 0.0  # in which this process did not run, while there were deadlines
+        self._lost_s = 0.0  # until its latest wake-up
+
+    @property
+    def lost_s(self) -> float:
+        """The time until now in which this process did not run, while there were deadlines."""
+        return self._lost_s if self._wakes_at == AWAKE else self._lost_s + self._late_s
+
+    @property
+    def _late_s(self) -> float:
+        late_s = self.now() - self._wakes_at
+        return late_s if late_s > LATE_S_LEAST else 0.0
 
     def watch(self, timed: TimedObject) -> None:
         if timed.over or (due := timed.due) == NEVER:
@@ -97,10 +108,9 @@ class DeadlineClock:
             self._wakes_at = min(self._due[0][0], self.now() + BEAT_S) if self._due else NEVER
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
-            due = self._sleep.deadline
-            if (late_s := self.now() - due) > LATE_S_LEAST:
-                self.lost_s += late_s
-            await catch_up(due)
+            await catch_up(self._wakes_at)
+            self._lost_s += self._late_s
+            self._wakes_at = AWAKE
 
     def _tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):

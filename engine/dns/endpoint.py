@@ -312,10 +312,9 @@ class DohEndpoint:
         while self._connections or self._opening:
             due = trio.current_time() + TICK_S
             await trio.sleep_until(due)
-            late_s = trio.current_time() - due
             await catch_up(due)
             now = trio.current_time()
-            if late_s > LATE_S_LEAST:
+            if (late_s := now - due) > LATE_S_LEAST:
                 for scope in self._handshakes:
                     self._handshakes[scope] += late_s
             for scope, ends_at in self._handshakes.items():
