@@ -56,9 +56,9 @@ async def test_a_list_waits_for_an_answer_that_has_come_however_slow_this_proces
 
 
 async def test_a_list_does_not_wait_for_ever_where_no_answer_comes(autojump_clock):
-    async with open_test(Endpoints({FIRST: SILENT}), FIRST) as routes:
-        async with open_lag(autojump_clock, 0.09):
-            failed = await routes.find("shop.test", deferred_start=True)
+    silent = Endpoints({FIRST: SILENT})
+    async with open_test(silent, FIRST) as routes, open_lag(autojump_clock, 0.09):
+        failed = await routes.find("shop.test", deferred_start=True)
     assert isinstance(failed, LookupFailed)
     assert not failed.by_lag
 
