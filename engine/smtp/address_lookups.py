@@ -5,11 +5,12 @@ exchange is looked up as well, and the one found first is tried. A probe that st
 waits for a look-up at its deadline failed because of the resolver, not of a mail host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import trio
 
-from mailprobe.engine.dns.messages import DNS_LAG_RULE, AddressAnswer, LookupFailed
+from mailprobe.engine.dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.dns.single_flight import Interest
@@ -82,6 +83,22 @@ class AddressLookups:
         )
         self.pending.setdefault(probe, {})[place] = interest
         self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
+
+    async def other_family(
+        self, name: str, addresses: Sequence[str], account: str
+    ) -> tuple[str, ...]:
+        """The exchange's addresses in the family that these are not of; within EXCHANGE_S.
+
+        RFC 5321 5.1: each address is tried before the exchange has failed.
+        """
+        has_six = {":" in address for address in addresses}
+        if len(has_six) > 1:
+            return ()
+        kind: Literal["A", "AAAA"] = "A" if True in has_six else "AAAA"
+        found: AddressAnswer | None = None
+        with trio.move_on_after(EXCHANGE_S):
+            found = await self._routes.addresses_of_family(name, kind, account)
+        return found.ips if isinstance(found, Addresses) else ()
 
     def drop(self, probe: Probe) -> None:
         """Cancel its look-ups: it is settled, or tries an exchange that was found."""

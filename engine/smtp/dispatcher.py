@@ -614,6 +614,10 @@ class ProbeDispatcher:
             probe.fail(cause)
         return False
 
+    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
+        """The usable addresses of the host's exchange in the family that the pool has none of."""
+        return self._usable(await self._looking_up.other_family(pool.name, pool.addresses, account))
+
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
         ips = self._of_family(ips) if self._marker else ips
         if self.settings.allow_private:

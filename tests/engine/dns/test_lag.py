@@ -12,7 +12,15 @@ from mailprobe.engine import open_answers
 from mailprobe.engine.dns.messages import LookupFailed
 from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.testing.fake_network import open_fake_network
-from tests.engine.dns.scripted_endpoints import FIRST, ROUTE, SILENT, Endpoints, open_test
+from tests.engine.dns.scripted_endpoints import (
+    BROKEN,
+    FIRST,
+    GOOD,
+    ROUTE,
+    SILENT,
+    Endpoints,
+    open_test,
+)
 from tests.engine.engine_runs import open_test_engine
 
 
@@ -53,6 +61,21 @@ async def test_a_list_waits_for_an_answer_that_has_come_however_slow_this_proces
         began = trio.current_time()
         assert await routes.find("shop.test", deferred_start=True) == ROUTE
         assert trio.current_time() - began >= LOOKUP_S
+
+
+async def test_a_list_outlasts_failures_of_a_machine_that_is_busy(autojump_clock):
+    """There a handshake fails as well, and a resolver on the same machine does not answer."""
+    endpoints = Endpoints({FIRST: BROKEN})
+    async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
+
+        async def be_busy() -> None:
+            async with open_lag(autojump_clock, 0.3):
+                await trio.sleep(120)
+            endpoints.script[FIRST] = GOOD
+
+        nursery.start_soon(be_busy)
+        assert await routes.find("shop.test", deferred_start=True) == ROUTE
+        assert trio.current_time() > 100
 
 
 async def test_a_list_does_not_wait_for_ever_where_no_answer_comes(autojump_clock):
