@@ -124,7 +124,7 @@ def test_families_alternate_and_the_fewest_tried_are_one_of_each():
     assert addresses_in_turn(four, 2, 2) == [four[2], four[0]]
 
 
-async def test_over_sockets_the_second_address_is_asked_after_a_refusal():
+async def test_over_sockets_the_second_address_follows_a_refusal():
     """Where this machine has no ::1, at another one of IPv4."""
     other = "::1" if has_ipv6() else "127.0.0.2"
     async with open_fake_network() as network, trio.open_nursery() as nursery:
