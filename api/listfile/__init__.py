@@ -13,6 +13,9 @@ when it is first used: a process that only passes a file on needs none of the re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# At once: a module that has the name of one of its functions would take its place here.
+from mailprobe.api.listfile.replacing import CannotWrite, replacing, writing_to
+
 if TYPE_CHECKING:
     from mailprobe.api.listfile.opening import (
         List,
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
         temporary_file,
         unpacked_name,
     )
-    from mailprobe.api.listfile.replacing import CannotWrite, replacing, writing_to
     from mailprobe.api.listfile.results import ResultColumns
     from mailprobe.api.listfile.survey import BadList, known_encoding
     from mailprobe.api.listfile.writer import (
@@ -42,7 +44,6 @@ else:
             *("List", "ListFile", "ListRow", "OutputFormat", "ReadOptions"),
             *("open_file", "open_list", "read_list", "temporary_file", "unpacked_name"),
         ),
-        "mailprobe.api.listfile.replacing": ("CannotWrite", "replacing", "writing_to"),
         "mailprobe.api.listfile.results": ("ResultColumns",),
         "mailprobe.api.listfile.survey": ("BadList", "known_encoding"),
         "mailprobe.api.listfile.writer": (

@@ -102,7 +102,7 @@ class Interest(Generic[Answer]):
     @property
     def is_lagging(self) -> bool:
         """Whether a failure at this time would be ours: see LookupFailed."""
-        lookup = self._lookup and self._lookup.lookup
+        lookup = None if self._lookup is None else self._lookup.lookup
         return lookup is not None and lookup.failure().by_lag
 
     def tick(self, now: float) -> None:
