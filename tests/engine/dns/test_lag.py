@@ -123,6 +123,7 @@ async def test_a_result_says_who_is_to_blame(autojump_clock, lost_s, rule, blame
         else:
             [answer] = [answer async for answer in answers]
     assert answer.evidence is not None
+    assert answer.evidence.rule is not None
     assert answer.evidence.rule.partition(":")[0] == rule
     assert (answer.evidence.reason, answer.evidence.blame) == ("resolver", blame)
     verdict = answer.verdict
@@ -138,5 +139,6 @@ async def test_an_exchange_whose_look_up_had_no_time_is_our_failure_too(autojump
     ):
         [answer] = [answer async for answer in answers]
     assert answer.evidence is not None
+    assert answer.evidence.rule is not None
     assert answer.evidence.rule.partition(":")[0] == "clock.dns-lag"
     assert answer.verdict.mx_found

@@ -73,6 +73,7 @@ async def test_the_refusal_of_ipv4_is_the_cause_where_ipv6_is_no_help(autojump_c
         answer = await answer_of(network)
         assert (answer.verdict.status, answer.verdict.failed_check) == ("unknown", "smtp")
         assert answer.evidence is not None
+        assert answer.evidence.rule is not None
         assert answer.evidence.rule.startswith("connect.failed")
         assert (answer.evidence.reason, answer.evidence.blame) == ("host_down", "host")
         tried = [FOUR] if six is None else [FOUR, SIX]
