@@ -170,7 +170,7 @@ async def test_looking_for_the_port_delays_nothing_and_ends_with_the_block(
     settings = EngineSettings(doh_urls=(FIRST, SECOND))
     internet, said = Internet(refused="timed out"), list[str]()
     monkeypatch.setattr(
-        "mailprobe.api.cli.closed_port.open_network", partial(open_network, internet)
+        "mailprobe.api.cli.sender.machine.open_network", partial(open_network, internet)
     )
     async with saying_closed_port(settings, said.append):
         assert said == []
