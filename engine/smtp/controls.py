@@ -239,6 +239,12 @@ class HostControls:
         record = self.record[treatment.opposite]
         return self.has_changed(now) or self.count(now) > record
 
+    def may_be_due(self, now: float) -> bool:
+        """May the next refusals have to be confirmed by a control?"""
+        if not self.comparable:
+            return self.is_shared
+        return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
+
     def is_at_record(self, treatment: Treatment, now: float) -> bool:
         """The same of a random address."""
         others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)

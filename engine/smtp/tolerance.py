@@ -35,6 +35,7 @@ LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a 
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
+NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
 RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
 
@@ -487,7 +488,7 @@ class Tolerance:
         if self._is_proven and self._proof_at >= proof_from:
             return Growth.NOW
         if kind is Kind.LONE_NAME:  # not worth a control
-            return Growth.NOT
+            return Growth.NOW if now - self._proof_at < NAME_PROOF_S else Growth.NOT
         here = self._accounts.get(account)
         if not wait_s and (here is None or not here.refused):
             return Growth.NOW  # nothing that it asked was refused here: it is not the cause

@@ -28,7 +28,9 @@ HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
-SHUT_RULES = ("connect.failed", "clock.connect", "closed.banner")  # a door that is shut
+SHUT_RULES = ("connect.failed", "clock.connect")  # a door that is shut
+CLOSED_RULE = "closed.banner"  # or closed in our face,
+CLOSED_BEFORE = 2  # after so many failures in a row: less may be chance
 # Of each family, tried in one attempt after 0, 1, 2 failures in a row.
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)
 UNREACHABLE_RULE = "connect.unreachable"
@@ -206,6 +208,8 @@ class ConnectionOpener:
     def _is_ban(self, cause: Cause) -> bool:
         """A host that answered, and refused some, lets us in no more: is that a ban?"""
         is_shut = cause.rule in SHUT_RULES or cause.greeting
+        if cause.rule == CLOSED_RULE:
+            is_shut = self._pool.backoff.failures >= CLOSED_BEFORE
         return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
