@@ -174,10 +174,15 @@ class HostControls:
             refused_at.popleft()
         return len(refused_at)
 
-    def note_accepted(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
-        """A recipient was accepted, and that is believed."""
+    def note_accepted(
+        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+    ) -> None:
+        """A recipient was accepted, and that is believed.
+
+        `of_all`: as everybody is at its domain, so that it proves nothing as a control.
+        """
         self._see(_ACCEPTED, now)
-        if now >= self._next_sample_at:
+        if now >= self._next_sample_at and not of_all:
             known = self._known[_ACCEPTED]
             self._next_sample_at = now + SAMPLE_S * (len(known) >= SAMPLED_FROM)
             self._keep(_ACCEPTED, Known(mailbox, domain, now))

@@ -33,6 +33,7 @@ from mailprobe.engine.verdict import Outcome
 REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+_CATCH_ALL = Outcome.CATCH_ALL
 
 
 class Confirmation:
@@ -66,7 +67,8 @@ class Confirmation:
                     self._hold(probe, outcome, rule, treatment, now)
                     return
             elif treatment is _ACCEPTED:
-                controls.note_accepted(probe.mailbox, probe.domain_here, now)
+                of_all = outcome is _CATCH_ALL
+                controls.note_accepted(probe.mailbox, probe.domain_here, now, of_all=of_all)
                 if self.verdicts:
                     self.see(treatment)
         self._emit(Settled(probe, outcome, rule))
@@ -242,9 +244,14 @@ class Confirmation:
         """Settle the verdicts as they are; what is not confirmed, as far as that allows."""
         verdicts, self.verdicts = self.verdicts, []
         if self._treatment is _ACCEPTED:
-            for probe, _, _ in verdicts:
+            for probe, outcome, _ in verdicts:
                 if confirmed:
-                    self._controls.note_accepted(probe.mailbox, probe.domain_here, self._since)
+                    self._controls.note_accepted(
+                        probe.mailbox,
+                        probe.domain_here,
+                        self._since,
+                        of_all=outcome is _CATCH_ALL,
+                    )
             if not confirmed:
                 refused_s = now - self._controls.seen_at[_REFUSED]
                 verdicts = [_untested(each) if refused_s > REFUSES_S else each for each in verdicts]
