@@ -269,11 +269,13 @@ class Agenda:
     def _goes_before(self, room: int, now: float) -> bool:
         """Do the tests go before more listed addresses?
 
-        They do where nothing is scarce, and where one settles more addresses for its refusal
-        than listed ones do for theirs.
+        They do where their refusals are not the last, and where one settles more addresses for
+        its refusal than listed ones do for theirs.
         """
-        budget = self._host.budget
+        budget, first = self._host.budget, self.tests[0]
         if budget.has_plenty(room + len(self.tests), now):
+            return True
+        if budget.room(first.kind, first.asker, now) > len(self.tests):
             return True
         each = 1 / budget.share
         return any(len(test.domain.awaiting) > each for test in self.tests)
