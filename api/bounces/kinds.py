@@ -60,21 +60,6 @@ CODES: dict[str, Kind] = {
     "4.310": "no_mailbox", "1.7": "refused", "1.8": "refused", "2.2": "temporary",
     "2.3": "refused", "3.4": "refused", "4.7": "temporary", "4.316": "temporary",
 }  # fmt: skip
-# How mail services call the kinds of bounces in their exports.
-TYPES: Table = (
-    (re.compile(r"\b(?:soft(?:[ _-]?bounces?)?|transient|temporar\w*|defer\w*|delayed|full|"
-                r"mailbox[ _-]?full|quota|greylist\w*)\b"), "temporary"),
-    (re.compile(r"\b(?:spam|polic\w+|block(?:ed)?|blacklist\w*|blocklist\w*|reputation|"
-                r"complaint)\b"), "refused"),
-    (re.compile(r"\b(?:hard(?:[ _-]?bounces?)?|permanent|invalid|bad[ _-]?(?:mailbox|address|email)|"
-                r"no[ _-]?email|non[ _-]?existent|does ?n[o']t exist|inactive|disabled)\b"),
-     "no_mailbox"),
-)  # fmt: skip
-
-
-def kind_of(text: str) -> Kind:
-    """What the words of a row or a report say."""
-    return kind_of_reason(text) or _first_match(TYPES, text) or "unknown"
 
 
 def kind_of_reason(text: str) -> Kind | None:

@@ -27,9 +27,10 @@ def bounces(file: Path, account_id: str | None, column: str | None) -> None:
     FILE is an mbox, a mail (.eml), a folder of mails such as a Maildir, or a list of bounced
     addresses that a mail service exports. The service answers these addresses from then on with
     the reason `bounced`, for this account alone. Other bounces, such as of full mailboxes, are
-    counted and change nothing. Only a keyed hash of an address is kept.
+    counted and change nothing, and so are rows that do not say that mail came back. Only a keyed
+    hash of an address is kept.
     """
-    from mailprobe.api.cli.scoring.bounces import read_bounces
+    from mailprobe.api.cli.scoring.bounces import as_counts, read_bounces
     from mailprobe.api.listfile import ReadOptions
 
     found = read_bounces(file, ReadOptions(column))
@@ -43,7 +44,7 @@ def bounces(file: Path, account_id: str | None, column: str | None) -> None:
         {
             "account_id": with_store(record),
             "recorded": len(found.gone),
-            "ignored": len(found.kinds) - len(found.gone),
+            **as_counts(found),
             "unread": found.unread,
         }
     )

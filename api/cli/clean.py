@@ -231,7 +231,7 @@ def _source(
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-        bounced = bounced_in(bounces)
+        bounced = bounced_in(bounces, print_error)
         return (lambda: _open_own_engine(engine, bounced)), True
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source

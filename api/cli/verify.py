@@ -74,7 +74,7 @@ def verify(
         if bounces is not None:  # what reads such files takes a tenth of a second to load
             from mailprobe.api.cli.scoring.bounces import bounced_in
 
-            bounced = bounced_in(bounces)
+            bounced = bounced_in(bounces, print_error)
         source = partial(open_own_engine, engine, bounced)
     if as_json:
         print_json(texts, source, explain=explain)

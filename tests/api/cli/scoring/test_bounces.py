@@ -21,6 +21,7 @@ LIST = """email,type,reason
 gone@shop.test,hard,550 5.1.1 User unknown
 full@shop.test,soft,452 4.2.2 Mailbox full
 blocked@shop.test,hard,550 5.7.1 Message rejected as spam
+ann@shop.test,,
 """
 
 
@@ -53,8 +54,19 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     assert run_cli("bounces", "list.csv").exit_code == 2  # whose?
     said = run_cli("bounces", "list.csv", "--account", ann["account_id"])
     assert json.loads(said.stdout) == {
-        "account_id": ann["account_id"], "recorded": 1, "ignored": 2, "unread": 0,
-    }  # fmt: skip
+        "account_id": ann["account_id"],
+        "recorded": 1,
+        "read_as": "column type",
+        "taken": {"no_mailbox": 1, "refused": 1, "temporary": 1},
+        "ignored": 1,
+        "examples": {
+            "no_mailbox": ["gone@shop.test (type: hard)"],
+            "temporary": ["full@shop.test (type: soft)"],
+            "refused": ["blocked@shop.test (type: hard)"],
+            "ignored": ["ann@shop.test"],
+        },
+        "unread": 0,
+    }
     assert kept(ann["account_id"]) == {"gone@shop.test"}
     assert kept(bob["account_id"]) == set()
     assert run_cli("account", "delete", "--yes", bob["account_id"]).exit_code == 0
@@ -65,10 +77,11 @@ async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump
     """The host would accept every one of these addresses."""
     path = tmp_path / "list.csv"
     path.write_text(LIST)
+    said: list[str] = []
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(mailboxes=frozenset({"gone", "full", "blocked"})))
         async with open_test_engine(network) as engine:
-            source = OwnEngine(engine, bounced=bounced_in(path))
+            source = OwnEngine(engine, bounced=bounced_in(path, said.append))
             texts = ["Gone@shop.test", "gone@other.test", "full@shop.test", "blocked@shop.test"]
             async with source.open_answers(texts, explain=True) as answers:
                 found = {answer.verdict.email: answer async for answer in answers}
@@ -77,6 +90,7 @@ async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump
     assert gone.evidence is not None
     assert (gone.evidence.reason, gone.evidence.rule) == ("bounced", "bounced: file, list.csv")
     assert gone.evidence.conversation == []
+    assert "list.csv: 1 without a mailbox, such as gone@shop.test (type: hard)" in said
     reasons = [found[text].cause.reason for text in texts]
     assert reasons == ["bounced", "no_mx", "accepted", "accepted"]
 
