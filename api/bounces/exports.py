@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mailprobe.api.bounces.kinds import ENHANCED, REPLY, Kind, kind_of_reason
+from mailprobe.api.bounces.kinds import (
+    ENHANCED,
+    REPLY,
+    SPARKPOST_CLASSES,
+    Kind,
+    kind_of_bounce,
+    kind_of_reason,
+)
 
 Saying = Kind | Literal["none"]  # "none": that it did not bounce
 Words = Mapping[str, Saying]
@@ -138,16 +145,15 @@ class Layout:
 SENDGRID = _words(
     unknown="bounce bounced", temporary="bounceblocked blocked block dropped drop deferred"
 )
-SPARKPOST = _words(
-    no_mailbox="bounce10 outofband10",
-    temporary="bounce20 bounce21 bounce22 bounce23 bounce24 bounce25 bounce26 bounce40 bounce70 "
-    "bounce100 outofband20 outofband21 outofband22 outofband23 outofband24 outofband25 outofband40 "
-    "outofband70 outofband100 delay policyrejection generationrejection generationfailure",
-    refused="bounce50 bounce51 bounce52 bounce53 bounce54 outofband50 outofband51 outofband52 "
-    "outofband53 outofband54",
-    unknown="bounce outofband",
-    none="bounce60 bounce80 bounce90 outofband60 outofband80 outofband90",
-)
+SPARKPOST: Words = {
+    **{f"bounce{number}": kind for number, kind in SPARKPOST_CLASSES.items()},
+    **{f"outofband{number}": kind for number, kind in SPARKPOST_CLASSES.items()},
+    **_words(
+        none="bounce60 bounce80 bounce90 outofband60 outofband80 outofband90",
+        unknown="bounce outofband",
+        temporary="delay policyrejection generationrejection generationfailure",
+    ),
+}
 BREVO = _words(
     no_mailbox="hardbounce hardbounced hardbounces invalidemail invalid invalidemails",
     temporary="softbounce softbounced softbounces deferred blocked error",
@@ -325,10 +331,8 @@ class ExportReader:
                 return Said(None, self._shown(cells, place))
             at = next(at for at in (deciding, *own) if at is not None and own[at])
             return Said(kind or "unknown", self._shown(cells, at))
-        if saying in ("temporary", "refused"):
-            return Said(saying, self._shown(cells, place))
         reason = _joined(text for at, text in own.items() if at != place)
-        return Said(kind_of_reason(reason) or saying, self._shown(cells, place))
+        return Said(kind_of_bounce(saying, reason), self._shown(cells, place))
 
     def _saying(self, cells: Sequence[str]) -> tuple[Saying | None, int | None]:
         """What the column of kinds says, and which it is."""

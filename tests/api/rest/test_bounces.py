@@ -5,6 +5,7 @@ import json
 import logging
 from base64 import b64encode
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import trio
@@ -122,10 +123,29 @@ async def test_a_subscription_is_logged_and_never_opened(autojump_clock, shop, c
     assert not shop.world.dialled
 
 
+async def test_events_of_delivered_mail_are_ignored(autojump_clock, shop):
+    """Services that post all events must not get an error: they would stop to post."""
+    sent = [{"event": "delivered", "email": GONE}, {"event": "bounce", "email": GONE, "reason": ""}]
+    assert (await feed(shop, sent[:1])).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert (await feed(shop, sent)).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert await status(shop) == "deliverable"
+
+
+async def test_the_form_of_mandrill_is_taken(autojump_clock, shop):
+    events = [{"event": "hard_bounce", "msg": {"email": GONE, "bounce_description": "bad_mailbox"}}]
+    body = urlencode({"mandrill_events": json.dumps(events)}).encode()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await feed(shop, body, headers=form)).body["recorded"] == 1
+    assert await status(shop) == "undeliverable"
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "code"),
     [
         (b"{}", "application/json", 400),
+        ([{"event": "odd", "email": GONE}], "application/json", 400),
+        ({"event": "hard_bounce", "email": GONE}, "application/json", 400),
+        ([{"event": "bounce"}], "application/json", 400),
         (b"Subject: hello\r\n\r\nHello", "message/rfc822", 400),
         ([{"event": "bounce", "email": f"{n}@a.test"} for n in range(1001)], "text/json", 400),
         (b" " * (1024 * 1024 + 1), "application/json", 413),
