@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from functools import partial
+from urllib.parse import unquote
 
 import trio
 
@@ -10,7 +11,7 @@ from mailprobe.api.bounces.events import NotEvents, SubscriptionConfirmation, re
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
 from mailprobe.api.quota.bounced import mailboxes_of
-from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.refusals import BounceNotFound, InvalidRequest
 from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.schema import BounceCounts
 from mailprobe.api.service import Service
@@ -44,6 +45,14 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     count = Counter(kinds.values())
     soft = count["temporary"]
     return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))
+
+
+async def forget_bounce(service: Service, call: Call) -> OperationReply:
+    """Forget that mail to an address came back: its mail host is asked again from now on."""
+    account, mailboxes = call.caller.account.id, [*mailboxes_of([unquote(call.path["email"])])]
+    if call.caller.key.is_test or not await service.store.forget_bounces(account, mailboxes):
+        raise BounceNotFound
+    return OperationReply(204)
 
 
 async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict[str, Kind | None]]:

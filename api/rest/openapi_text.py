@@ -194,6 +194,15 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
+ASK_BOUNCED = {
+    "name": "ask_bounced", "in": "query", "required": False,
+    "description": "1: ask the mail host even if the address bounced. Without effect on a job.",
+    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+}  # fmt: skip
+BOUNCED_EMAIL = {
+    "name": "email", "in": "path", "required": True, "description": "The address, percent-encoded.",
+    "schema": {"type": "string", "maxLength": 320},
+}  # fmt: skip
 READY = {
     "name": "ready", "in": "query", "required": False,
     "description": "1: 503, and the connection is closed, where the service cannot serve requests; for proxies.",

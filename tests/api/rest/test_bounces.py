@@ -5,7 +5,7 @@ import json
 import logging
 from base64 import b64encode
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 import trio
@@ -121,6 +121,28 @@ async def test_a_subscription_is_logged_and_never_opened(autojump_clock, shop, c
     assert (got.status, got.body["recorded"]) == (200, 0)
     assert url in caplog.text
     assert not shop.world.dialled
+
+
+async def test_a_bounce_is_forgotten(autojump_clock, shop):
+    for email in (GONE, "a/b+c@friendly.test"):
+        await feed(shop, {**EVENT, "Email": email})
+        path = f"/v1/bounces/{quote(email.upper(), safe='')}"
+        sandbox = await shop.new_key("sk_test_")
+        assert (await shop.request("DELETE", path, key=sandbox)).status == 404
+        assert (await shop.request("DELETE", path)).status == 204
+        again = await shop.request("DELETE", path)
+        assert (again.status, again.body["error"]) == (404, "bounce_not_found")
+    assert await status(shop) == "deliverable"
+    assert (await shop.request("DELETE", "/v1/bounces/none")).status == 404
+
+
+async def test_a_host_is_asked_about_a_bounced_address_on_demand(autojump_clock, shop):
+    await feed(shop)
+    for value, expected in (("0", "undeliverable"), ("1", "deliverable")):
+        got = await shop.request("POST", f"/v1/email/verify?ask_bounced={value}", {"email": GONE})
+        assert got.body["status"] == expected
+    wrong = await shop.request("POST", "/v1/email/verify?ask_bounced=yes", {"email": GONE})
+    assert wrong.status == 400
 
 
 async def test_events_of_delivered_mail_are_ignored(autojump_clock, shop):

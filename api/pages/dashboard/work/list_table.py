@@ -29,6 +29,7 @@ from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.try_page import (
     BLAMES,
     KEEP_THE_FORM,
+    bounce_of,
     explained,
     text_of,
     turns_of,
@@ -226,7 +227,7 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         row = await row_of(stored, place, number)
         try:
-            result = await explained(frame, row.address)
+            result = await explained(frame, row.address, asks_bounced=True)
         except Refusal as refusal:
             if not (is_part() and isinstance(refusal, KEEP_THE_FORM)):
                 return await frame.refused(refusal)
@@ -236,6 +237,7 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
         assert isinstance(evidence, Evidence)
         values: dict[str, object] = {
             "now": result, "turns": turns_of(evidence.conversation),
+            "bounce": await bounce_of(frame, row.address, result), "email": row.address,
             "conversation": text_of(evidence.conversation),
             "conversation_id": f"conversation-{row.place}-{row.number}",
         }  # fmt: skip

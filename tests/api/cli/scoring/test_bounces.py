@@ -69,6 +69,16 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     }
     assert kept(ann["account_id"]) == {"gone@shop.test"}
     assert kept(bob["account_id"]) == set()
+    Path("forget.txt").write_text("Gone@shop.test\nfull@shop.test\n")
+    for what, forgotten, count in (("other@shop.test", 0, 1), ("forget.txt", 1, 2)):
+        said = run_cli("bounces", "--forget", what, "--account", ann["account_id"])
+        counts = {"forgotten": forgotten, "addresses": count}
+        assert json.loads(said.stdout) == {"account_id": ann["account_id"], **counts}
+    assert kept(ann["account_id"]) == set()
+    run_cli("bounces", "list.csv", "--account", ann["account_id"])
+    said = run_cli("bounces", "gone@shop.test", "--forget", "--account", ann["account_id"])
+    assert json.loads(said.stdout)["forgotten"] == 1
+    assert run_cli("bounces", "--forget", "missing.csv", "--account", "x").exit_code == 2
     assert run_cli("account", "delete", "--yes", bob["account_id"]).exit_code == 0
     assert run_cli("bounces", "list.csv").exit_code == 0  # the only one that is left
 
