@@ -41,7 +41,7 @@ def record(db: Database, command: RecordBounces) -> None:
 
 def forget(db: Database, command: ForgetBounces) -> int:
     """See BounceStore.forget_bounces."""
-    names, values = _asked(command.hashes)
+    names, values = _placeholders(command.hashes)
     where = f"{KEPT} AND address IN ({names})"
     values |= {"id": command.account_id, "since": micros(db.now() - BOUNCES_KEPT)}
     ((kept,),) = db.all(f"SELECT count(*) FROM bounces WHERE {where}", values)
@@ -58,7 +58,7 @@ def has(db: Database, command: HasBounces) -> bool:
 
 def find(db: Database, command: FindBounces) -> Mapping[str, Bounce]:
     """See BounceStore.bounces."""
-    names, values = _asked(command.hashes)
+    names, values = _placeholders(command.hashes)
     rows = db.all(
         f"SELECT address, source, at FROM bounces WHERE {KEPT} AND address IN ({names})",
         {**values, "id": command.account_id, "since": micros(db.now() - BOUNCES_KEPT)},
@@ -66,7 +66,7 @@ def find(db: Database, command: FindBounces) -> Mapping[str, Bounce]:
     return {address: Bounce(source, instant(at)) for address, source, at in rows}
 
 
-def _asked(hashes: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _placeholders(hashes: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The names of these values in a statement, and the values."""
     values = {f"h{n}": each for n, each in enumerate(hashes)}
     return ", ".join(f":{name}" for name in values), dict(values)

@@ -254,7 +254,7 @@ def test_other_bodies_are_no_events(octets: bytes) -> None:
         b'{"event":"user.created","email":"a@b.test"}',
     ],
 )
-def test_what_cannot_be_read_is_never_taken_for_read(octets: bytes) -> None:
+def test_an_unreadable_body_is_refused(octets: bytes) -> None:
     """The service that posts it would learn of no mistake, and nothing would be recorded."""
     with pytest.raises(NotEvents):
         read_events(octets)

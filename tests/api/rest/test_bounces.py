@@ -136,7 +136,7 @@ async def test_a_bounce_is_forgotten(autojump_clock, shop):
     assert (await shop.request("DELETE", "/v1/bounces/none")).status == 404
 
 
-async def test_a_host_is_asked_about_a_bounced_address_on_demand(autojump_clock, shop):
+async def test_a_flag_probes_a_bounced_address(autojump_clock, shop):
     await feed(shop)
     for value, expected in (("0", "undeliverable"), ("1", "deliverable")):
         got = await shop.request("POST", f"/v1/email/verify?ask_bounced={value}", {"email": GONE})
