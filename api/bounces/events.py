@@ -18,7 +18,7 @@ not understood: the sender has to learn that nothing was recorded.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parseaddr
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_plus, urlsplit
 
 import orjson
@@ -107,7 +107,8 @@ def _amazons(url: str) -> str | None:
     return url if is_theirs else None
 
 
-def _ses_events(body: Any) -> Iterator[Event]:
+def _ses_events(posted: object) -> Iterator[Event]:
+    body = _mapping(posted)
     name = body.get("notificationType", body.get("eventType"))
     if not isinstance(name, str):
         raise NotEvents
@@ -127,8 +128,8 @@ def _ses_events(body: Any) -> Iterator[Event]:
         yield Event(_text(each.get("emailAddress")), word, reason)
 
 
-def _sendgrid_events(body: Any) -> Iterator[Event]:
-    for each in body:
+def _sendgrid_events(posted: object) -> Iterator[Event]:
+    for each in _listed(posted):
         name = each.get("event")
         word: Kind | None = None
         if name == "bounce" and each.get("type") != "blocked":
@@ -140,14 +141,16 @@ def _sendgrid_events(body: Any) -> Iterator[Event]:
         yield Event(_text(each.get("email")), word, reason)
 
 
-def _postmark_events(body: Any) -> Iterator[Event]:
+def _postmark_events(posted: object) -> Iterator[Event]:
+    body = _mapping(posted)
     word: Kind | None = None
     if body.get("RecordType") == "Bounce":
         word = _kind_in(POSTMARK, body.get("Type"))
     yield Event(_text(body.get("Email")), word, _text(body.get("Details")))
 
 
-def _mailgun_events(body: Any) -> Iterator[Event]:
+def _mailgun_events(posted: object) -> Iterator[Event]:
+    body = _mapping(posted)
     event = _fields(body, "event-data")
     if not isinstance(event.get("event"), str):
         raise NotEvents
@@ -164,14 +167,14 @@ def _mailgun_events(body: Any) -> Iterator[Event]:
     yield Event(_text(event.get("recipient")), word, reason)
 
 
-def _brevo_events(body: Any) -> Iterator[Event]:
-    for each in _listed(body):
+def _brevo_events(posted: object) -> Iterator[Event]:
+    for each in _listed(posted):
         word = _kind_in(BREVO, each.get("event"))
         yield Event(_text(each.get("email")), word, _text(each.get("reason")))
 
 
-def _mailjet_events(body: Any) -> Iterator[Event]:
-    for each in _listed(body):
+def _mailjet_events(posted: object) -> Iterator[Event]:
+    for each in _listed(posted):
         name, word = each.get("event"), None
         if name == "bounce" and each.get("hard_bounce") in (True, 1):
             word = MAILJET_ERRORS.get(_text(each.get("error")), "unknown")
@@ -180,8 +183,8 @@ def _mailjet_events(body: Any) -> Iterator[Event]:
         yield Event(_text(each.get("email")), word, _text(each.get("comment")))
 
 
-def _mandrill_events(body: Any) -> Iterator[Event]:
-    for each in body:
+def _mandrill_events(posted: object) -> Iterator[Event]:
+    for each in _listed(posted):
         message, word = _fields(each, "msg"), MANDRILL_EVENTS.get(_text(each.get("event")))
         if word == "unknown" and _text(message.get("bounce_description")) in (
             "bad_mailbox",
@@ -191,8 +194,8 @@ def _mandrill_events(body: Any) -> Iterator[Event]:
         yield Event(_text(message.get("email")), word, _text(message.get("diag")))
 
 
-def _sparkpost_events(body: Any) -> Iterator[Event]:
-    for each in _listed(body):
+def _sparkpost_events(posted: object) -> Iterator[Event]:
+    for each in _listed(posted):
         for event in map(_mapping, _fields(each, "msys").values()):
             name, word = event.get("type"), None
             if name in ("bounce", "out_of_band"):
@@ -204,7 +207,8 @@ def _sparkpost_events(body: Any) -> Iterator[Event]:
             yield Event(address, word, _text(reason))
 
 
-def _resend_events(body: Any) -> Iterator[Event]:
+def _resend_events(posted: object) -> Iterator[Event]:
+    body = _mapping(posted)
     name, fields = body["type"], _fields(body, "data")
     if name not in ("email.bounced", "email.delivery_delayed", "email.suppressed"):
         yield Event("", None)
@@ -322,8 +326,8 @@ def _kind_in(words: Words, value: object) -> Kind | None:
     return None if saying == "none" else saying
 
 
-def _listed(body: Any) -> list[Any]:
-    return body if isinstance(body, list) else [body]
+def _listed(posted: object) -> list[Mapping[str, object]]:
+    return [_mapping(each) for each in (posted if isinstance(posted, list) else [posted])]
 
 
 def _mapping(value: object) -> Mapping[str, object]:

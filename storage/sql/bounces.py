@@ -1,7 +1,6 @@
 """Transactions of addresses whose mail came back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mailprobe.storage.bounces import (
     BOUNCES_KEPT,
@@ -66,7 +65,7 @@ def find(db: Database, command: FindBounces) -> Mapping[str, Bounce]:
     return {address: Bounce(source, instant(at)) for address, source, at in rows}
 
 
-def _placeholders(hashes: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _placeholders(hashes: Sequence[str]) -> tuple[str, dict[str, str | int]]:
     """The names of these values in a statement, and the values."""
     values = {f"h{n}": each for n, each in enumerate(hashes)}
-    return ", ".join(f":{name}" for name in values), dict(values)
+    return ", ".join(f":{name}" for name in values), {**values}
