@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mailprobe.api.results.row_result import RowResult
     from mailprobe.engine.stream.answers import Answer
 
+REQUEST_MAX = 50  # typed addresses with the deadlines of a request; more are a list
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 
 
@@ -75,7 +76,8 @@ def verify(
             from mailprobe.api.cli.scoring.bounces import bounced_in
 
             bounced = bounced_in(bounces, print_error)
-        source = partial(open_own_engine, engine, bounced)
+        is_request = "-" not in addresses and len(texts) <= REQUEST_MAX
+        source = partial(open_own_engine, engine, bounced, is_request=is_request)
     if as_json:
         print_json(texts, source, explain=explain)
     else:
