@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio.testing
 
+from mailprobe.api.lists.results import disposition
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
-from mailprobe.api.pages.dashboard.work.list_table import disposition, table_query
+from mailprobe.api.pages.dashboard.work.list_table import table_query
 from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.storage.list_records import ListChunk, ListState, StoredList
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePath
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.lists.results import ListResults, begun
+from mailprobe.api.lists.results import ListResults, begun, disposition
 from mailprobe.api.lists.table import (
     ORDERS,
     PAGE_ROWS,
@@ -262,19 +261,6 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
             blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
             **WORDS_OF_PAGES, **more,
         )  # fmt: skip
-
-
-def disposition(name: str, ending: str) -> str:
-    """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
-    base = PurePath(name.replace("\\", "/")).name
-    for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
-        base = base.removesuffix(end)
-    file = f"{base or 'list'}.verified.{ending}"
-    plain = "".join(
-        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
-        for each in file
-    )
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"
 
 
 def light_name(result: RowResult) -> str:
