@@ -106,10 +106,11 @@ DATE = re.compile(
 
 # A column of kinds has one of these words in its name, and beside it only those of BESIDE.
 KIND_NAMES = _set(
-    "type kind status event events category class classification result outcome severity action "
+    "type kind status state event events category class classification result outcome severity action "
     "reason typ tipo statut estado stato ereignis grund motivo motif raison art activity"
 )
 EVENT_NAMES = frozenset({"event", "events", "severity", "delivery", "ereignis"})
+PLAIN_NAMES = _set("type typ tipo kind reason grund motivo motif raison status")
 TYPE_NAMES = frozenset(
     {"type", "kind", "category", "class", "classification", "subtype", "typ", "tipo"}
 )
@@ -124,6 +125,8 @@ BESIDE = _set(
     "marketing number of is has was date time at count total num no recipient rcpt the by on raw log "
     "hard soft hs enum timestamp ts mta server remote st esp suppression notification"
 )
+# As well, beside the word bounce: a contact's status alone is not one of mail.
+OF_PEOPLE = _set("contact prospect subscriber customer user person lead member campaign newsletter")
 WORD = re.compile(r"[A-Z]+(?![a-z])|[^\W\d_A-Z]+|[A-Z][^\W\d_A-Z]+|\d+")
 
 
@@ -173,6 +176,10 @@ LAYOUTS = (
         _words(no_mailbox="maildomainmentionedinemailaddressisunknown knownbaddomain"),
         "email", rest=None,
     ),
+    Layout(
+        "SendGrid", ("fromemail", "toemail", "status", "msgid"), ("status",),
+        _words(unknown="notdelivered bounce bounced"), "toemail",
+    ),
     Layout("Postmark", ("type", "email", "bouncedat"), ("type",), POSTMARK, "email"),
     Layout("Postmark", ("recordtype", "type", "email"), ("type",), POSTMARK, "email"),
     Layout(
@@ -202,6 +209,14 @@ LAYOUTS = (
     Layout(
         "SES", ("emailaddress", "reason", "lastupdatetime"), ("reason",),
         _words(unknown="bounce"), "emailaddress",
+    ),
+    Layout(
+        "SES", ("destination", "lastdeliveryevent"), ("lastdeliveryevent",),
+        _words(
+            unknown="bounce permanentbounce hardbounce undeterminedbounce",
+            temporary="transientbounce softbounce deliverydelay",
+        ),
+        "destination",
     ),
     Layout("Brevo", ("sttext", "email"), ("sttext",), BREVO, "email"),
     Layout("Brevo", ("event", "email", "tsevent"), ("event",), BREVO, "email"),
@@ -298,6 +313,8 @@ class ExportReader:
             (place for place, name in places if _is_bounce_name(name)), key=self._rank
         )
         self._named = [place for place, name in places if _is_kind_name(name)]
+        # Its column of kinds may have a reason in a mail server's words.
+        self._is_free_text = layout is not None and layout.rest == "unknown"
         self._impure = frozenset(survey.impure)
         self._texts = {
             place: _is_of_server(name)
@@ -331,7 +348,7 @@ class ExportReader:
                 return Said(None, self._shown(cells, place))
             at = next(at for at in (deciding, *own) if at is not None and own[at])
             return Said(kind or "unknown", self._shown(cells, at))
-        reason = _joined(text for at, text in own.items() if at != place)
+        reason = _joined(text for at, text in own.items() if at != place or self._is_free_text)
         return Said(kind_of_bounce(saying, reason), self._shown(cells, place))
 
     def _saying(self, cells: Sequence[str]) -> tuple[Saying | None, int | None]:
@@ -373,13 +390,13 @@ class ExportReader:
         )
         if key in YES or DATE.fullmatch(text) or COUNT.fullmatch(text):
             return flag
-        saying = OF_BOUNCES.get(key) or SURE.get(key) or USUAL.get(key)
+        saying = OF_BOUNCES.get(key) or _sure(key) or USUAL.get(key)
         if flag == "temporary":
             return flag if saying != "none" else saying
         return saying or kind_of_reason(text[:CELL_MAX]) or "unknown"
 
     def _of_kind_column(self, place: int, key: str) -> Saying | None:
-        if (saying := SURE.get(key)) is not None:
+        if (saying := _sure(key)) is not None:
             return saying
         return None if place in self._impure else _vocabulary(self._columns[place]).get(key)
 
@@ -411,7 +428,8 @@ def _name_words(column: str) -> frozenset[str]:
 def _is_bounce_name(column: str) -> bool:
     words = _name_words(column)
     bounces = {word for word in words if "bounc" in word}
-    return bool(bounces) and words - bounces <= KIND_NAMES | TEXT_NAMES | SERVER_NAMES | BESIDE
+    others = words - bounces
+    return bool(bounces) and others <= KIND_NAMES | TEXT_NAMES | SERVER_NAMES | BESIDE | OF_PEOPLE
 
 
 def _is_kind_name(column: str) -> bool:
@@ -433,8 +451,16 @@ def _is_of_server(column: str) -> bool:
 
 def _vocabulary(column: str) -> Words:
     """The values of a column of kinds with this name."""
-    words = {**SURE, **USUAL}
-    return {**words, **OF_EVENTS} if _name_words(column) & EVENT_NAMES else words
+    words = _name_words(column)
+    if words & EVENT_NAMES:
+        return {**SURE, **USUAL, **OF_EVENTS}
+    return {**SURE, **USUAL} if words & PLAIN_NAMES else SURE
+
+
+def _sure(key: str) -> Saying | None:
+    """What a value says by itself, such as "Hard bounce (invalid domain)"."""
+    begun = next((word for word in ("hardbounce", "softbounce") if key.startswith(word)), key)
+    return SURE.get(begun)
 
 
 def _cell(cells: Sequence[str], place: int) -> str:

@@ -4,9 +4,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from mailprobe.api.bounces.events import Event, NotEvents, SubscriptionConfirmation, read_events
 from mailprobe.api.bounces.exports import ExportReader, ExportSurvey, address_column
 from mailprobe.api.bounces.kinds import KINDS, Kind
 from mailprobe.api.bounces.reports import bounces_of
@@ -16,6 +19,9 @@ from mailprobe.api.reader.own_list import rows_of
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 
+EVENT_ENDINGS = frozenset({".ndjson", ".jsonl"})
+EVENT_LINES_TRIED = 20
+EVENT_OCTETS_MAX = 1 << 20  # of a line, as of a post
 EXAMPLES_MAX = 3  # of each kind
 IGNORED: Literal["ignored"] = "ignored"  # what does not say that mail came back
 Taken = Kind | Literal["ignored"]
@@ -83,6 +89,8 @@ def read_bounces(path: Path, reading: ReadOptions | None = None) -> Bounces:
     except OSError as error:
         named = error.filename or path
         raise BadList(f"{plain(os.fsdecode(named))} cannot be read: {error.strerror}") from None
+    if path.suffix.lower() in EVENT_ENDINGS and _read_events(path, bounces):
+        return bounces
     _read_list(path, reading or ReadOptions(), bounces)
     return bounces
 
@@ -127,6 +135,34 @@ def _read_mails(path: Path, bounces: Bounces) -> None:
         bounces.others += found is None
         for address, kind in (found or {}).items():
             bounces.add(address, kind)
+
+
+def _read_events(path: Path, bounces: Bounces) -> bool:
+    """Read lines of events as a mail service posts them; False if the first lines are none."""
+    with path.open("rb") as file:
+        if not any(_events_in(line) for line in islice(file, EVENT_LINES_TRIED)):
+            return False
+        file.seek(0)
+        for line in iter(partial(file.readline, EVENT_OCTETS_MAX), b""):
+            read = _events_in(line)
+            if read is None and line.strip():
+                bounces.add("a line that is no event", None)
+                continue
+            for event in read or ():
+                bounces.add(event.address or "an event", event.kind)
+    bounces.read_as = "events"
+    return True
+
+
+def _events_in(line: bytes) -> list[Event] | None:
+    """The events of a line, which may be one of those that a service posts as an array."""
+    for octets in (line, b"[" + line + b"]"):
+        try:
+            read = read_events(octets)
+        except NotEvents:
+            continue
+        return None if isinstance(read, SubscriptionConfirmation) else read[1]
+    return None
 
 
 def _read_list(path: Path, reading: ReadOptions, bounces: Bounces) -> None:
