@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.listfile import ReadOptions
@@ -37,13 +37,15 @@ def bounces(file: Path, forgets: bool, account_id: str | None, column: str | Non
     counted and change nothing, and so are rows that do not say that mail came back. Only a keyed
     hash of an address is kept. With --forget, FILE may be an address.
     """
-    from mailprobe.api.cli.scoring.bounces import as_counts, read_bounces
+    from mailprobe.api.cli.scoring.bounces import NOTHING_TAKEN, as_counts, read_bounces
     from mailprobe.api.listfile import ReadOptions
 
     if forgets:
         _forget(_addresses_of(file, ReadOptions(column)), account_id)
         return
     found = read_bounces(file, ReadOptions(column))
+    if found.rows and not found.kinds:
+        print_error(NOTHING_TAKEN)
 
     async def record(store: "Store") -> str:
         account = await _named_account(store, account_id)

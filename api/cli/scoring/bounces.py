@@ -25,6 +25,7 @@ EVENT_OCTETS_MAX = 1 << 20  # of a line, as of a post
 EXAMPLES_MAX = 3  # of each kind
 IGNORED: Literal["ignored"] = "ignored"  # what does not say that mail came back
 Taken = Kind | Literal["ignored"]
+NOTHING_TAKEN = "no row says that mail came back, as a column `type` with `hard` or `soft` would"
 NAMES: dict[Taken, str] = {
     "no_mailbox": "without a mailbox",
     "refused": "refused by a policy",
@@ -104,7 +105,7 @@ def bounced_in(path: Path | None, say: Callable[[str], None]) -> dict[str, str]:
         return {}
     bounces = read_bounces(path)
     for line in lines_of(bounces):
-        say(f"{plain(path.name)}: {line}")
+        say(f"{plain(path.name)}, read as {plain(bounces.read_as)}: {line}")
     return dict.fromkeys(bounces.gone, f"file, {path.name}")
 
 
@@ -124,6 +125,8 @@ def lines_of(bounces: Bounces) -> Iterator[str]:
         if count := bounces.rows[taken]:
             examples = ", ".join(plain(example) for example in bounces.examples[taken])
             yield f"{count:,} {NAMES[taken]}, such as {examples}"
+    if bounces.rows[IGNORED] and not bounces.kinds:
+        yield NOTHING_TAKEN
 
 
 def _read_mails(path: Path, bounces: Bounces) -> None:

@@ -69,6 +69,10 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     }
     assert kept(ann["account_id"]) == {"gone@shop.test"}
     assert kept(bob["account_id"]) == set()
+    Path("plain.txt").write_text("gone@shop.test\n")
+    said = run_cli("bounces", "plain.txt", "--account", bob["account_id"])
+    assert (json.loads(said.stdout)["recorded"], kept(bob["account_id"])) == (0, set())
+    assert "no row says that mail came back" in said.stderr
     Path("forget.txt").write_text("Gone@shop.test\nfull@shop.test\n")
     for what, forgotten, count in (("other@shop.test", 0, 1), ("forget.txt", 1, 2)):
         said = run_cli("bounces", "--forget", what, "--account", ann["account_id"])
@@ -100,7 +104,10 @@ async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump
     assert gone.evidence is not None
     assert (gone.evidence.reason, gone.evidence.rule) == ("bounced", "bounced: file, list.csv")
     assert gone.evidence.conversation == []
-    assert "list.csv: 1 without a mailbox, such as gone@shop.test (type: hard)" in said
+    whole = (
+        "list.csv, read as column type: 1 without a mailbox, such as gone@shop.test (type: hard)"
+    )
+    assert whole in said
     reasons = [found[text].cause.reason for text in texts]
     assert reasons == ["bounced", "no_mx", "accepted", "accepted"]
 
