@@ -260,7 +260,7 @@ def _bounced_in(path: Path | None) -> Mapping[str, str]:
         return {}
     from mailprobe.api.cli.scoring.bounces import bounced_in
 
-    return bounced_in(path)
+    return bounced_in(path, print_error)
 
 
 @asynccontextmanager

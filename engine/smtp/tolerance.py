@@ -496,6 +496,14 @@ class Tolerance:
             return Growth.PROVE
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
 
+    def room_for_name(self, kind: Kind, account: str, now: float) -> int:
+        """Room for a random name, or a control that is to be refused; growing for it, if it may."""
+        room = self.room(kind, account, now)
+        if room <= 0 and self.growth(kind, account, now, is_provable=False) is Growth.NOW:
+            self.grow()
+            room = self.room(kind, account, now)
+        return room
+
     def _is_spent_otherwise(self, now: float) -> bool:
         """Is it a limit that does not grow: the hour's, or a lease's?"""
         if self.hour is not None and self.refused(now) >= self.hour:

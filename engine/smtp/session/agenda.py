@@ -349,13 +349,7 @@ class Agenda:
 
     def _may_name(self, kind: Kind, account: str, besides: int, now: float) -> bool:
         """May a random name be sent beside so many others?"""
-        budget = self._host.budget
-        if budget.room(kind, account, now) > besides:
-            return True
-        if budget.growth(kind, account, now, is_provable=False) is not Growth.NOW:
-            return False
-        budget.grow()
-        return budget.room(kind, account, now) > besides
+        return self._host.budget.room_for_name(kind, account, now) > besides
 
     def add_test(self, probe: Probe) -> None:
         """A random address of this probe's domain, and of its shape, is due."""

@@ -151,7 +151,7 @@ class Confirmation:
         """One that is refused costs one of the host's refusals."""
         if expected is _ACCEPTED:
             return True
-        return self._host.budget.room(Kind.LONE_NAME, account, now) > 0
+        return self._host.budget.room_for_name(Kind.LONE_NAME, account, now) > 0
 
     def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
         """One that shows whether the host still judges, so that it may be asked for more."""
