@@ -332,7 +332,7 @@ class Agenda:
             self.tests
             and len(asked) < room
             and self._transaction.may_share(asked, self.tests[0])
-            and self._may_name(self.tests[0].kind, self.tests[0].asker, len(asked), now)
+            and self._may_name(self.tests[0], len(asked), now)
         ):
             asked.append(self.tests.popleft())
         if self._host.any_waiting():
@@ -342,14 +342,17 @@ class Agenda:
                 return
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
-            if probe.domain_here.needs_test(now) and self._may_name(
-                Kind.LONE_NAME, probe.asker, len(asked), now
-            ):
+            budget, account = self._host.budget, probe.asker
+            if probe.domain_here.needs_test(now) and budget.room_for_name(
+                Kind.LONE_NAME, account, now
+            ) > len(asked):
                 asked.append(self._new_test(probe))
 
-    def _may_name(self, kind: Kind, account: str, besides: int, now: float) -> bool:
-        """May a random name be sent beside so many others?"""
-        return self._host.budget.room_for_name(kind, account, now) > besides
+    def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
+        """May this random name be sent beside so many others?"""
+        patience_s = _patience_of(test)
+        budget = self._host.budget
+        return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
 
     def add_test(self, probe: Probe) -> None:
         """A random address of this probe's domain, and of its shape, is due."""
