@@ -28,21 +28,10 @@ DOMAINS = Domains(
 
 # $received_ip_address says which profile the client has connected to.
 CONFIGURATION = """
-primary_hostname = mx.exim.test
-exim_path = /usr/sbin/exim4
-spool_directory = /peers/exim/spool
-log_file_path = /peers/exim/%slog
-pid_file_path = /peers/exim/pid
 log_selector = +smtp_connection +smtp_protocol_error +smtp_syntax_error
-host_lookup =
-rfc1413_query_timeout = 0s
-keep_environment =
-daemon_smtp_ports = 25
 tls_advertise_hosts = ${if eq{$received_ip_address}{ENCRYPTED}{*}{}}
-tls_certificate = /peers/exim/chain
-smtp_accept_max = 100
+tls_certificate = FOLDER/chain
 smtp_accept_max_per_host = ${if eq{$received_ip_address}{ALONE}{1}{100}}
-recipients_max = 5000
 acl_smtp_connect = connect
 acl_smtp_helo = hello
 acl_smtp_mail = mail

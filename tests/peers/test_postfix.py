@@ -10,7 +10,7 @@ from mailprobe.engine.verdict import Outcome
 from tests.peers.mail_servers import KNOWN, NAMED_SENDER, Domains, MailServer
 from tests.peers.programs.postfix import open_postfix, policy_daemon
 
-ACCESS = "{ check_recipient_access texthash:/peers/postfix/access }"
+ACCESS = "{ check_recipient_access texthash:FOLDER/access }"
 
 # The end of each profile's line of master.cf: process limit, command, options.
 PROFILES = {
@@ -22,10 +22,10 @@ PROFILES = {
     "client": "- smtpd -o { smtpd_client_restrictions = check_client_access static:REJECT }",
     "banner": "- smtpd -o { smtpd_client_restrictions = check_client_access static:REJECT } -o { smtpd_delay_reject = no }",
     "helo": "- smtpd -o { smtpd_helo_restrictions = check_helo_access static:REJECT }",
-    "sender": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/senders }",
-    "named": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/named }",
+    "sender": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:FOLDER/senders }",
+    "named": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:FOLDER/named }",
     "reverse": "- smtpd -o { smtpd_client_restrictions = reject_unknown_client_hostname }",
-    "encrypted": "- smtpd -o { smtpd_tls_security_level = encrypt } -o { smtpd_tls_chain_files = /peers/postfix/chain }",
+    "encrypted": "- smtpd -o { smtpd_tls_security_level = encrypt } -o { smtpd_tls_chain_files = FOLDER/chain }",
     "one": "- smtpd -o { smtpd_client_connection_count_limit = 1 }",
     "two": "- smtpd -o { smtpd_client_connection_count_limit = 2 }",
     "few": "- smtpd -o { smtpd_recipient_limit = 5 }",
@@ -42,15 +42,15 @@ DOMAINS = Domains(
 )
 
 MAIN = """
-virtual_mailbox_domains = texthash:/peers/postfix/domains
-virtual_mailbox_maps = texthash:/peers/postfix/mailboxes
+virtual_mailbox_domains = texthash:FOLDER/domains
+virtual_mailbox_maps = texthash:FOLDER/mailboxes
 mydestination = local.postfix.test
-local_recipient_maps = texthash:/peers/postfix/mailboxes
+local_recipient_maps = texthash:FOLDER/mailboxes
 relay_domains = relayed.postfix.test
-relay_recipient_maps = texthash:/peers/postfix/mailboxes
+relay_recipient_maps = texthash:FOLDER/mailboxes
 virtual_alias_domains = alias.postfix.test
-virtual_alias_maps = texthash:/peers/postfix/aliases
-relocated_maps = texthash:/peers/postfix/relocated
+virtual_alias_maps = texthash:FOLDER/aliases
+relocated_maps = texthash:FOLDER/relocated
 """
 
 ACTIONS = {
