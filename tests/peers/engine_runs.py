@@ -46,6 +46,11 @@ class Finding:
         return self.evidence.rule or ""
 
     @property
+    def cause(self) -> tuple[str | None, str | None]:
+        """The reason, and who is to blame."""
+        return self.evidence.reason, self.evidence.blame
+
+    @property
     def replies(self) -> list[str]:
         return [line.text for line in self.evidence.conversation if line.who == "server"]
 
@@ -107,12 +112,15 @@ async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncI
             nursery.cancel_scope.cancel()
 
 
-async def verify(engine: Engine, texts: Iterable[str]) -> dict[str, Finding]:
-    """Verify every text once, as `clean` does. Returns the findings by address."""
+async def verify(engine: Engine, texts: Iterable[str], **options: Any) -> dict[str, Finding]:
+    """Verify every text once, as `clean` does, with these options of `open_answers`.
+
+    Returns the findings by address.
+    """
     findings = {}
     with trio.fail_after(ALL_S):
         async with open_answers(
-            engine, list(texts), account="peers", deferred_start=True, explain=True
+            engine, list(texts), account="peers", deferred_start=True, explain=True, **options
         ) as answers:
             async for answer in answers:
                 assert answer.evidence is not None

@@ -7,7 +7,7 @@ import trio
 import trustme
 
 from mailprobe.engine.verdict import Outcome
-from tests.peers.mail_servers import KNOWN, NAMED_SENDER, Domains, MailServer
+from tests.peers.mail_servers import KNOWN, NAMED_SENDER, PLACES, REFUSED, Domains, MailServer
 from tests.peers.programs.postfix import open_postfix, policy_daemon
 
 ACCESS = "{ check_recipient_access texthash:FOLDER/access }"
@@ -38,7 +38,7 @@ DOMAINS = Domains(
     "postfix.test",
     "127.0.10",
     tuple(PROFILES),
-    further={**dict.fromkeys(AT_PLAIN, "plain"), "elsewhere": "rejecting"},
+    further={**dict.fromkeys(AT_PLAIN, "plain"), "elsewhere": "rejecting", "some": "access"},
 )
 
 MAIN = """
@@ -106,15 +106,18 @@ CASES = [
 
 
 def tables(chain: bytes) -> dict[str, bytes]:
-    labels = [*PROFILES, "all", "many"]
+    labels = [*PROFILES, "all", "some", "many"]
     local_parts = [*KNOWN, *ACTIONS]
     mailboxes = [f"{email} x" for label in labels for email in DOMAINS.emails(label, local_parts)]
     access = [f"{name}@{DOMAINS.domain('access')} {action}" for name, action in ACTIONS.items()]
     latin = f"latin@{DOMAINS.domain('access')} 550 5.1.1 Boîte aux lettres inconnue"
     plain = DOMAINS.domain("plain")
+    some = DOMAINS.domain("some")
+    access.append(f"{REFUSED}@{some} 550 5.1.1 User unknown")
+    mailboxes += [f"@{DOMAINS.domain('all')} x", f"@{some} x"]
     return {
         "domains": "".join(f"{DOMAINS.domain(label)} x\n" for label in labels).encode(),
-        "mailboxes": "\n".join([*mailboxes, f"@{DOMAINS.domain('all')} x", ""]).encode(),
+        "mailboxes": "\n".join([*mailboxes, ""]).encode(),
         "access": "\n".join(access).encode() + b"\n" + latin.encode("latin-1") + b"\n",
         "aliases": f"ann@{DOMAINS.domain('alias')} known0@{plain}\n".encode(),
         "relocated": f"gone@{plain} ann@elsewhere.test\n".encode(),
@@ -140,6 +143,11 @@ def mail_server() -> Iterator[MailServer]:
 @pytest.mark.parametrize(("label", "local_part", "outcome"), CASES)
 async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, outcome):
     await mail_server.check_case(zone, label, local_part, outcome)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_catch_all_that_refuses_a_name_is_known_as_catch_all(mail_server, zone, place):
+    await mail_server.check_catch_all_with_a_refusal(zone, place)
 
 
 async def test_sixty_unknown_addresses_never_meet_the_error_limit(mail_server, zone):

@@ -79,8 +79,8 @@ def open_postfix(
     port = port or free_port()
     folder = make_folder(name)
     _make_queue(folder)
-    for name, octets in tables.items():
-        (folder / name).write_bytes(octets)
+    for table, octets in tables.items():
+        (folder / table).write_bytes(octets)
     services = [
         f"{address}:{port} inet n - n - {options}\n" for address, options in profiles.items()
     ]
