@@ -55,20 +55,31 @@ class Finding:
         return [line.text for line in self.evidence.conversation if line.who == "server"]
 
     @property
-    def deciding_line(self) -> str:
+    def deciding_reply(self) -> str:
         """The reply to this address's own RCPT; if there is none, the last reply or event."""
         own = f"RCPT TO:<{self.verdict.email}>"
         lines = [(line.who, line.text) for line in self.evidence.conversation]
         # The result of a handshake is no command: no reply belongs to it.
         sent = [text for who, text in lines if who == "client"]
         commands = [text for text in sent if text == "(connect)" or not text.startswith("(")]
+        replies = _whole_replies(text for who, text in lines if who == "server")
         if own in commands:
-            replies = [text for who, text in lines if who == "server" and text[3:4] != "-"]
             # The last one: it may have been sent again, with another sender or over TLS.
             number = len(commands) - 1 - commands[::-1].index(own)
             if number < len(replies):
                 return replies[number]
-        return self.replies[-1] if self.replies else self.evidence.exchanges[-1].result
+        return replies[-1] if replies else self.evidence.exchanges[-1].result
+
+
+def _whole_replies(lines: Iterable[str]) -> list[str]:
+    """Join the lines of each reply (RFC 5321, 4.2.1)."""
+    replies, begun = [], ""
+    for line in lines:
+        begun += line if not begun else f" {line[4:]}"
+        if line[3:4] != "-":
+            replies.append(begun)
+            begun = ""
+    return replies
 
 
 def assert_outcome(finding: Finding, outcome: Outcome | str) -> None:

@@ -88,8 +88,8 @@ class MailServer:
         *,
         case: str | None = None,
         **settings: object,
-    ) -> None:
-        """Check the outcome of one address alone, and record it as `case`.
+    ) -> Finding:
+        """Check the outcome of one address alone, and record it as `case`. Returns the finding.
 
         A server that must be too slow is probed with the real clocks.
         """
@@ -98,6 +98,7 @@ class MailServer:
         finding = (await self.verify(zone, [email], **clocks, **settings))[email]
         measured.record(self.name, f"{case or label}: {local_part}", finding)
         assert_outcome(finding, outcome)
+        return finding
 
     async def check_named_sender(self, zone: Zone, local_part: str) -> None:
         """The profile `named` refuses NAMED_SENDER, and accepts the null sender."""

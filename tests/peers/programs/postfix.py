@@ -55,9 +55,21 @@ cleanup   unix n - n - 0 cleanup
 proxymap  unix - - n - - proxymap
 anvil     unix - - n - 1 anvil
 smtpd     pass - - n - - smtpd
-dnsblog   unix - - n - 0 dnsblog
+dnsblog   unix - - y - 0 dnsblog
 tlsproxy  unix - - n - 0 tlsproxy
 tlsmgr    unix - - n 1000? 1 tlsmgr
+"""
+
+# For an instance that verifies addresses at another server: it delivers messages without a body.
+DELIVERY = """
+qmgr      unix n - n 300 1 qmgr
+verify    unix - - n - 1 verify
+smtp      unix - - n - - smtp
+bounce    unix - - n - 0 bounce
+defer     unix - - n - 0 bounce
+trace     unix - - n - 0 bounce
+error     unix - - n - - error
+retry     unix - - n - - error
 """
 
 
@@ -67,24 +79,29 @@ def open_postfix(
     profiles: Mapping[str, str],
     tables: Mapping[str, bytes],
     *,
+    services: str = "",
+    resolver: str = "127.0.0.1",
     name: str = "postfix",
     port: int | None = None,
 ) -> Iterator[tuple[Program, int]]:
     """Run Postfix, at a free port if none is given. Yields the port too.
 
-    `main` is added to main.cf. `profiles` has, by address, the end of a line of
-    master.cf: process limit, command, options. The tables are `FOLDER/NAME`; in these texts FOLDER is
-    the instance's folder and PORT its port. Each instance that runs at a time has a name of its own.
+    `main` is added to main.cf. `profiles` has, by address, the end of a line of master.cf: process
+    limit, command, options; `services` are further lines. The tables are `FOLDER/NAME`. In these
+    texts FOLDER is the instance's folder and PORT its port. `resolver` is an address, for what looks
+    up blocklists. Each instance that runs at a time has a name of its own.
     """
     port = port or free_port()
     folder = make_folder(name)
     _make_queue(folder)
     for table, octets in tables.items():
         (folder / table).write_bytes(octets)
-    services = [
+    (folder / "queue/etc").mkdir()  # for dnsblog, whose root the queue is
+    (folder / "queue/etc/resolv.conf").write_text(f"nameserver {resolver}\n")
+    listeners = [
         f"{address}:{port} inet n - n - {options}\n" for address, options in profiles.items()
     ]
-    texts = {"main.cf": MAIN + main, "master.cf": MASTER + "".join(services)}
+    texts = {"main.cf": MAIN + main, "master.cf": MASTER + services + "".join(listeners)}
     for each, text in texts.items():
         text = text.replace("FOLDER", f"/peers/{name}").replace("PORT", str(port))
         (folder / each).write_text(text)
