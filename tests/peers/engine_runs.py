@@ -104,8 +104,8 @@ def engine_settings(doh_url: str, authority: Path, smtp_port: int) -> EngineSett
 
 
 @asynccontextmanager
-async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncIterator[Engine]:
-    """An engine that resolves these names; at its end nothing may be left under way."""
+async def open_resolver(zone: Zone) -> AsyncIterator[tuple[str, Path]]:
+    """Serve these names over HTTPS; yields the URL, and the file of its authority."""
     with tempfile.TemporaryDirectory() as folder:
         tls, authority = doh.make_authority(Path(folder), "127.0.0.1")
         listeners = await trio.open_ssl_over_tcp_listeners(
@@ -116,11 +116,18 @@ async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncI
         port = listener.socket.getsockname()[1]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, listeners)
-            base = engine_settings(f"https://127.0.0.1:{port}{doh.PATH}", authority, smtp_port)
-            async with open_engine(replace(base, **{**CLOCKS, **settings})) as engine:
-                yield engine
-            assert_whole(engine)
+            yield f"https://127.0.0.1:{port}{doh.PATH}", authority
             nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncIterator[Engine]:
+    """An engine that resolves these names; at its end nothing may be left under way."""
+    async with open_resolver(zone) as (url, authority):
+        base = engine_settings(url, authority, smtp_port)
+        async with open_engine(replace(base, **{**CLOCKS, **settings})) as engine:
+            yield engine
+        assert_whole(engine)
 
 
 async def verify(engine: Engine, texts: Iterable[str], **options: Any) -> dict[str, Finding]:

@@ -3,27 +3,29 @@
 Each guard has a network of its own, so a ban is over with the test. The client's address is 127.0.0.1.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mailprobe.engine.testing.zone import Zone
 from tests.peers.programs.exim import open_exim
-from tests.peers.programs.fail2ban import open_fail2ban
+from tests.peers.programs.fail2ban import open_fail2ban, status_of
 from tests.peers.programs.network import own_network
 from tests.peers.programs.postfix import open_postfix
-from tests.peers.programs.process import Program
+from tests.peers.programs.process import POLL_S, WAIT_S_MAX, Program
 
 PORT = 25  # as in Debian's jails
 DOMAIN = "guarded.test"
 EXCHANGE = f"mx.{DOMAIN}"
 ADDRESS = "127.0.80.1"
 MAXRETRY = 5  # Debian's
+LOGS = {"postfix": "mail.log", "exim": "mainlog"}  # by jail, what fail2ban reads
 BANNED = "Ban 127.0.0.1"
 
 POSTFIX = f"""
 virtual_mailbox_domains = {DOMAIN}
-virtual_mailbox_maps = regexp:{{ {{ /^living[0-9]+@/ x }} }}
+virtual_mailbox_maps = regexp:{{ {{ /^known[0-9]+@/ x }} }}
 """
 
 # The RCPT ACL of Debian's exim4.conf, without its tests of the local part's characters.
@@ -41,10 +43,10 @@ rcpt:
 
 begin routers
 
-living:
+known:
   driver = accept
   domains = +local_domains
-  local_parts = \\N^living\\d+$\\N
+  local_parts = \\N^known\\d+$\\N
   transport = nowhere
 
 begin transports
@@ -58,23 +60,35 @@ nowhere:
 
 @dataclass(frozen=True)
 class Guard:
-    """A mail server's fail2ban."""
+    """A mail server and its fail2ban."""
 
+    jail: str
     fail2ban: Program
     server: Program
 
     @property
     def refusals(self) -> int:
-        """How many it has counted."""
+        """How many recipients the server has refused."""
+        log = (self.server.folder / LOGS[self.jail]).read_text()
+        return log.count("NOQUEUE: reject: RCPT from") + log.count(" rejected RCPT <")
+
+    def is_banned(self) -> bool:
+        """Let fail2ban read all that the server has logged; say whether it bans us, or is about to."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while self._found < self.refusals:
+            assert time.monotonic() < deadline, "fail2ban does not read the log"
+            time.sleep(POLL_S)
+        if BANNED in self.fail2ban.logs():
+            return True
+        # A client whose refusals are too many is moved from those that failed to those that are banned.
+        return self._found > 0 and "Currently failed:\t1" not in status_of(self.jail)
+
+    def wait_for_ban(self) -> None:
+        self.fail2ban.wait_for_log(BANNED)
+
+    @property
+    def _found(self) -> int:
         return self.fail2ban.logs().count(" Found 127.0.0.1 ")
-
-    @property
-    def bans(self) -> int:
-        return self.fail2ban.logs().count(BANNED)
-
-    @property
-    def server_log_octets(self) -> int:
-        return len(self.server.logs())
 
 
 def zone() -> Zone:
@@ -87,20 +101,19 @@ def zone() -> Zone:
 @contextmanager
 def open_guard(jail: str, **options: str) -> Iterator[Guard]:
     """Run the server of this jail of Debian's, and fail2ban with it; `options` are the jail's."""
-    is_postfix = jail == "postfix"
-    log = "/peers/guarded/mail.log" if is_postfix else "/peers/guarded/mainlog"
-    with own_network(), open_postfix_or_exim(is_postfix) as server:
+    log = f"/peers/guarded/{LOGS[jail]}"
+    with own_network(), open_server(jail) as server:
         server.wait_for_log("daemon started")
         jails = {jail: {"logpath": log, **options}}
-        if not is_postfix:
+        if jail == "exim":
             jails["exim-spam"] = {"logpath": log}
         with open_fail2ban(jails) as fail2ban:
-            yield Guard(fail2ban, server)
+            yield Guard(jail, fail2ban, server)
 
 
 @contextmanager
-def open_postfix_or_exim(is_postfix: bool) -> Iterator[Program]:
-    if is_postfix:
+def open_server(jail: str) -> Iterator[Program]:
+    if jail == "postfix":
         opened = open_postfix(POSTFIX, {ADDRESS: "- smtpd"}, {}, name="guarded", port=PORT)
     else:
         opened = open_exim([ADDRESS], EXIM.encode(), name="guarded", port=PORT)

@@ -1,6 +1,7 @@
 """fail2ban with Debian's jails, filters and ban action, in this thread's network."""
 
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -33,3 +34,11 @@ def open_fail2ban(jails: Mapping[str, Mapping[str, str]]) -> Iterator[Program]:
         for name in jails:
             program.wait_for_log(f"Jail '{name}' started")
         yield program
+
+
+def status_of(jail: str) -> str:
+    """What fail2ban-client shows of a jail."""
+    command = ["/usr/bin/fail2ban-client", "-s", "/peers/fail2ban/socket", "status", jail]
+    done = subprocess.run(["chroot", str(ROOT), *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
