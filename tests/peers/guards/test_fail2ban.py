@@ -19,7 +19,7 @@ from tests.peers.engine_runs import (
     open_resolver,
     verify,
 )
-from tests.peers.guarded import DOMAIN, PORT, Guard, open_guard, zone
+from tests.peers.guards.guard import DOMAIN, PORT, Guard, open_guard, zone
 
 LIVING = [f"known{number}@{DOMAIN}" for number in range(300)]
 
@@ -61,7 +61,7 @@ async def test_living_mailboxes_alone_cause_no_ban(guard):
 
 
 @pytest.mark.parametrize("dead", [6, 18])
-async def test_what_a_ban_leaves_is_blocked_by_our_fault(guard, dead):
+async def test_a_ban_blames_us_for_what_it_leaves(guard, dead):
     async with open_engine_for(zone(), PORT) as engine:
         findings = await verify(engine, with_dead(dead))
     guard.wait_for_ban()
@@ -98,8 +98,7 @@ async def run_clean(
         "MAILPROBE_ALLOW_PRIVATE": "1",
     }
     command = [str(Path(sys.executable).with_name("mailprobe")), "clean", "list.csv", *options]
-    # A process of another thread would be in the network outside.
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220 - another thread's would be in the network outside
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
