@@ -14,8 +14,8 @@ from mailprobe.engine.testing.defended_hosts import defended_host
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.peers.guards.guard import DOMAIN, MAXRETRY
-from tests.peers.programs.failures import FailureCounts
 from tests.peers.guards.test_fail2ban import LIVING, with_dead
+from tests.peers.programs.failures import FailureCounts
 
 FINDTIME_S = 600.0  # Debian's
 SETTINGS = EngineSettings(doh_urls=DOH_URLS[:1], helo_name="probe.peers.test", allow_private=True)
