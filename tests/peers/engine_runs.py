@@ -72,10 +72,11 @@ class Finding:
 
 
 def _whole_replies(lines: Iterable[str]) -> list[str]:
-    """Join the lines of each reply (RFC 5321, 4.2.1)."""
+    """Join the lines of each reply (RFC 5321, 4.2.1), which may change its code (postscreen)."""
     replies, begun = [], ""
     for line in lines:
-        begun += line if not begun else f" {line[4:]}"
+        is_same = line[:3] == begun[:3]
+        begun += f" {line[4:] if is_same else line}" if begun else line
         if line[3:4] != "-":
             replies.append(begun)
             begun = ""
