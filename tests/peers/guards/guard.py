@@ -70,7 +70,7 @@ class Guard:
     def refusals(self) -> int:
         """How many recipients the server has refused."""
         log = (self.server.folder / LOGS[self.jail]).read_text()
-        return log.count("NOQUEUE: reject: RCPT from") + log.count(" rejected RCPT <")
+        return log.count(": reject: RCPT from") + log.count(" rejected RCPT <")
 
     def is_banned(self) -> bool:
         """Let fail2ban read all that the server has logged; say whether it bans us, or is about to."""

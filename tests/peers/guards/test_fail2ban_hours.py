@@ -7,8 +7,13 @@ own code: would it have banned us?
 from random import Random
 
 import pytest
+import trio
 
-from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.passes import Passes, Recheck
+from mailprobe.api.cli.source import OwnEngine
+from mailprobe.api.listfile.journal import VERSION, Header, open_journal
+from mailprobe.engine import Engine, EngineSettings, open_engine
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.defended_hosts import defended_host
 from mailprobe.engine.testing.fake_network import open_fake_network
@@ -49,16 +54,26 @@ async def test_a_list_that_may_wait_is_never_banned_and_loses_nothing(autojump_c
     host = defended_host("postfix", f"mx.{DOMAIN}")
     async with open_fake_network() as network:
         network.add(DOMAIN, host)
-        async with (
-            open_engine(
-                SETTINGS, transport=network.transport, dial=network.dial, rng=Random(0)
-            ) as engine,
-            open_answers(
-                engine, with_dead(dead), account="peers", deferred_start=True, patience_s=4 * 3600.0
-            ) as answers,
-        ):
-            statuses = {each.verdict.email: each.verdict.status async for each in answers}
+        async with open_engine(
+            SETTINGS,
+            transport=network.transport,
+            dial=network.dial,
+            rng=Random(0),
+            computed_s=lambda: 0.0,
+        ) as engine:
+            statuses = await clean(engine, with_dead(dead))
+    assert is_banned_at(refused_at_s(host)) is None
     assert statuses == {
         email: "deliverable" if email in LIVING else "undeliverable" for email in with_dead(dead)
     }
-    assert is_banned_at(refused_at_s(host)) is None
+
+
+async def clean(engine: Engine, emails: list[str]) -> dict[str, str]:
+    """As `mailprobe clean --patience 4h` does it; returns the statuses."""
+    addresses = DistinctAddresses()
+    for email in emails:
+        addresses.add(email)
+    recheck = Recheck(patience_s=4 * 3600.0)
+    with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
+        await Passes(addresses, journal, recheck, now=trio.current_time).run(OwnEngine(engine))
+        return {result.email: result.status for _, result in journal.answers()}
