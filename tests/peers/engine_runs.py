@@ -138,9 +138,8 @@ async def verify(engine: Engine, texts: Iterable[str], **options: Any) -> dict[s
     """
     findings = {}
     with trio.fail_after(ALL_S):
-        async with open_answers(
-            engine, list(texts), account="peers", deferred_start=True, explain=True, **options
-        ) as answers:
+        options = {"account": "peers", "deferred_start": True, "explain": True, **options}
+        async with open_answers(engine, list(texts), **options) as answers:
             async for answer in answers:
                 assert answer.evidence is not None
                 findings[answer.verdict.email] = Finding(answer.verdict, answer.evidence)

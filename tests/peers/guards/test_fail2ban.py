@@ -13,13 +13,12 @@ import trio
 from mailprobe.engine.verdict import Outcome
 from tests.peers.engine_runs import (
     HELO,
-    Finding,
     assert_outcome,
     open_engine_for,
     open_resolver,
     verify,
 )
-from tests.peers.guards.guard import DOMAIN, PORT, Guard, open_guard, zone
+from tests.peers.guards.guard import DOMAIN, MAXRETRY, PORT, Guard, open_guard, zone
 
 LIVING = [f"known{number}@{DOMAIN}" for number in range(300)]
 
@@ -43,15 +42,6 @@ def guard(request: pytest.FixtureRequest) -> Iterator[Guard]:
         yield guard
 
 
-def assert_nobody_wronged(findings: dict[str, Finding]) -> None:
-    """A ban says nothing about a mailbox, and is never taken for a host that is down."""
-    for email, finding in findings.items():
-        status, cause = finding.verdict.status, finding.cause
-        assert status != ("undeliverable" if email in LIVING else "deliverable"), finding
-        assert cause[0] not in ("host_down", "host_error", "timeout"), finding
-        assert cause[1] != "network", finding
-
-
 async def test_living_mailboxes_alone_cause_no_ban(guard):
     async with open_engine_for(zone(), PORT) as engine:
         findings = await verify(engine, LIVING)
@@ -61,35 +51,47 @@ async def test_living_mailboxes_alone_cause_no_ban(guard):
 
 
 @pytest.mark.parametrize("dead", [6, 18])
-async def test_a_ban_blames_us_for_what_it_leaves(guard, dead):
-    async with open_engine_for(zone(), PORT) as engine:
-        findings = await verify(engine, with_dead(dead))
+async def test_a_ban_blames_us_for_what_it_leaves(guard, dead, tmp_path):
+    """`clean`, with so little patience that it must risk the ban.
+
+    It raises what the host is asked for after three seconds, and fail2ban takes less than one to ban.
+    What was sent before that may be all that a list with few dead addresses needs.
+    """
+    emails = with_dead(dead)
+    (tmp_path / "list.csv").write_text("\n".join(["email", *emails, ""]))
+    async with open_resolver(zone()) as (url, authority):
+        done = await run_clean(tmp_path, url, authority)
     guard.wait_for_ban()
-    assert_nobody_wronged(findings)
-    assert ("blocked_us", "us") in {finding.cause for finding in findings.values()}
-
-
-async def test_clean_says_that_the_host_refuses_us(tmp_path):
-    """The command, with so little patience that it must risk the ban."""
-    (tmp_path / "list.csv").write_text("\n".join(["email", *with_dead(18), ""]))
-    with open_guard("postfix") as guard:
-        async with open_resolver(zone()) as (url, authority):
-            done = await run_clean(tmp_path, url, authority, "--patience", "30s", "--recheck", "0")
-        guard.wait_for_ban()
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     with (tmp_path / "list.verified.csv").open() as file:
         rows = {row["email"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == set(with_dead(18))
-    reasons = {row["reason"] for row in rows.values()}
-    assert "blocked_us" in reasons
-    assert reasons <= {"accepted", "untested", "no_mailbox", "blocked_us"}
-    assert "host refuses this machine" in done.stdout
+    assert rows.keys() == set(emails)
+    for email, row in rows.items():
+        assert row["status"] != ("undeliverable" if email in LIVING else "deliverable"), row
+        assert row["reason"] in ("accepted", "untested", "no_mailbox", "blocked_us"), row
+    left = [row for row in rows.values() if row["reason"] == "blocked_us"]
+    if dead > 2 * MAXRETRY:  # more than it is asked for before it can ban
+        assert left
+    assert ("host refuses this machine" in done.stdout + done.stderr) is bool(left)
 
 
-async def run_clean(
-    folder: Path, url: str, authority: Path, *options: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `mailprobe clean list.csv` in this folder, and in this thread's network."""
+async def test_a_host_that_has_banned_us_is_left_alone_and_asked_for_less(guard):
+    """As after a request for a whole list, which cannot wait: the ban comes behind its answers."""
+    async with open_engine_for(zone(), PORT) as engine:
+        first = await verify(engine, with_dead(18), deferred_start=False)
+        guard.wait_for_ban()
+        for _ in range(2):
+            findings = await verify(engine, [f"x{email}" for email in LIVING[:50]])
+            assert {each.cause for each in findings.values()} == {("blocked_us", "us")}
+            refused_now = guard.refusals
+        [spent] = engine.probing.spent_budgets()
+    assert any(each.cause[0] == "accepted" for each in first.values())
+    assert guard.refusals == refused_now
+    assert spent.refused >= MAXRETRY > spent.tolerance
+
+
+async def run_clean(folder: Path, url: str, authority: Path) -> "subprocess.CompletedProcess[str]":
+    """Run `mailprobe clean list.csv` in this folder, in this thread's network, with little patience."""
     environ = {
         **os.environ,
         "MAILPROBE_DOH_URLS": url,
@@ -97,12 +99,18 @@ async def run_clean(
         "MAILPROBE_SMTP_HELO": HELO,
         "MAILPROBE_ALLOW_PRIVATE": "1",
     }
-    command = [str(Path(sys.executable).with_name("mailprobe")), "clean", "list.csv", *options]
+    program = str(Path(sys.executable).with_name("mailprobe"))
+    options = ["--patience", "30s", "--recheck", "0", "--strict-clocks"]
     process = subprocess.Popen(  # noqa: ASYNC220 - another thread's would be in the network outside
-        command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [program, "clean", "list.csv", *options],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         out, err = await trio.to_thread.run_sync(process.communicate)
     finally:
         process.kill()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
