@@ -13,7 +13,7 @@ from tests.peers.programs.exim import open_exim
 from tests.peers.programs.fail2ban import open_fail2ban, status_of
 from tests.peers.programs.network import own_network
 from tests.peers.programs.postfix import open_postfix
-from tests.peers.programs.process import POLL_S, WAIT_S_MAX, Program
+from tests.peers.programs.process import POLL_S, WAIT_S_MAX, Program, accepts
 
 PORT = 25  # as in Debian's jails
 DOMAIN = "guarded.test"
@@ -84,7 +84,12 @@ class Guard:
         return self._found > 0 and "Currently failed:\t1" not in status_of(self.jail)
 
     def wait_for_ban(self) -> None:
-        self.fail2ban.wait_for_log(BANNED)
+        """Wait until the server refuses our connections."""
+        self.fail2ban.wait_for_log(BANNED)  # and then it runs iptables
+        deadline = time.monotonic() + WAIT_S_MAX
+        while accepts(ADDRESS, PORT):
+            assert time.monotonic() < deadline, "the ban has no effect"
+            time.sleep(POLL_S)
 
     @property
     def _found(self) -> int:
