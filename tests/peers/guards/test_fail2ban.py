@@ -79,7 +79,7 @@ async def test_a_ban_blames_us_for_what_it_leaves(guard, dead, tmp_path):
     assert ("host refuses this machine" in done.stdout + done.stderr) is bool(left)
 
 
-async def test_a_host_that_has_banned_us_is_left_alone_and_asked_for_less(guard):
+async def test_a_host_gets_no_connection_after_its_ban_and_later_fewer_names(guard):
     """The first list has no patience at all: it has nearly all of its answers before the ban."""
     async with open_engine_for(zone(), PORT) as engine:
         await verify(engine, with_dead(18))
