@@ -35,10 +35,10 @@ async def begun(account_id: str, parts: AsyncGenerator[bytes, None]) -> AsyncIte
     except BaseException:
         turn.end()
         raise
-    return _Begun(first, parts, turn.end)
+    return BegunDownload(first, parts, turn.end)
 
 
-class _Begun(AsyncIterator[bytes]):
+class BegunDownload(AsyncIterator[bytes]):
     """Parts whose first one is there. Not a generator: one that was not begun closes nothing."""
 
     def __init__(

@@ -49,6 +49,7 @@ from mailprobe.api.schema import BatchRequest, FormRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreFull, StoreUnavailable
+from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.api")
 
@@ -152,7 +153,7 @@ async def _answer(
             takes_test_keys=service.takes_test_keys,
             takes_basic=operation.takes_basic,
         )
-        inbound.admission.identified(call.authenticated.key.id)
+        inbound.admission.identified(call.authenticated.account.id)
         service.key_uses.note(call.authenticated.key, service.now())
         if operation.key == "form":
             check_origin(call.authenticated.key, inbound)
@@ -244,7 +245,7 @@ async def _dispatch(
 ) -> OperationReply:
     """Decode the body and run the handler. A refusal is a reply too, and may be stored as one."""
     try:
-        call.body = await _decode_body(operation, inbound, octets)
+        call.body = await _decode_body(operation, inbound, octets, call.authenticated)
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
         reply = refuse(service, refusal)
@@ -260,13 +261,16 @@ async def _dispatch(
         return refuse(service, refusal)
 
 
-async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) -> object:
+async def _decode_body(
+    operation: Operation, inbound: Inbound, octets: bytes, caller: Caller | None
+) -> object:
     if operation.raw:
         return octets
     if operation.takes is None or (not octets and not operation.body_required):
         return None
     check_media_type(inbound.headers.get("content-type"), operation.section)
-    return await parse(octets, operation.takes, operation.section)
+    account_id = "" if caller is None else caller.account.id
+    return await parse(octets, operation.takes, operation.section, account_id)
 
 
 def _addresses_in(body: object) -> int:

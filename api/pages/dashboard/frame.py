@@ -121,7 +121,7 @@ class Frame:
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
             g.session = session
             g.is_operator = await self.operators.includes(session.caller.account)
-            admission.identified(session.caller.key.id)
+            admission.identified(session.caller.account.id)
             if request.method == "POST" and not await self._has_token(session):
                 return await self.error(
                     403, "This form is too old.", "Go back, reload the page, and send it again."
