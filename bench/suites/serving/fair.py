@@ -24,6 +24,7 @@ WITHIN_S = 10.0
 FREE, SCALE = 4, 2  # accounts that attack
 EACH = 4  # of an account at a time
 AGAIN_S = 0.2
+ALONE_S = 5.0
 BEGUN_S = 3.0  # until all of them are under way
 ROWS = 40_000
 DOWNLOADS = 40
@@ -57,6 +58,9 @@ def measure_uploads(service: ServiceProcess) -> list[Figure]:
     """Short lists of neighbours, and single verifications, beside lists that are dear to read."""
     keys = [service.another_key() for _ in range(NEIGHBOURS)]
     alone = _upload_all(service, keys)
+    alone_ms: list[float] = []
+    with _watched_singles(service, service.another_key(), alone_ms):
+        time.sleep(ALONE_S)
     files = [gzip.compress(each) for each in (*FREE_FILES, SCALE_FILE)]
     bad = [(service.another_key("free"), files[:2]) for _ in range(FREE)]
     bad += [(service.another_key("scale"), files[2:]) for _ in range(SCALE)]
@@ -80,7 +84,13 @@ def measure_uploads(service: ServiceProcess) -> list[Figure]:
         Figure("uploads alone: the slowest", max(alone), "s"),
         Figure("uploads beside the worst accounts: the slowest", max(beside), "s"),
         Figure(f"uploads beside the worst accounts, of {UPLOADS}: within 10 s", in_time, ""),
+        Figure("singles alone: 99 %", _at(alone_ms, 99), "ms"),
         Figure("singles beside the worst uploads: 99 %", _at(waits_ms, 99), "ms"),
+        Figure(
+            "singles beside the worst uploads: median, of alone",
+            _at(waits_ms, 50) / _at(alone_ms, 50),
+            "times",
+        ),
     ]
 
 
