@@ -83,6 +83,7 @@ log = logging.getLogger("mailprobe.serve")
 
 UPLOADS = (LISTS.encode(), LISTS_PAGE.encode())  # paths whose body is a list
 RETENTION_EVERY_S = 60.0  # units of a dead reservation are free again within a minute
+BEAT_S = 1.0  # between two heartbeats of a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ async def serve_until_drained(
 ) -> None:
     """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
-    Calls `ready` when it accepts requests, and from then on `beat` as long as the event loop
-    does not hang. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
+    Calls `ready` when it accepts requests, and `beat` as long as the event loop does not hang.
+    From `ready` on the watchdog ends a process that hangs. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
     if the store cannot be opened.
     """
     metrics = Metrics(counters.attach()) if counters else None
@@ -119,6 +120,7 @@ async def serve_until_drained(
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
         nursery.start_soon(watchdog.limit_stop, drain)
+        nursery.start_soon(_beating, beat)
         deployment = deployment_of(settings, workers, counters)
         opening = open_service(settings, plans, metrics, deployment)
         tracing = open_traces(settings.traces_protocol)
@@ -136,10 +138,16 @@ async def serve_until_drained(
             nursery.start_soon(supervised, _keep_hosts_fresh, settings, service.quota.engine.lists)
             tune_collector()
             ready()
-            nursery.start_soon(watchdog.watch, beat)
+            nursery.start_soon(watchdog.watch)
             nursery.start_soon(_log_stop, service, drain)
         log.info("stopped", extra={"version": version(), "commit": commit()})
         nursery.cancel_scope.cancel()
+
+
+async def _beating(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await trio.sleep(BEAT_S)
 
 
 async def _log_stop(service: Service, drain: trio.Event) -> None:

@@ -174,6 +174,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.TooManyJobs(10_000),
     refusals.Overloaded(),
     refusals.ProbingUnavailable(),
+    refusals.StorageFull(),
     refusals.UsageUnknown(),
     refusals.OurFault("6b1c0f2d9a"),
 )

@@ -10,9 +10,9 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.lists.downloads import begun
 from mailprobe.api.lists.results import (
     ListResults,
-    begun,
     csv_parts,
     disposition,
     ndjson_parts,
@@ -102,6 +102,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
     starts = _switch(call, "start", default=True)
+    account, limits = call.caller.account, service.list_limits
     column, sheet = (
         call.only_value("column", "lists") or None,
         call.only_value("sheet", "lists") or None,
@@ -109,15 +110,17 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     reading = ReadOptions(
         column=column,
         sheet=sheet,
-        unpacked_octets_max=UNPACKED_OCTETS_MAX,
+        unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
+        lines_max=limits.lines_of(account.tier),
     )
-    account = call.caller.account
-    limits = service.list_limits
+    octets_max = limits.octets_of(account.tier, limits.octets_max)
     async with spooled(
-        call.receive, account.id, limits.octets_max, call.admission.stored, limits.upload_folder
-    ) as file:
+        call.receive, account.id, octets_max, call.admission.stored, limits.upload_folder
+    ) as upload:
         rows_max = limits.rows_of(account.tier)
-        opened = partial(open_list_reader, file, extension, order.name, reading, account, rows_max)
+        opened = partial(
+            open_list_reader, account, upload, extension, order.name, reading, rows_max
+        )
         made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()
     return made
@@ -224,7 +227,8 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     except Misuse as error:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
-    parts = StreamedParts(await begun(make(ListResults(service.store, found, RowFilter(lights)))))
+    made = make(ListResults(service.store, found, RowFilter(lights)))
+    parts = StreamedParts(await begun(found.account_id, made))
     headers = {
         "Content-Disposition": disposition(found.name, name),
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page

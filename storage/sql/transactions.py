@@ -63,6 +63,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         bounce_commands.RecordBounces.run_by(bounces.record),
         bounce_commands.ForgetBounces.run_by(bounces.forget),
         session_commands.EndSession.run_by(sessions.end),
+        session_commands.UseChallenge.run_by(sessions.use_challenge),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
         fact_commands.WriteFacts.run_by(facts.write),

@@ -6,6 +6,7 @@ serialises processes that start together, and makes the writers of several proce
 take turns.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
-from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreFull, StoreUnavailable
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 from mailprobe.storage.url import DEFAULT_FOLDER
 
@@ -70,21 +71,33 @@ def is_file_failure(error: BaseException) -> bool:
 
 
 def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
-    """Return the error as StoreBroken if the file is damaged, else as StoreUnavailable."""
+    """Return the error as StoreBroken if the file is damaged, StoreFull if the disk is full.
+
+    Any other is a StoreUnavailable.
+    """
     if isinstance(error, StoreUnavailable):
         return type(error)(*error.args)
     if code_of(error) in BROKEN:
         return StoreBroken(f"{path} is damaged or no database: {error}")
-    return StoreUnavailable(f"{path} cannot be used just now: {_reason(error, path)}")
+    kind = StoreFull if _is_full(error, path) else StoreUnavailable
+    return kind(f"{path} cannot be used just now: {_reason(error, path)}")
 
 
 def _reason(error: BaseException, path: Path) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
-    # The index of the log could not grow: SQLite has no word for that.
-    if code_of(error) == sqlite3.SQLITE_IOERR and _has_full_disk(path):
+    if code_of(error) == sqlite3.SQLITE_IOERR and _is_full(error, path):
         return f"{error}, because the disk is full"
     return str(error)
+
+
+def _is_full(error: BaseException, path: Path) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # If the index of the log cannot grow, SQLite has no word for that.
+    return code_of(error) == sqlite3.SQLITE_FULL or (
+        code_of(error) == sqlite3.SQLITE_IOERR and _has_full_disk(path)
+    )
 
 
 def _has_full_disk(path: Path) -> bool:

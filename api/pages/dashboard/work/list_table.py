@@ -10,7 +10,8 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.lists.results import ListResults, begun, disposition
+from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.results import ListResults, disposition
 from mailprobe.api.lists.table import (
     ORDERS,
     PAGE_ROWS,
@@ -191,7 +192,7 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         media_type, make = FORMATS[name]
         only = table_query(request.args).only
-        parts = await begun(make(ListResults(frame.service.store, stored, only)))
+        parts = await begun(stored.account_id, make(ListResults(frame.service.store, stored, only)))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
