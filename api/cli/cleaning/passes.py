@@ -33,6 +33,7 @@ LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30
 FAILURES_IN_A_ROW_MAX = 200
 DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
+WAITED_MAX = 12  # times that an address is asked while it waits for its host to be seen to judge
 PATIENCE_S = 900.0  # of a list at the command line
 ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
 
@@ -64,7 +65,7 @@ class Recheck:
 
     def due_at(self, result: RowResult, patience_until: float) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
-        if result.retry_at:
+        if result.retry_at and result.attempts <= WAITED_MAX:
             return result.retry_at if result.retry_at <= patience_until else FINAL
         if not result.is_passing or result.attempts > self.passes:
             return FINAL

@@ -26,7 +26,7 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance import Kind
+from mailprobe.engine.smtp.tolerance import LIST_WAIT_S, Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -280,11 +280,28 @@ class Confirmation:
                         of_all=outcome is _CATCH_ALL,
                     )
             if not confirmed:
-                refused_s = now - self._controls.seen_at[_REFUSED]
-                verdicts = [_untested(each) if refused_s > REFUSES_S else each for each in verdicts]
+                verdicts = [self._untested(each, now) for each in verdicts]
         elif not confirmed:
             verdicts = [self._unconfirmed(each, now) for each in verdicts]
         self._settle(verdicts)
+
+    def _untested(
+        self, verdict: tuple[Probe, Outcome, str], now: float
+    ) -> tuple[Probe, Outcome, str]:
+        """An accepted address of a host that may have turned: nothing shows that it refuses yet.
+
+        A list asks it again; for a request a refusal of the last minutes is enough.
+        """
+        probe, outcome, _ = verdict
+        if outcome is not Outcome.DELIVERABLE:
+            return verdict
+        if probe.deferred_start and probe.patience_s > 0:
+            budget = self._host.budget
+            wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
+            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+        elif now - self._controls.seen_at[_REFUSED] <= REFUSES_S:
+            return verdict
+        return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
 
     def _unconfirmed(
         self, verdict: tuple[Probe, Outcome, str], now: float
@@ -301,11 +318,3 @@ class Confirmation:
             self._emit(HeldBack(-len(verdicts)))
         for verdict in verdicts:
             self._emit(Settled(*verdict))
-
-
-def _untested(verdict: tuple[Probe, Outcome, str]) -> tuple[Probe, Outcome, str]:
-    """An accepted address of a host that may have turned: nothing shows that it refuses anybody."""
-    probe, outcome, _ = verdict
-    if outcome is Outcome.DELIVERABLE:
-        return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
-    return verdict
