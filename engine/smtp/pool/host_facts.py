@@ -46,10 +46,17 @@ COUNT_MAX = 1_000_000  # recipients in a step: more is a fault
 WORDS = "it refused another engine of this fleet"  # the host's own may name a mailbox
 
 
-class _SharedBackoff(msgspec.Struct, array_like=True):
+class _SharedBackoff(msgspec.Struct):
     outcome: str
     rule: str
     failures: int
+
+
+def _backoff_of(value: str) -> _SharedBackoff:
+    """Decode a back-off; engines of earlier versions share the values alone, in an array."""
+    if value.startswith("["):
+        return _SharedBackoff(*msgspec.json.decode(value, type=tuple[str, str, int]))
+    return msgspec.json.decode(value, type=_SharedBackoff)
 
 
 class FactsOfEgress(NamedTuple):
@@ -70,7 +77,7 @@ def facts_of_egress(facts: Iterable[Fact], egress: str) -> FactsOfEgress:
         where, _, what = subject.partition(" ")
         try:
             if fact.kind == "backoff" and where == "name":
-                shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+                shared = _backoff_of(fact.value)
                 resting.append((what, shared.rule, fact.kept_s))
             elif fact.kind == "refusals":
                 steps = msgspec.json.decode(fact.value, type=list[tuple[float, int, int]])
@@ -165,7 +172,7 @@ class HostFacts:
 
     def _absorb_backoff(self, fact: Fact, subject: str) -> bool:
         kind, where = subject.split(" ")
-        shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+        shared = _backoff_of(fact.value)
         cause = Cause(Outcome[shared.outcome], shared.rule, WORDS, about_us=True)
         if not _is_shared(cause):
             return False
