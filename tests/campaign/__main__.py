@@ -55,7 +55,7 @@ async def _round(world: World, seed: int, number: int, name: str) -> list[str]:
     took_s = time.monotonic() - began
     print(
         f"campaign: seed={seed} round={number} fault={name} acknowledged={acknowledged}"
-        f" jobs={len(world.witness.jobs)} lists={len(world.witness.lists)} took_s={took_s:.0f}"
+        f" jobs={len(world.witness.jobs)} lists={world.lists_done} took_s={took_s:.0f}"
         f" {'differs' if found else 'ok'}",
         flush=True,
     )

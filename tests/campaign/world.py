@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import sqlite3
 import ssl
 import subprocess
@@ -22,7 +23,7 @@ import trustme
 from mailprobe.bench.lab import Lab
 from tests.api.jobs.test_killed import host_names
 from tests.api.quota.test_killed import end_leases, kept, reserved_later
-from tests.api.service_process import Place, Running, free_bind, make_place, running
+from tests.api.service_process import ROOT, Place, Running, free_bind, make_place, running
 from tests.api.stores import asked
 from tests.campaign.load import Draws, PlainClient, Pool, Repeater
 from tests.campaign.witness import Book, Final, Stored, Units, Witness
@@ -36,6 +37,17 @@ SETTLE_S = 240.0  # until all has ended that was promised; a quiet machine takes
 RESEND_S = 10.0  # a job whose callback has failed meanwhile is posted again
 POLL_S = 0.2
 FAKETIME = "/usr/lib/{}/faketime/libfaketimeMT.so.1"
+SLEEP_BY_SELECT = """
+import select
+import time
+
+
+def sleep(seconds):
+    select.select((), (), (), seconds)
+
+
+time.sleep = sleep
+"""
 DESCRIPTORS = 4096
 # No limit is in the way.
 PLANS = """
@@ -96,6 +108,7 @@ class World:
     bind: str
     service: Running | None = None
     started: ExitStack = field(default_factory=ExitStack)
+    lists_done: int = 0
 
     async def start(self, **env: str) -> None:
         """Start the service; `env` holds for this start alone."""
@@ -109,10 +122,11 @@ class World:
         self.service = await trio.to_thread.run_sync(start)
 
     async def stop(self) -> None:
-        """Stop the service, which must end by itself in time, and clean up what is left of it."""
+        """Send SIGTERM, and wait for the end. How long it takes is for a quiet machine to test."""
         service, self.service = self.service, None
         if service is not None:
-            await trio.to_thread.run_sync(service.stop)
+            service.process.send_signal(signal.SIGTERM)
+            await trio.to_thread.run_sync(service.wait)
         await trio.to_thread.run_sync(self.started.close)
 
     async def kill(self) -> None:
@@ -162,6 +176,7 @@ class World:
         for id in sorted(self.witness.lists):
             url = f"{self.url}/v1/lists/{id}"
             httpx.delete(url, headers=headers, timeout=60, trust_env=False, verify=False)
+        self.lists_done += len(self.witness.lists)
         self.witness.lists.clear()
 
     def _has_settled(self) -> bool:
@@ -225,16 +240,21 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def faketime_env(file: Path) -> dict[str, str]:
-    """Let a process read its clock's offset from a file, anew each time; durations stay true."""
-    machine = os.uname().machine
-    library = FAKETIME.format(f"{machine}-linux-gnu")
+def set_clock(folder: Path, offset: str) -> dict[str, str]:
+    """Set the clock of processes with these settings; durations stay true.
+
+    libfaketime shifts the end of `time.sleep`, an instant of the monotonic clock, with the clock of the
+    day. So a process sleeps by `select`, which takes a duration.
+    """
+    (folder / "sitecustomize.py").write_text(SLEEP_BY_SELECT)
+    (folder / "clock.new").write_text(offset)
+    (folder / "clock.new").replace(folder / "clock")
     return {
-        "LD_PRELOAD": library,
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_NO_CACHE": "1",
-        "DONT_FAKE_MONOTONIC": "1",
+        "LD_PRELOAD": FAKETIME.format(f"{os.uname().machine}-linux-gnu"),
+        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
+        "FAKETIME_CACHE_DURATION": "1",  # without a cache each look at a clock would read the file
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": f"{folder}:{ROOT}",
     }
 
 
