@@ -66,6 +66,7 @@ async def _round(world: World, seed: int, number: int, name: str) -> list[str]:
 
 async def _inflict(world: World, fault: Fault) -> None:
     """Clients send, the fault is inflicted, a service without fault ends what is under way."""
+    await world.stop()  # that of the round before
     await world.start(**fault.env(world))
     for client in world.clients:
         client.is_last = False

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from tests.campaign.world import World, set_clock
+from tests.campaign.world import SETTLE_S, Mode, World, set_clock
 
 HELD_S = 3.0  # a fault that ends by itself
 LONG_S = 25.0  # beyond every lease of work that is claimed
@@ -24,6 +24,7 @@ FEW_DESCRIPTORS = 64
 FILL_OCTETS = 1024 * 1024
 SEEN_S = 1.5  # until every process sees its new clock
 JUMPS = ("+3600s", "-3600s", "+90s", "+0s")
+FAILED_CALLBACKS = 5
 STALLED = 100  # clients of each kind that stall
 FLOODING = 60
 NOWHERE = "https://127.0.0.1:9/dns-query"  # nothing listens there
@@ -86,6 +87,7 @@ async def halt_worker_beyond_its_leases(world: World) -> None:
 
 
 async def halt_all(world: World) -> None:
+    """SIGSTOP of every process, and SIGCONT."""
     with _halted(world.processes()):
         await trio.sleep(HELD_S)
     await world.progress(5)
@@ -156,20 +158,25 @@ async def halt_outside(world: World) -> None:
 
 
 async def hang_receivers(world: World) -> None:
-    world.receiver.mode = "hang"
-    jobs = len(world.witness.jobs)
-    with trio.fail_after(60):
-        while len(world.witness.jobs) < jobs + 5:  # noqa: ASYNC110 - clients add to it
-            await trio.sleep(0.1)
-    await trio.sleep(1)
-    world.receiver.mode = "ok"
-    await world.progress(5)
+    """Receivers of callbacks read, and never answer."""
+    await _fail_callbacks(world, "hang")
 
 
 async def fail_receivers(world: World) -> None:
-    world.receiver.mode = "fail"
-    await world.progress(10)
-    world.receiver.mode = "ok"
+    """Receivers of callbacks answer 500."""
+    await _fail_callbacks(world, "fail")
+
+
+async def _fail_callbacks(world: World, mode: Mode) -> None:
+    enough = world.receiver.failed + FAILED_CALLBACKS
+    world.receiver.mode = mode
+    try:
+        with trio.fail_after(SETTLE_S):
+            while world.receiver.failed < enough:  # noqa: ASYNC110 - its connections add to it
+                await trio.sleep(0.1)
+    finally:
+        world.receiver.mode = "ok"
+    await world.progress(5)
 
 
 async def stall_clients(world: World) -> None:

@@ -23,7 +23,7 @@ def world() -> tuple[Witness, Final]:
     )
 
 
-def test_what_was_promised_and_is_there_is_no_difference() -> None:
+def test_the_witness_finds_nothing_where_all_is_there() -> None:
     witness, final = world()
     assert witness.compare(final) == []
 
@@ -39,7 +39,7 @@ def test_what_was_promised_and_is_there_is_no_difference() -> None:
         ("plain", Stored(Units(21, 9), Units(21, 9), 9), "counted twice"),
     ],
 )
-def test_units_that_differ_are_found(account: str, stored: Stored, words: str) -> None:
+def test_the_witness_finds_units_that_differ(account: str, stored: Stored, words: str) -> None:
     witness, final = world()
     found = witness.compare(replace(final, accounts={**final.accounts, account: stored}))
     assert any(words in line and account in line for line in found)
@@ -60,13 +60,13 @@ def test_units_that_differ_are_found(account: str, stored: Stored, words: str) -
         ({"lists": {}}, "list l is None"),
     ],
 )
-def test_what_was_not_done_is_found(change: dict[str, object], words: str) -> None:
+def test_the_witness_finds_what_was_not_done(change: dict[str, object], words: str) -> None:
     witness, final = world()
     (line,) = witness.compare(replace(final, **change))  # type: ignore[arg-type]
     assert words in line
 
 
-def test_an_answer_that_no_client_may_get_is_found() -> None:
+def test_the_witness_finds_an_answer_that_no_client_may_get() -> None:
     witness, final = world()
     witness.wrong.append("/v1/x got 500")
     assert witness.compare(final) == ["/v1/x got 500"]

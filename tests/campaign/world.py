@@ -64,6 +64,7 @@ class Receiver:
     """Takes callbacks, by job; in the mode `hang` it reads and never answers."""
 
     mode: Mode = "ok"
+    failed: int = 0  # callbacks that came in another mode
     bodies: dict[str, list[bytes]] = field(default_factory=dict)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
@@ -76,6 +77,7 @@ class Receiver:
                     body += event.data
                 elif isinstance(event, h11.ConnectionClosed):
                     return
+            self.failed += self.mode != "ok"
             if self.mode == "hang":
                 await stream.receive_some(1)
                 return
