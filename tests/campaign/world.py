@@ -118,7 +118,7 @@ class World:
 
         def start() -> Running:
             return self.started.enter_context(
-                running(place, workers=WORKERS, bind=self.bind, warm=False)
+                running(place, workers=WORKERS, bind=self.bind, warm="LD_PRELOAD" not in env)
             )
 
         self.service = await trio.to_thread.run_sync(start)
