@@ -50,7 +50,8 @@ async def _round(world: World, seed: int, number: int, name: str) -> list[str]:
         found = [f"the service: {str(error)[-2000:]}" for error in group.exceptions]
     log = world.place.log.read_text("utf-8", "replace")
     if TRACEBACK in log:
-        found.append("the log has a traceback")
+        line = next(line for line in log.splitlines() if TRACEBACK in line)
+        found.append("the log has a traceback:\n" + line.replace("\\n", "\n"))
     acknowledged = world.witness.acknowledgements - before
     took_s = time.monotonic() - began
     print(
