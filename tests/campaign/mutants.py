@@ -93,8 +93,14 @@ def is_found(mutant: Mutant) -> bool:
     if done.returncode not in (0, 1):  # such as a test file that is gone
         raise WrongMutant("\n".join([mutant.name, *_last(done)]))
     if done.returncode:
-        print(*_last(done)[-2:], sep="\n", file=sys.stderr)
+        print(*_why(done), sep="\n", file=sys.stderr)
     return done.returncode == 1
+
+
+def _why(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """What has failed: the tests, or what the campaign found."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    return lines or [line[:200] for line in done.stderr.splitlines()][1:3]
 
 
 def _last(done: "subprocess.CompletedProcess[str]") -> list[str]:
