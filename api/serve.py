@@ -58,7 +58,7 @@ from mailprobe.api.quota.known_facts import KnownFacts, exchanging
 from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans
-from mailprobe.api.quota.self_probe import PROVIDERS, sees
+from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
@@ -316,10 +316,10 @@ async def _watching(
     dials = {row.name: dial_of(row, settings) for row in settings.egresses.rows}
     providers = () if settings.allow_private else PROVIDERS
 
-    async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+    async def probe(domains: Sequence[str]) -> bool | None:
         active = [name for name in dials if control is None or control.state(name) == "active"]
         dial = dials[random.choice(active or list(dials))]
-        return await sees(engine, dial, domains, must_answer, providers)
+        return await is_greeted(engine, dial, domains, providers)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervised, protection.watch, probe)

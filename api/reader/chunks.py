@@ -19,7 +19,7 @@ CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
 LINE_OCTETS_MAX = 2 * ROW_OCTETS_MAX + 100  # a row's cells, its address again, and its place
 SEEN_CACHE_KIB = 16 * 1024
 # What a list takes in the store, of the octets that were received: a short compressed file must
-# not fill the disk. No plain text takes more; the worst is a blank line, of 20 octets.
+# not fill the disk. No plain text takes more; the worst is a short address.
 STORED_TIMES_MAX = 20
 STORED_OCTETS_MIN = 1 << 20  # a short list may take so much all the same
 

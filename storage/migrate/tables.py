@@ -66,7 +66,12 @@ TABLES = (
 # machines run, and the facts of a fleet, which its engines find again.
 EXPIRING = frozenset({"connection_leases", "machines", "known_facts"})
 OF_SQLITE = (
-    frozenset({"_sqlite_migrations", "schema_versions", "sqlite_sequence", "job_partitions"})
+    frozenset(
+        {
+            *("_sqlite_migrations", "schema_versions", "sqlite_sequence"),
+            *("job_partitions", "store_properties"),
+        }
+    )
     | EXPIRING
 )
 OF_POSTGRES = frozenset({"store_properties", "migrations", "schema_versions"}) | EXPIRING

@@ -59,9 +59,9 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
         Chunk(
             0,
             1,
-            '[0,0,"ann@shop.test",["Ann","ann@shop.test"]]\n'
-            "[null,null,null,[]]\n"
-            '[0,0,null,["Bob","ann@shop.test","x"]]\n',
+            '{"p":0,"n":0,"a":"ann@shop.test","c":["Ann","ann@shop.test"]}\n'
+            '{"c":[]}\n'
+            '{"p":0,"n":0,"c":["Bob","ann@shop.test","x"]}\n',
         ),
         Loaded(["name", "email", "note"], 3, 1, 1),
     ]
