@@ -537,14 +537,16 @@ class ProbeDispatcher:
 
     # -- from one egress to another ----------------------------------------------------------
 
-    def pass_on(self, probe: Probe, outcome: Outcome, rule: str) -> Probe:
+    def pass_on(
+        self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False
+    ) -> Probe:
         """Another egress asks again: return its probe, which has the place and the deadline of this.
 
         For the sessions that still have it, this probe is settled: with this outcome.
         """
         if probe.stopped_at is not None:
             self._begin_clocks([probe])
-        successor = probe.successor_by(self.egress)
+        successor = probe.successor_by(self.egress, doubted=doubted)
         probe.end(outcome, rule, successor)
         self._clocks[probe.patient].pass_on(probe, successor)
         self._admitted.discard(probe)

@@ -125,6 +125,8 @@ class Probe(msgspec.Struct, eq=False):
     # Of the egress that asks (dispatcher.ProbeDispatcher); None where there is only one.
     dispatcher: Any = None
     egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
+    # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
+    doubted: str = ""
     successor: "Probe | None" = None  # by which another egress asks for the address
     pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
@@ -235,8 +237,11 @@ class Probe(msgspec.Struct, eq=False):
         """This egress asks."""
         self.dispatcher = dispatcher
 
-    def successor_by(self, tried: str) -> "Probe":
-        """A probe of the same address for another egress, which has conversations of its own."""
+    def successor_by(self, tried: str, *, doubted: bool = False) -> "Probe":
+        """A probe of the same address for another egress, which has conversations of its own.
+
+        `doubted`: to see whether the host judges those who come by the egress that was tried.
+        """
         return Probe(
             self.mailbox,
             self.domain,
@@ -252,6 +257,7 @@ class Probe(msgspec.Struct, eq=False):
             deadline=self.deadline,
             stopped_s=self.stopped_s,
             egresses_tried=(*self.egresses_tried, tried),
+            doubted=tried if doubted else self.doubted,
         )
 
     def end(self, outcome: Outcome, rule: str, successor: "Probe") -> None:

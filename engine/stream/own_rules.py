@@ -9,7 +9,7 @@ from mailprobe.engine.smtp.probe import (
     EGRESS_OUT_RULE,
     NO_EGRESS_RULE,
 )
-from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
+from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
 from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
@@ -22,5 +22,5 @@ OWN_RULES: tuple[str, ...] = (
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
     *(CHANGED_RULE, BUDGET_RULE, NO_EGRESS_RULE, EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE),
     *(EGRESS_OUT_RULE, UNCONFIRMED_RULE, BAN_RULE),
-    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
+    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule, *(reading.rule for reading in QUOTED)),
 )

@@ -69,8 +69,8 @@ def clean_list(
                 journal.sync()
                 left = f"; ask again what time may cure with: {resume_command}"
                 print_error(f"interrupted; what is known is written{left if order.journal else ''}")
-            elif left := passes.left_waiting():
-                words = waiting_words(left, len(addresses.numbers))
+            elif waiting := passes.left_waiting():
+                words = waiting_words(waiting, len(addresses.numbers))
                 go_on = f"; go on with: {patient(resume_command)}" if order.journal else ""
                 print_error(f"{words}{go_on}")
                 journal.sync()

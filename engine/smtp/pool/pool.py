@@ -108,6 +108,7 @@ class Pool:
         "clocks_s",
         "connections",
         "controls",
+        "deferred_since",
         "depth",
         "depth_trusted",
         "dispatcher",
@@ -198,6 +199,7 @@ class Pool:
         self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
+        self.deferred_since: float | None = None  # it defers everybody, and judges nobody
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time

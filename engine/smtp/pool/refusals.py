@@ -71,6 +71,10 @@ class RefusalMemory:
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
             self._pool.refuses(" ".join(reply.lines))
         lateness.share -= LATE_SHARE_EWMA * lateness.share
+        if reply.code < 400 or reply.code >= 500:
+            self._pool.deferred_since = None
+        elif self._pool.deferred_since is None:
+            self._pool.deferred_since = self._now()
         if not reading.about_us:
             domain.at.cold = 0
             domain.at.answered = self._succeeded = True
