@@ -50,6 +50,7 @@ from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
+from mailprobe.engine.smtp.refusal_leases import RefusalLeases, RefusalLedger
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
 from mailprobe.engine.smtp.tolerance import BAN_RULE, SpentBudget, Tolerances
@@ -105,6 +106,7 @@ class ProbeDispatcher:
         admission: ProbeAdmission | None = None,
         relief: Relief | None = None,
         fleet: FleetFacts | None = None,
+        refusals: RefusalLedger | None = None,
     ) -> None:
         """From `domains` to `relief`: of several dispatchers, one for each egress."""
         self.settings = settings
@@ -116,7 +118,9 @@ class ProbeDispatcher:
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
-        self.tolerances = Tolerances()
+        client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        leases = None if refusals is None else RefusalLeases(refusals, client)
+        self.tolerances = Tolerances(None if leases is None else leases.attach)
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
         self.controls = None if controls is None else controls.by(egress.name)
@@ -143,7 +147,6 @@ class ProbeDispatcher:
         self.host_facts: HostFindings | None = None
         if fleet is not None:
             both = self.pools, self.patient_pools
-            client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
             kept_s, memory = settings.cache_s, self.host_memory
             facts = HostFacts(fleet, client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
@@ -537,9 +540,7 @@ class ProbeDispatcher:
 
     # -- from one egress to another ----------------------------------------------------------
 
-    def pass_on(
-        self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False
-    ) -> Probe:
+    def pass_on(self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False) -> Probe:
         """Another egress asks again: return its probe, which has the place and the deadline of this.
 
         For the sessions that still have it, this probe is settled: with this outcome.

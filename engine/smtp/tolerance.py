@@ -11,13 +11,17 @@ addresses of one never take a host from another. docs/engine.md has the policy o
 and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seconds of one clock.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.refusal_leases import RefusalLease
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
 HOUR_S = 3600.0
@@ -47,6 +51,8 @@ SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard ban
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
+CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
+SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
 
 
@@ -136,7 +142,7 @@ class Tolerance:
         *("_accounts", "_answered_at", "_asked", "_asked_hour", "_bans", "_careful", "_ceiling"),
         *("_hour", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
-        *("has_grown", "hour", "is_shared", "label", "leased", "limits", "changed", "took"),
+        *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
     )
 
@@ -150,7 +156,7 @@ class Tolerance:
         self.took = 0  # most refusals within the window after which it still answered
         self.is_bounded = True  # every host is: see RefusalLimits
         self.changed = False  # since the record was taken last
-        self.leased: float | None = None  # refusals that this process may still cause, if leased
+        self.lease: RefusalLease | None = None  # None: all of it belongs to this process
         self._careful = False  # its numbers were learned from a ban
         self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of an hour's refusals
         self._window: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of WINDOW_S
@@ -245,17 +251,34 @@ class Tolerance:
 
     def is_spent(self, kind: Kind, account: str, now: float) -> bool:
         """Would there be no room even if nothing were under way?"""
-        return kind is not Kind.CONTROL and self._room(kind, account, now, 0.0) <= 0
+        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0) > 0:
+            return False
+        lease = self.lease
+        if lease is None or not lease.is_pending:
+            return True
+        lease.await_grant()
+        return self._room(kind, account, now, 0.0, leased=False) <= 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a recipient under way?"""
+        return any(self._under_way.values())
 
     def has_plenty(self, count: int, now: float) -> bool:
         """May so many be sent, whoever asks? A cheap answer for most batches."""
-        if self.hour is not None or self.limits.share is not None or self.leased is not None:
+        if self.hour is not None or self.limits.share is not None:
             return False
         self._drop_old(now)
-        used = len(self._window) + self._price_under_way()
-        return used + count * self._list_price(self.tolerance - used) <= self.tolerance / 4
+        flying = self._price_under_way()
+        used = len(self._window) + flying
+        price = count * self._list_price(self.tolerance - used)
+        if self.lease is not None and (self._is_new or flying + price > self.lease.left):
+            return False
+        return used + price <= self.tolerance / 4
 
-    def _room(self, kind: Kind, account: str, now: float, under_way: float) -> int:
+    def _room(
+        self, kind: Kind, account: str, now: float, under_way: float, *, leased: bool = True
+    ) -> int:
         self._drop_old(now)
         if now < self._rest_until:
             return 0
@@ -270,13 +293,26 @@ class Tolerance:
         else:
             left = min(left, own)
         left = min(left, self._left_of_hour(account, now, under_way))
-        if self.leased is not None:
-            left = min(left, self.leased - under_way)
         price = self._price(kind, left)
         room = max(0, int(left / price + 1e-9))
+        if self.lease is not None and leased:
+            room = min(room, self._room_of_lease(kind, self.lease.left, under_way))
         if room and self.limits.share is not None:
             room = min(room, self._left_of_share(now))
         return room
+
+    @property
+    def _is_new(self) -> bool:
+        """Has it shown nothing yet? Then each recipient under way uses up one of a lease.
+
+        Each of several processes has a few, and together they must not exceed the tolerance.
+        """
+        return not (self.has_grown or self._is_calm or self.limits.tolerance is not None)
+
+    def _room_of_lease(self, kind: Kind, left: int, under_way: float) -> int:
+        if not self._is_new:
+            return max(0, int((left - under_way) / self._price(kind, left) + 1e-9))
+        return max(0, left - (sum(self._under_way.values()) if under_way else 0))
 
     def _limits_of(self, kind: Kind, account: str, now: float) -> tuple[float, float]:
         """Refusals within the window at which this account may send no more: of all, and its own."""
@@ -364,6 +400,8 @@ class Tolerance:
             self._requested_at = now
         here = self._account(account, now)
         here.under_way += 1
+        if self.lease is not None:
+            self.lease.use(now)
 
     def recall(self, kind: Kind, account: str) -> None:
         """A recipient that was sent gets no answer."""
@@ -410,8 +448,34 @@ class Tolerance:
         if (here := self._accounts.get(account)) is not None:
             here.recent += 1
         self._untaken.append((now, len(self._window)))
-        if self.leased is not None:
-            self.leased -= 1
+        if self.lease is not None:
+            self.lease.note(now, account)
+
+    def refused_elsewhere(
+        self,
+        own: Iterable[tuple[float, str]],
+        elsewhere: Iterable[tuple[float, str, int]],
+        now: float,
+    ) -> None:
+        """Other processes have caused these refusals within the hour, this one its `own`."""
+        others = [(at, account) for at, account, count in elsewhere for _ in range(count)]
+        times = sorted((*own, *others))[-REFUSALS_MAX:]
+        self._drop_old(now)
+        if not others and len(times) == len(self._times):
+            return
+        self._times = deque(times, maxlen=REFUSALS_MAX)
+        recent = [each for each in times if each[0] > now - WINDOW_S]
+        self._window = deque(recent, maxlen=REFUSALS_MAX)
+        if times:
+            self._refused_at = max(self._refused_at, times[-1][0])
+        counts = Counter(account for _, account in recent)
+        latest = {account: at for at, account in sorted(others)}
+        for account, at in latest.items():
+            if account not in self._accounts:
+                self._account(account, at)
+        for account, here in self._accounts.items():
+            here.recent = counts[account]
+            here.last_at = max(here.last_at, latest.get(account, here.last_at))
 
     def _drop_old(self, now: float) -> None:
         window, times = self._window, self._times
@@ -476,10 +540,8 @@ class Tolerance:
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
 
     def _is_spent_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's, or a lease's?"""
-        if self.hour is not None and self.refused(now) >= self.hour:
-            return True
-        return self.leased is not None and self.leased < 1
+        """Is it a limit that does not grow: the hour's?"""
+        return self.hour is not None and self.refused(now) >= self.hour
 
     def _may_hurry(self, account: str, now: float) -> bool:
         here = self._accounts.get(account)
@@ -498,6 +560,8 @@ class Tolerance:
         self.tolerance = min(self._ceiling, 2 * self.tolerance)
         self.has_grown = self.changed = True
         self._turned_away = 0
+        if self.lease is not None:
+            self.lease.ask()
 
     def limit_hour(self, hour: int) -> None:
         """It turned after more refusals in an hour than these."""
@@ -513,6 +577,8 @@ class Tolerance:
         self._drop_old(now)
         if now < self._rest_until:
             return self._rest_until - now
+        if self.lease is not None and self.lease.is_contested:
+            return CONTESTED_S
         waits = []
         if self._window:
             waits.append(self._window[0][0] + WINDOW_S - now)
@@ -596,7 +662,9 @@ class Tolerance:
         self.took = max(self.took, record.took)
         if record.asked > self._asked:
             self._asked, self._refused = record.asked, record.refused
-        bans = sorted({*self._bans, *(now - age for age in record.ban_ages_s)})
+        others = (now - age for age in record.ban_ages_s)
+        new = [at for at in others if all(abs(at - own) >= SAME_BAN_S for own in self._bans)]
+        bans = sorted((*self._bans, *new))
         if len(bans) > len(self._bans):
             self._bans = deque(bans, maxlen=len(RESTS_S))
             rest_s = RESTS_S[min(len(bans), len(RESTS_S)) - 1]
@@ -617,13 +685,17 @@ class SpentBudget:
 class Tolerances:
     """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
 
-    def __init__(self) -> None:
+    def __init__(self, attach: Callable[[object, Tolerance], None] | None = None) -> None:
+        """`attach` leases the tolerance of a host that is new here."""
         self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
+        self._attach = attach
 
     def find(self, host: object) -> Tolerance:
         tolerance = self._tolerances.get(host)
         if tolerance is None:
             tolerance = self._tolerances[host] = Tolerance()
+            if self._attach is not None:
+                self._attach(host, tolerance)
             if len(self._tolerances) > TOLERANCES_MAX:
                 self._tolerances.popitem(last=False)
         else:

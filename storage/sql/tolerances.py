@@ -13,9 +13,9 @@ from mailprobe.storage.columns import micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.sql.database import Database, Row
 from mailprobe.storage.tolerances.allocation import (
-    Entry,
     Holder,
     HostState,
+    ReportedRefusals,
     lease,
     refused,
     with_ban_ages,
@@ -137,7 +137,7 @@ def _state_of(row: Row) -> HostState:
         LearnedTolerance(**{name: learned[name] for name in learned.keys() & LEARNED}),
         tuple(learned.get("bans", ())),
         learned.get("in_force", 0),
-        tuple(Entry(*each) for each in refusals),
+        tuple(ReportedRefusals(*each) for each in refusals),
         {name: Holder(*each) for name, each in holders.items()},
     )
 

@@ -23,8 +23,8 @@ ACTIVE_S = 60.0  # a process that asked within it has a share of what is left
 SLOT_S = 10.0  # refusals of one account and holder in it are counted together, as the latest
 ENTRIES_MAX = 500  # of a host; more are counted together by holder
 HOLDERS_MAX = 200  # processes at one host; the longest unused are forgotten
-# Two bans in a shorter time are one, seen by two processes: the shortest rest lasts as long.
-SAME_BAN_S = 600.0
+# Two bans in a shorter time are one, seen by two processes: the shortest rest lasts longer.
+SAME_BAN_S = 590.0
 BANS_MAX = 4
 
 
@@ -39,7 +39,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReportedRefusals:
     """Refusals of one account, reported by one holder, the latest at `at`."""
 
     at: float
@@ -55,7 +55,7 @@ class HostState:
     learned: LearnedTolerance = UNKNOWN
     bans: tuple[float, ...] = ()
     tolerance: int = 0  # in force where it was asked last
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ReportedRefusals, ...] = ()
     holders: dict[str, Holder] = field(default_factory=dict)
 
 
@@ -87,7 +87,10 @@ def lease(
     entries = _counted_together(
         [
             *(each for each in state.entries if now - HOUR_S < each.at),
-            *(Entry(now - max(0.0, each.age_s), each.account, each.count, by) for each in new),
+            *(
+                ReportedRefusals(now - max(0.0, each.age_s), each.account, each.count, by)
+                for each in new
+            ),
         ],
         now,
     )
@@ -153,7 +156,7 @@ def _in_force(learned: LearnedTolerance, asked: RefusalRequest) -> int:
     return min(max(asked.tolerance, learned.tolerance), learned.ceiling)
 
 
-def _left(tolerance: int, hour: int | None, entries: Iterable[Entry], now: float) -> int:
+def _left(tolerance: int, hour: int | None, entries: Iterable[ReportedRefusals], now: float) -> int:
     listed = list(entries)
     left = tolerance - sum(each.count for each in listed if now - WINDOW_S < each.at)
     if hour is not None:
@@ -177,18 +180,18 @@ def _merged_bans(
     return tuple(bans[-BANS_MAX:])
 
 
-def _counted_together(entries: list[Entry], now: float) -> list[Entry]:
+def _counted_together(entries: list[ReportedRefusals], now: float) -> list[ReportedRefusals]:
     """The entries in order, fewer of them: each counts as its latest refusal. Never too few refusals.
 
     An instant that a clock wrote that was ahead counts as of now.
     """
-    slots: dict[tuple[int, str, str], Entry] = {}
+    slots: dict[tuple[int, str, str], ReportedRefusals] = {}
     for each in entries:
         at = min(each.at, now)
         slot = (ceil(at / SLOT_S), each.account, each.by)
         known = slots.get(slot)
         count = each.count if known is None else known.count + each.count
-        slots[slot] = Entry(
+        slots[slot] = ReportedRefusals(
             at if known is None else max(at, known.at), each.account, count, each.by
         )
     found = sorted(slots.values(), key=lambda each: each.at)
@@ -196,8 +199,8 @@ def _counted_together(entries: list[Entry], now: float) -> list[Entry]:
     if surplus <= 0:
         return found
     old, kept = found[: surplus + ENTRIES_MAX // 4], found[surplus + ENTRIES_MAX // 4 :]
-    totals: dict[str, Entry] = {}
+    totals: dict[str, ReportedRefusals] = {}
     for each in old:
         count = totals[each.by].count if each.by in totals else 0
-        totals[each.by] = Entry(each.at, "", count + each.count, each.by)
+        totals[each.by] = ReportedRefusals(each.at, "", count + each.count, each.by)
     return [*sorted(totals.values(), key=lambda each: each.at), *kept]
