@@ -129,7 +129,7 @@ class RefusalLease:
     """This process's share of one host's refusals. Times are on trio's clock, in seconds."""
 
     __slots__ = (
-        *("_now", "_wake", "asked_at", "contested_since", "host", "is_asked", "is_contested"),
+        *("_now", "_wake", "asked_at", "contested_since", "host", "is_asked", "is_away", "is_contested"),
         *("is_denied", "is_requesting", "left", "low", "noted", "own", "reported_at", "retry_at"),
         *("sent", "tolerance", "unreported", "until", "used_at", "users"),
     )
@@ -149,6 +149,7 @@ class RefusalLease:
         self.low = 0  # with so few left, more are asked for
         self.is_denied = False  # the store has none for this process
         self.is_contested = False  # because other processes have them
+        self.is_away = False  # the store did not answer
         self.contested_since = inf
         self.is_asked = False  # by the next call
         self.is_requesting = False  # in the call under way
@@ -302,7 +303,7 @@ class RefusalLeases:
         if (lease := self._active.get(host)) is None:
             return
         now = self._now()
-        lease.is_requesting = False
+        lease.is_requesting = lease.is_away = False
         for _ in range(lease.sent):
             lease.unreported.popleft()
         lease.noted += lease.sent
@@ -346,6 +347,7 @@ class RefusalLeases:
             return
         now = self._now()
         lease.is_requesting, lease.sent, lease.reported_at = False, 0, now
+        lease.is_away = True
         if lease.left < 1:
             lease.is_denied, lease.retry_at = True, now + LATER_S
         lease.tolerance.changed = True  # what was learned is reported again

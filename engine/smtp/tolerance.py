@@ -257,7 +257,11 @@ class Tolerance:
         if lease is None or not lease.is_pending:
             return True
         lease.await_grant()
-        return self._room(kind, account, now, 0.0, leased=False) <= 0
+        if self._room(kind, account, now, 0.0, leased=False) <= 0:
+            return True
+        # A request does not wait for what other processes hold if the host may take more.
+        waits = kind.is_of_list or not lease.is_contested
+        return not waits and self.growth(kind, account, now) is not Growth.NOT
 
     @property
     def is_busy(self) -> bool:
@@ -540,7 +544,9 @@ class Tolerance:
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
 
     def _is_spent_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's?"""
+        """Is it a limit that does not grow: the hour's, or that the store of leases is away?"""
+        if self.lease is not None and self.lease.is_away:
+            return True
         return self.hour is not None and self.refused(now) >= self.hour
 
     def _may_hurry(self, account: str, now: float) -> bool:
