@@ -76,6 +76,7 @@ class ProbeDispatcher:
         *(
             "_watched",
             "applying",
+            "client",
             "closing",
             "controls",
             "dial",
@@ -118,8 +119,9 @@ class ProbeDispatcher:
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
-        client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
-        leases = None if refusals is None else RefusalLeases(refusals, client)
+        # As other processes know this egress.
+        self.client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        leases = None if refusals is None else RefusalLeases(refusals, self.client)
         self.tolerances = Tolerances(None if leases is None else leases.attach)
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
@@ -148,7 +150,7 @@ class ProbeDispatcher:
         if fleet is not None:
             both = self.pools, self.patient_pools
             kept_s, memory = settings.cache_s, self.host_memory
-            facts = HostFacts(fleet, client, kept_s, routes, self.domains, memory, both)
+            facts = HostFacts(fleet, self.client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
             self.host_facts = facts
         self.permits = Permits(
@@ -198,8 +200,8 @@ class ProbeDispatcher:
         return resting_hosts(self._all_pools(), self.host_memory, self._now())
 
     def spent_budgets(self) -> list[SpentBudget]:
-        """The hosts that have refused recipients within the hour, and tolerate so many more."""
-        return spent_budgets(self.pools.values(), self._now())
+        """The hosts that have refused recipients within the hour, and what they tolerate."""
+        return spent_budgets(self.pools.values(), self.client, self._now())
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""

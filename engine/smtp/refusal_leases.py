@@ -129,7 +129,16 @@ class RefusalLease:
     """This process's share of one host's refusals. Times are on trio's clock, in seconds."""
 
     __slots__ = (
-        *("_now", "_wake", "asked_at", "contested_since", "host", "is_asked", "is_away", "is_contested"),
+        *(
+            "_now",
+            "_wake",
+            "asked_at",
+            "contested_since",
+            "host",
+            "is_asked",
+            "is_away",
+            "is_contested",
+        ),
         *("is_denied", "is_requesting", "left", "low", "noted", "own", "reported_at", "retry_at"),
         *("sent", "tolerance", "unreported", "until", "used_at", "users"),
     )

@@ -12,7 +12,7 @@ and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seco
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -606,6 +606,11 @@ class Tolerance:
         return now < self._rest_until
 
     @property
+    def is_careful(self) -> bool:
+        """Were its numbers learned from a ban?"""
+        return self._careful
+
+    @property
     def rest_until(self) -> float:
         return self._rest_until
 
@@ -677,15 +682,25 @@ class Tolerance:
             self._rest_until = max(self._rest_until, bans[-1] + rest_s)
 
 
+def rest_left_s(ban_ages_s: Sequence[float]) -> float:
+    """How much longer a host rests after these bans of a day."""
+    if not ban_ages_s:
+        return 0.0
+    return max(0.0, RESTS_S[min(len(ban_ages_s), len(RESTS_S)) - 1] - min(ban_ages_s))
+
+
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
     """A mail host that has refused recipients of ours within the last hour, for the operator."""
 
+    egress: str
     name: str
     label: str  # of the row of its limits; "other" without one
+    recent: int  # refused within ten minutes
     refused: int  # within the hour
     tolerance: int  # refusals in ten minutes
-    left: int  # of them
+    is_careful: bool  # learned from a ban
+    rest_left_s: float
 
 
 class Tolerances:

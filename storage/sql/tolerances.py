@@ -84,9 +84,10 @@ def lease_refusals(db: Database, command: LeaseRefusals) -> dict[HostKey, Refusa
 def read(db: Database, command: ListTolerances) -> list[HostTolerance]:
     """See ToleranceStore.host_tolerances."""
     now = db.now()
+    of_egress = "" if command.egress is None else "egress = :egress AND"
     rows = db.all(
-        f"SELECT host, learned, refusals, holders FROM {TABLE}"
-        " WHERE egress = :egress AND used_at >= :since ORDER BY used_at DESC, host LIMIT :limit",
+        f"SELECT egress, host, learned, refusals, holders FROM {TABLE} WHERE {of_egress}"
+        " used_at >= :since ORDER BY used_at DESC, egress, host LIMIT :limit",
         {
             "egress": command.egress,
             "since": micros(now - timedelta(seconds=DAY_S)) - USED_EVERY,
@@ -94,10 +95,11 @@ def read(db: Database, command: ListTolerances) -> list[HostTolerance]:
         },
     )
     found, at = [], micros(now) / MICROS
-    for host, *kept in rows:
+    for egress, host, *kept in rows:
         state = _state_of(tuple(kept))
         found.append(
             HostTolerance(
+                egress,
                 host,
                 refused(state, at, WINDOW_S),
                 refused(state, at, HOUR_S),

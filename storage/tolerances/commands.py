@@ -21,5 +21,5 @@ class LeaseRefusals(StoreCommand[Mapping[HostKey, RefusalGrant]]):
 
 @dataclass(frozen=True, slots=True)
 class ListTolerances(StoreCommand[list[HostTolerance]]):
-    egress: str
+    egress: str | None
     limit: int

@@ -17,7 +17,7 @@ DAY_S = 86_400.0
 HOSTS_MAX = 200  # in one call: some milliseconds
 REFUSALS_MAX = 4_096  # in one request
 NAME_MAX = 320  # characters of an egress, a host or an account; more is a fault of the caller
-SHOWN_MAX = 2_000  # hosts of one egress
+SHOWN_MAX = 2_000  # hosts
 
 HostKey = tuple[str, str]  # egress and host
 
@@ -83,6 +83,7 @@ class RefusalGrant:
 class HostTolerance:
     """One host of an egress, for the operator."""
 
+    egress: str
     host: str
     refused: int  # within WINDOW_S
     refused_hour: int

@@ -30,6 +30,8 @@ class ToleranceStore(StorePart):
             raise ValueError("too many hosts or refusals, or a name that may not be stored")
         return await self._execute(LeaseRefusals(holder, asked, lease_s))
 
-    async def host_tolerances(self, egress: str, *, limit: int = SHOWN_MAX) -> list[HostTolerance]:
-        """Return the hosts that this egress asked within a day, the latest used first."""
+    async def host_tolerances(
+        self, egress: str | None = None, *, limit: int = SHOWN_MAX
+    ) -> list[HostTolerance]:
+        """Return the hosts asked within a day by this egress, or by any; the latest used first."""
         return await self._execute(ListTolerances(egress, min(limit, SHOWN_MAX)))
