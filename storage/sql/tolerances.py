@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from mailprobe.storage.columns import micros
@@ -134,7 +135,9 @@ def drop_refusals(db: Database, now: datetime, most: int) -> bool:
 
 
 def _state_of(row: Row) -> HostState:
-    learned, refusals, holders = map(json.loads, row)
+    learned, refusals, holders = (
+        EMPTY[text] if text in EMPTY else json.loads(text) for text in row
+    )
     return HostState(
         LearnedTolerance(**{name: learned[name] for name in learned.keys() & LEARNED}),
         tuple(learned.get("bans", ())),
@@ -144,6 +147,8 @@ def _state_of(row: Row) -> HostState:
     )
 
 
+encode = json.JSONEncoder(separators=(",", ":")).encode
+EMPTY: dict[str, Any] = {"[]": (), "{}": MappingProxyType({})}  # what most rows have
 LEARNED = frozenset(LearnedTolerance.__dataclass_fields__) - {"ban_ages_s"}
 STANDARD = asdict(UNKNOWN)
 
@@ -163,7 +168,7 @@ def _columns_of(state: HostState) -> dict[str, str]:
         for name, each in state.holders.items()
     }
     return {
-        "learned": json.dumps(learned, separators=(",", ":")),
-        "refusals": json.dumps(refusals, separators=(",", ":")),
-        "holders": json.dumps(holders, separators=(",", ":")),
+        "learned": encode(learned),
+        "refusals": encode(refusals) if refusals else "[]",
+        "holders": encode(holders),
     }
