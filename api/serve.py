@@ -73,8 +73,8 @@ from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.smtp.refusal_leases import RefusalLedger
 from mailprobe.release import commit, version
 from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
 from mailprobe.storage.contract import StoreUnavailable

@@ -2,7 +2,7 @@
 
 Each process leases refusals of a host from the store before it sends anything there, reports those
 that it caused, and gives back what it does not use. What was learned of a host goes with it, and
-comes back at the next start. The engine decides what is due (engine/smtp/refusal_leases.py); here
+comes back at the next start. The engine decides what is due (engine/smtp/leases/refusal_leases.py); here
 are the calls: one is under way at a time, for all hosts of all egresses at once, so that a call
 never overtakes another one. While the store is unavailable nothing new is leased.
 
@@ -17,15 +17,14 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from mailprobe.engine.background import log_fault, running_loops
-from mailprobe.engine.smtp.refusal_leases import (
-    LEASE_S,
-    TICK_S,
+from mailprobe.engine.smtp.leases.ledger import (
+    HostRecord,
     LeaseGrant,
     LeaseKeeper,
-    LeaseWish,
     NotedRefusals,
+    RefusalReport,
 )
-from mailprobe.engine.smtp.tolerance import HostRecord
+from mailprobe.engine.smtp.leases.refusal_leases import LEASE_S, TICK_S
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.store import Store
@@ -47,7 +46,7 @@ LEARNED = LearnedTolerance.__dataclass_fields__.keys()
 
 
 class LeasedRefusals:
-    """This process's leases; implements mailprobe.engine.smtp.refusal_leases.RefusalLedger."""
+    """This process's leases; implements mailprobe.engine.smtp.leases.ledger.RefusalLedger."""
 
     def __init__(self, store: Store) -> None:
         self.holder = new_holder()  # at each start, so that no lease is inherited
@@ -105,8 +104,8 @@ class LeasedRefusals:
         asked: dict[HostKey, RefusalRequest] = {}
         answered: Mapping[HostKey, RefusalGrant] = {}
         for egress, host in keys:
-            wish = self._keepers[egress].request(host, at_end=at_end)
-            asked[egress, host] = _request_of(wish)
+            report = self._keepers[egress].request(host, at_end=at_end)
+            asked[egress, host] = _request_of(report)
         try:
             answered = await self._store.lease_refusals(self.holder, asked, lease_s=LEASE_S)
         finally:
@@ -117,7 +116,7 @@ class LeasedRefusals:
                 else:
                     self._keepers[egress].granted(host, _grant_of(grant), began)
 
-    async def give_back(self) -> None:
+    async def return_all(self) -> None:
         """Report what is left to report, and give everything back. Raises StoreUnavailable."""
         keys = [(egress, host) for egress, each in self._keepers.items() for host in each.active()]
         for first in range(0, len(keys), GROUP_MAX):
@@ -139,18 +138,18 @@ async def open_refusal_leases(store: Store) -> AsyncIterator[LeasedRefusals]:
             suppress(StoreUnavailable),  # the leases end by themselves
             trio.CancelScope(shield=True, deadline=trio.current_time() + RETURN_S),
         ):
-            await leases.give_back()
+            await leases.return_all()
 
 
-def _request_of(wish: LeaseWish) -> RefusalRequest:
-    learned = {name: getattr(wish.learned, name) for name in LEARNED}
+def _request_of(report: RefusalReport) -> RefusalRequest:
+    learned = {name: getattr(report.learned, name) for name in LEARNED}
     return RefusalRequest(
-        wish.held,
-        wish.is_wanted,
-        wish.tolerance,
-        wish.hour,
-        wish.noted,
-        [Refusals(each.age_s, each.account[:NAME_MAX], each.count) for each in wish.refusals],
+        report.held,
+        report.is_wanted,
+        report.tolerance,
+        report.hour,
+        report.noted,
+        [Refusals(each.age_s, each.account[:NAME_MAX], each.count) for each in report.refusals],
         LearnedTolerance(**learned),
     )
 

@@ -38,6 +38,8 @@ from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE, SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
+from mailprobe.engine.smtp.leases.refusal_leases import RefusalLeases
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
@@ -50,7 +52,6 @@ from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
-from mailprobe.engine.smtp.refusal_leases import RefusalLeases, RefusalLedger
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
 from mailprobe.engine.smtp.tolerance import BAN_RULE, SpentBudget, Tolerances

@@ -18,17 +18,17 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
-import msgspec
+from mailprobe.engine.smtp.leases.ledger import CEILING as CEILING
+from mailprobe.engine.smtp.leases.ledger import HostRecord as HostRecord
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.refusal_leases import RefusalLease
+    from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail
-CEILING = 512
 LEARNED_LEAST = 2  # what a host that bans us is asked for at least
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
 BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
@@ -102,22 +102,6 @@ class Growth(Enum):
     NOW = "now"
     PROVE = "prove"  # once an address that was accepted before is accepted again
     NOT = "not"
-
-
-class HostRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of a host for 30 days, by egress and exchange name. Ages are in seconds."""
-
-    tolerance: int = 0  # 0: never raised
-    ceiling: int = CEILING
-    hour: int | None = None
-    took: int = 0
-    hour_took: int = 0
-    asked: int = 0
-    refused: int = 0
-    careful: bool = False
-    shared: bool = False
-    label: str = ""
-    ban_ages_s: tuple[float, ...] = ()  # of the bans of a day
 
 
 @dataclass(slots=True)
@@ -567,7 +551,7 @@ class Tolerance:
         self.has_grown = self.changed = True
         self._turned_away = 0
         if self.lease is not None:
-            self.lease.ask()
+            self.lease.request_more()
 
     def limit_hour(self, hour: int) -> None:
         """It turned after more refusals in an hour than these."""

@@ -25,8 +25,8 @@ from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
 from mailprobe.engine.smtp.egress.opening import open_dispatcher, open_egresses
 from mailprobe.engine.smtp.egress.router import EgressRouter
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.smtp.refusal_leases import RefusalLedger
 from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
 from mailprobe.engine.stream.own_rules import OWN_RULES
 from mailprobe.engine.stream.submission_turns import SubmissionTurns

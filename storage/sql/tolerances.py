@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
-from types import MappingProxyType
-from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.lease_holders import is_gone
@@ -135,9 +133,7 @@ def drop_refusals(db: Database, now: datetime, most: int) -> bool:
 
 
 def _state_of(row: Row) -> HostState:
-    learned, refusals, holders = (
-        EMPTY[text] if text in EMPTY else json.loads(text) for text in row
-    )
+    learned, refusals, holders = map(json.loads, row)
     return HostState(
         LearnedTolerance(**{name: learned[name] for name in learned.keys() & LEARNED}),
         tuple(learned.get("bans", ())),
@@ -148,13 +144,12 @@ def _state_of(row: Row) -> HostState:
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-EMPTY: dict[str, Any] = {"[]": (), "{}": MappingProxyType({})}  # what most rows have
 LEARNED = frozenset(LearnedTolerance.__dataclass_fields__) - {"ban_ages_s"}
 STANDARD = asdict(UNKNOWN)
 
 
 def _columns_of(state: HostState) -> dict[str, str]:
-    learned: dict[str, Any] = {
+    learned: dict[str, object] = {
         name: value
         for name in sorted(LEARNED)
         if (value := getattr(state.learned, name)) != STANDARD[name]

@@ -18,7 +18,7 @@ from mailprobe.engine.egress import EgressControl
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
-from mailprobe.engine.smtp.refusal_leases import RefusalLedger
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.testing.fake_network import FakeNetwork
 from tests.engine.invariants import assert_whole
 

@@ -22,9 +22,9 @@ from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.budgets import EgressBudgets
 from mailprobe.engine.smtp.egress.router import EgressRouter, ReadCause
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
-from mailprobe.engine.smtp.refusal_leases import RefusalLedger
 from mailprobe.engine.smtp.replies.rules import Rules
 
 

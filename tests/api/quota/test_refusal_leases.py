@@ -14,8 +14,8 @@ import trio
 
 from mailprobe.api.quota.refusal_leases import GROUP_MAX, open_refusal_leases
 from mailprobe.engine import Engine, Verdict
-from mailprobe.engine.smtp.refusal_leases import KEEP_S, LEASE_S, REPORT_S
-from mailprobe.engine.smtp.tolerance import CEILING
+from mailprobe.engine.smtp.leases.ledger import CEILING
+from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LEASE_S, REPORT_S
 from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_defences import Defence
@@ -93,7 +93,7 @@ OFFICE = MailHost(mailboxes=frozenset(STAFF) | {"postmaster"})
 KERIO = replace(DEFENDED_HOSTS["kerio"], mailboxes=OFFICE.mailboxes)
 
 
-async def tell(store: Store, learned: LearnedTolerance) -> None:
+async def record(store: Store, learned: LearnedTolerance) -> None:
     """Another process has learned this of the host, and is gone."""
     asked = {HOST: RefusalRequest(0, False, learned.tolerance, learned=learned)}
     await store.lease_refusals("gone", asked, lease_s=LEASE_S)
@@ -156,7 +156,7 @@ async def test_six_processes_send_a_strict_host_no_more_than_its_limit_and_two(
     described, limit = STRICT[kind]
     host, store = replace(described), SharedStore()
     if kind == "one that banned us before":
-        await tell(store, BANNED_BEFORE)
+        await record(store, BANNED_BEFORE)
     async with open_fake_network() as network:
         network.add("shop.test", host)
         async with fleet(network, store) as engines:
@@ -210,7 +210,7 @@ async def test_processes_that_clean_a_healthy_host_lose_nothing(autojump_clock: 
     assert kept.refused >= 5 * PROCESSES
 
 
-async def test_what_was_learned_survives_a_restart(autojump_clock: object):
+async def test_knowledge_of_a_host_survives_a_restart(autojump_clock: object):
     store = SharedStore()
     host = replace(OFFICE, defence=Defence(hour_refusals_max=5, ban_s=60.0))
     async with open_fake_network() as network:
@@ -239,7 +239,7 @@ async def test_all_is_reported_and_given_back_at_the_end(autojump_clock: object)
         assert kept.refused == refused_by(host)
 
 
-async def test_what_is_not_used_is_given_back_soon(autojump_clock: object):
+async def test_an_unused_lease_is_returned_soon(autojump_clock: object):
     host, store = MailHost(), SharedStore()
     async with open_fake_network() as network:
         network.add("shop.test", host)
@@ -255,7 +255,7 @@ async def test_what_is_not_used_is_given_back_soon(autojump_clock: object):
 
 async def test_a_process_waits_for_what_an_idle_one_gives_back(autojump_clock: object):
     host, store = MailHost(default_unknown="250 2.1.5 Ok"), SharedStore()
-    await tell(store, LearnedTolerance(tolerance=2, ceiling=2, careful=True))
+    await record(store, LearnedTolerance(tolerance=2, ceiling=2, careful=True))
     async with open_fake_network() as network:
         network.add("shop.test", host)
         async with fleet(network, store, 3) as engines:

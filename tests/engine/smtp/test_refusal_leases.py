@@ -10,18 +10,14 @@ import pytest
 import trio
 
 from mailprobe.engine import Engine
-from mailprobe.engine.smtp.refusal_leases import (
-    KEEP_S,
-    LATER_S,
-    LEASE_S,
-    REPORT_S,
-    TICK_S,
+from mailprobe.engine.smtp.leases.ledger import (
+    HostRecord,
     LeaseGrant,
     LeaseKeeper,
-    LeaseWish,
     NotedRefusals,
+    RefusalReport,
 )
-from mailprobe.engine.smtp.tolerance import HostRecord
+from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LATER_S, LEASE_S, REPORT_S, TICK_S
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine, verify
@@ -29,15 +25,17 @@ from tests.engine.invariants import assert_whole
 
 HOST = "mx.shop.test"
 STAFF = ("annalee", "bobmore", "cyrusnow", "dorapeel", "evaquick")
-Answer = Callable[[LeaseWish], LeaseGrant | None]
+Answer = Callable[[RefusalReport], LeaseGrant | None]
 
 
 def granting(leased: int, **more: Any) -> Answer:
-    """Each wish gets so much."""
+    """Each report gets so much."""
     record = more.pop("learned", HostRecord())
     elsewhere = more.pop("elsewhere", ())
     is_contested = more.pop("is_contested", False)
-    return lambda wish: LeaseGrant(leased if wish.is_wanted else 0, elsewhere, record, is_contested)
+    return lambda report: LeaseGrant(
+        leased if report.is_wanted else 0, elsewhere, record, is_contested
+    )
 
 
 class Ledger:
@@ -46,7 +44,7 @@ class Ledger:
     def __init__(self, answer: Answer, call_s: float = 0.01) -> None:
         self.answer = answer
         self.call_s = call_s
-        self.wishes: list[tuple[float, str, LeaseWish]] = []
+        self.reports: list[tuple[float, str, RefusalReport]] = []
         self.keepers: dict[str, LeaseKeeper] = {}
 
     def open_for(self, egress: str, keeper: LeaseKeeper) -> None:
@@ -60,18 +58,18 @@ class Ledger:
             await trio.sleep(self.call_s)
             for keeper in self.keepers.values():
                 for host in list(keeper.due()):
-                    wish, began = keeper.request(host), trio.current_time()
-                    self.wishes.append((began, host, wish))
+                    report, began = keeper.request(host), trio.current_time()
+                    self.reports.append((began, host, report))
                     await trio.sleep(self.call_s)
-                    grant = self.answer(wish)
+                    grant = self.answer(report)
                     if grant is None:
                         keeper.failed(host)
                     else:
                         keeper.granted(host, grant, began)
 
     @property
-    def last(self) -> LeaseWish:
-        return self.wishes[-1][2]
+    def last(self) -> RefusalReport:
+        return self.reports[-1][2]
 
 
 @asynccontextmanager
@@ -115,9 +113,9 @@ async def test_nothing_is_sent_before_the_first_grant_and_nothing_turned_away(
         (verdict,) = await verify(engine, *at_shop("annalee"))
         assert verdict.status == "deliverable"
         assert 2 <= trio.current_time() < 2.5
-        first_at, name, wish = ledger.wishes[0]
-        assert (first_at, name, wish.held, wish.is_wanted) == (1.0, HOST, 0, True)
-        assert wish.tolerance == 4
+        first_at, name, report = ledger.reports[0]
+        assert (first_at, name, report.held, report.is_wanted) == (1.0, HOST, 0, True)
+        assert report.tolerance == 4
 
 
 @pytest.mark.parametrize("deferred_start", [False, True])
@@ -137,13 +135,13 @@ async def test_where_the_store_has_nothing_left_nothing_is_sent(
         assert not host.record.recipients
 
 
-async def test_more_is_asked_for_when_the_lease_is_used_up(autojump_clock: object):
+async def test_more_is_requested_when_the_lease_is_used_up(autojump_clock: object):
     host, ledger = new_host(latency_s=0.05), Ledger(granting(1))
     async with office(ledger, host) as engine:
         texts = at_shop("nobody", "noone", "nothing")
         verdicts = await verify(engine, *texts, account="one")
         assert [verdict.status for verdict in verdicts] == ["undeliverable"] * 3
-        reported = [each for _, _, wish in ledger.wishes for each in wish.refusals]
+        reported = [each for _, _, report in ledger.reports for each in report.refusals]
         assert [each.account for each in reported[:2]] == ["one", "one"]
         assert all(each.age_s < 1 for each in reported)
 
@@ -152,61 +150,61 @@ async def test_a_process_never_has_more_refused_than_it_leased(autojump_clock: o
     host, left = new_host(latency_s=0.05), [5]
     record = HostRecord(careful=True, tolerance=64, ceiling=64)
 
-    def answer(wish: LeaseWish) -> LeaseGrant:
-        held = wish.held
-        if wish.is_wanted and not held and left[0]:
+    def answer(report: RefusalReport) -> LeaseGrant:
+        held = report.held
+        if report.is_wanted and not held and left[0]:
             left[0] -= 1
             held = 1
-        return LeaseGrant(held if wish.is_wanted else 0, (), record, False)
+        return LeaseGrant(held if report.is_wanted else 0, (), record, False)
 
     async with office(Ledger(answer), host) as engine:
         await verify(engine, *at_shop(*(f"nobody{n}" for n in range(30))), account="one")
         assert sum(session.refusals for session in host.record.sessions) <= 5
 
 
-async def test_it_is_asked_again_after_the_tolerance_has_grown(autojump_clock: object):
+async def test_more_is_requested_after_the_tolerance_has_grown(autojump_clock: object):
     host, ledger = (
         new_host(),
-        Ledger(lambda wish: LeaseGrant(wish.tolerance, (), wish.learned, False)),
+        Ledger(lambda report: LeaseGrant(report.tolerance, (), report.learned, False)),
     )
     refused = [NotedRefusals(60.0, "one", 4)]
 
-    def answer(wish: LeaseWish) -> LeaseGrant:
-        return LeaseGrant(wish.tolerance - 4, refused, HostRecord(), False)
+    def answer(report: RefusalReport) -> LeaseGrant:
+        return LeaseGrant(report.tolerance - 4, refused, HostRecord(), False)
 
     ledger.answer = answer
     async with office(ledger, host) as engine:
         (verdict,) = await verify(engine, *at_shop("nobody"), account="one")
         assert verdict.status == "undeliverable"
         assert "postmaster@shop.test" in host.record.recipients
-        assert [wish.tolerance for _, _, wish in ledger.wishes][:2] == [4, 8]
+        assert [report.tolerance for _, _, report in ledger.reports][:2] == [4, 8]
         await trio.sleep(KEEP_S + REPORT_S)
         assert ledger.last.learned.tolerance == 8
 
 
-async def test_what_is_not_used_is_given_back(autojump_clock: object):
+async def test_an_unused_lease_is_returned(autojump_clock: object):
     host, ledger = new_host(), Ledger(granting(4))
     async with office(ledger, host) as engine:
         await verify(engine, *at_shop("annalee"))
         await trio.sleep(KEEP_S + 2 * REPORT_S)
         assert (ledger.last.held, ledger.last.is_wanted) == (0, False)
-        calls = len(ledger.wishes)
+        calls = len(ledger.reports)
         await trio.sleep(3600)
-        assert len(ledger.wishes) == calls
+        assert len(ledger.reports) == calls
         await verify(engine, *at_shop("bobmore"))
-        assert ledger.wishes[calls][2].is_wanted
+        assert ledger.reports[calls][2].is_wanted
 
 
 async def test_a_lease_in_use_is_extended_before_its_end(autojump_clock: object):
     host, ledger = (
         new_host(),
-        Ledger(lambda wish: LeaseGrant(wish.held or 4, (), HostRecord(), False)),
+        Ledger(lambda report: LeaseGrant(report.held or 4, (), HostRecord(), False)),
     )
     async with office(ledger, host) as engine:
         for _ in range(50):
             await verify(engine, *at_shop("annalee"))
             await trio.sleep(KEEP_S / 2)
-        at = [when for when, _, wish in ledger.wishes if wish.is_wanted]
+        at = [when for when, _, report in ledger.reports if report.is_wanted]
         assert max(b - a for a, b in pairwise(at)) < LEASE_S / 2
 
 
@@ -225,7 +223,7 @@ async def test_refusals_elsewhere_count_at_this_process(autojump_clock: object):
 
 
 async def test_a_ban_that_another_process_saw_is_believed(autojump_clock: object):
-    def answer(wish: LeaseWish) -> LeaseGrant:
+    def answer(report: RefusalReport) -> LeaseGrant:
         age_s = 60 + trio.current_time()
         record = HostRecord(careful=True, tolerance=4, ceiling=4, ban_ages_s=(age_s,))
         return LeaseGrant(int(age_s > 600), (), record, False)
@@ -240,17 +238,17 @@ async def test_a_ban_that_another_process_saw_is_believed(autojump_clock: object
         assert verdict.status == "deliverable"
 
 
-async def test_a_ban_is_told_at_once_and_told_again_after_a_failed_call(autojump_clock: object):
+async def test_a_report_is_repeated_after_a_failed_call(autojump_clock: object):
     host, ledger = new_host(), Ledger(granting(8))
     async with office(ledger, host) as engine:
         await verify(engine, *at_shop("nobody"), account="one")
-        ledger.answer = lambda wish: None
+        ledger.answer = lambda report: None
         await trio.sleep(REPORT_S + TICK_S)
-        reported = [wish for _, _, wish in ledger.wishes if wish.refusals]
-        first = len(ledger.wishes)
+        reported = [report for _, _, report in ledger.reports if report.refusals]
+        first = len(ledger.reports)
         ledger.answer = granting(8)
         await trio.sleep(2 * REPORT_S)
-        again = [wish for _, _, wish in ledger.wishes[first:] if wish.refusals]
+        again = [report for _, _, report in ledger.reports[first:] if report.refusals]
         assert reported
         assert again
         assert again[0].noted == reported[-1].noted  # so that the store counts none twice
@@ -260,19 +258,19 @@ async def test_a_ban_is_told_at_once_and_told_again_after_a_failed_call(autojump
 async def test_while_the_ledger_does_not_answer_nothing_is_sent_and_nothing_grows(
     autojump_clock: object,
 ):
-    host, ledger = new_host(), Ledger(lambda wish: None)
+    host, ledger = new_host(), Ledger(lambda report: None)
     async with office(ledger, host) as engine:
         verdicts = await verify(engine, *at_shop(*STAFF))
         assert {verdict.status for verdict in verdicts} == {"unknown"}
         assert not host.record.recipients
-        assert all(wish.tolerance == 4 for _, _, wish in ledger.wishes)
+        assert all(report.tolerance == 4 for _, _, report in ledger.reports)
         ledger.answer = granting(4)
         await trio.sleep(2 * LATER_S)
         (verdict,) = await verify(engine, *at_shop("annalee"))
         assert verdict.status == "deliverable"
 
 
-async def test_a_host_that_takes_much_is_asked_in_whole_batches_from_one_refusal(
+async def test_a_host_that_takes_much_gets_whole_batches_for_one_refusal(
     autojump_clock: object,
 ):
     """A lease of one never brings a healthy host to lock-step."""

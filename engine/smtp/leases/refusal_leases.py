@@ -10,15 +10,19 @@ processes have it, is repeated for WAIT_S: an idle process gives back within KEE
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import trio
 
-if TYPE_CHECKING:
-    from mailprobe.engine.smtp.tolerance import HostRecord, Tolerance
+from mailprobe.engine.smtp.leases.ledger import (
+    HostRecord,
+    LeaseGrant,
+    NotedRefusals,
+    RefusalLedger,
+    RefusalReport,
+)
 
 LEASE_S = 30.0  # a dead process blocks the others no longer
 EXTEND_S = 10.0  # after the lease's start
@@ -27,85 +31,32 @@ KEEP_S = 1.5  # what is not used is kept: the next address of a list may need it
 WAIT_S = 2.0  # for what other processes hold and do not use
 AGAIN_S = 0.25  # between two requests meanwhile
 LATER_S = 1.0  # until the next one after that, if the host is still wanted
-REPORT_S = 2.0  # in which refusals, and what was learned, are reported: a short visit's with its end
+REPORT_S = (
+    2.0  # in which refusals, and what was learned, are reported: a short visit's with its end
+)
 TICK_S = 0.25  # between two looks at the clock
 HOUR_S = 3600.0
 OWN_MAX = 4_096  # refusals of an hour, and unreported ones
 
 
-@dataclass(frozen=True, slots=True)
-class NotedRefusals:
-    """Refused recipients of one account, so many seconds ago."""
+class LeasedTolerance(Protocol):
+    """The tolerance of a host; implemented by `tolerance.Tolerance`."""
 
-    age_s: float
-    account: str
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseWish:
-    """What this process reports of a host, and wants of it.
-
-    `held` is what is left of its lease: what it does not name is given back. `noted` is the number
-    of refusals that were reported before the first of `refusals`.
-    """
-
-    held: int
-    is_wanted: bool
     tolerance: int
     hour: int | None
-    noted: int
-    refusals: Sequence[NotedRefusals]
-    learned: "HostRecord"
+    changed: bool  # since the record was taken last
+    lease: "RefusalLease | None"
 
-
-@dataclass(frozen=True, slots=True)
-class LeaseGrant:
-    """What this process may cause from now on, and what others know of the host."""
-
-    leased: int
-    elsewhere: Sequence[NotedRefusals]  # of other processes, within the hour
-    learned: "HostRecord"
-    is_contested: bool  # other processes hold what is lacking
-
-
-class LeaseKeeper(Protocol):
-    """Has the leases of one egress; implemented by RefusalLeases. Synchronous."""
-
-    def due(self) -> Iterable[str]:
-        """Yield the hosts that the next call is to be about. None of a call under way."""
-        ...
-
-    def active(self) -> Sequence[str]:
-        """The hosts that the store is to hear of before the end."""
-        ...
-
-    def request(self, host: str, *, at_end: bool = False) -> LeaseWish:
-        """What the call says of this host; then `granted` or `failed` follows.
-
-        `at_end`: everything is given back.
-        """
-        ...
-
-    def granted(self, host: str, grant: LeaseGrant, began: float) -> None:
-        """The call that `began` then was answered so."""
-        ...
-
-    def failed(self, host: str) -> None:
-        """It had no answer: it may have had its effect."""
-        ...
-
-
-class RefusalLedger(Protocol):
-    """What processes share of hosts' refusals. Synchronous; never notifies from within a call."""
-
-    def open_for(self, egress: str, keeper: LeaseKeeper) -> None:
-        """Lease the refusals of this egress for this keeper from now on."""
-        ...
-
-    def wake(self) -> None:
-        """A host is due now."""
-        ...
+    @property
+    def is_busy(self) -> bool: ...
+    def to_record(self, now: float, hour_took: int = 0) -> HostRecord: ...
+    def learn(self, record: HostRecord, now: float) -> None: ...
+    def refused_elsewhere(
+        self,
+        own: Iterable[tuple[float, str]],
+        elsewhere: Iterable[tuple[float, str, int]],
+        now: float,
+    ) -> None: ...
 
 
 class LeaseUser(Protocol):
@@ -146,7 +97,7 @@ class RefusalLease:
     def __init__(
         self,
         host: str,
-        tolerance: "Tolerance",
+        tolerance: LeasedTolerance,
         noted: int,
         wake: "Callable[[RefusalLease], None]",
     ) -> None:
@@ -183,9 +134,9 @@ class RefusalLease:
         self.users.add(user)
         self.used_at = now = self._now()
         if self.left < 1 and (not self.is_denied or now >= self.retry_at):
-            self.ask()
+            self.request_more()
 
-    def ask(self) -> None:
+    def request_more(self) -> None:
         """More is needed, or may be had: the tolerance has grown."""
         self.is_denied = False
         self.is_asked = True
@@ -195,7 +146,7 @@ class RefusalLease:
     def await_grant(self) -> None:
         """Something waits for it."""
         if not (self.is_asked or self.is_requesting) and self.retry_at == inf:
-            self.ask()
+            self.request_more()
 
     def use(self, now: float) -> None:
         """A recipient is sent."""
@@ -211,7 +162,7 @@ class RefusalLease:
             self.noted += 1
             self.sent = max(0, self.sent - 1)
         if self.left <= self.low and not self.is_denied:
-            self.ask()
+            self.request_more()
 
     def is_used(self, now: float) -> bool:
         if now - self.used_at < KEEP_S or self.tolerance.is_busy:
@@ -252,7 +203,7 @@ class RefusalLeases:
         )
         ledger.open_for(egress, self)
 
-    def attach(self, host: object, tolerance: "Tolerance") -> None:
+    def attach(self, host: object, tolerance: LeasedTolerance) -> None:
         """This host is new here: its tolerance is leased from now on."""
         name = str(host)
         before = self._active.pop(name, None)
@@ -278,7 +229,7 @@ class RefusalLeases:
             if lease.left > 0 and now >= lease.until - WIND_UP_S:
                 lease.left = 0
                 if lease.is_used(now):
-                    lease.ask()
+                    lease.request_more()
             if lease.is_due(now):
                 yield host
             elif not (
@@ -287,7 +238,7 @@ class RefusalLeases:
                 del self._active[host]
                 lease.users.clear()
 
-    def request(self, host: str, *, at_end: bool = False) -> LeaseWish:
+    def request(self, host: str, *, at_end: bool = False) -> RefusalReport:
         """See LeaseKeeper."""
         lease, now = self._active[host], self._now()
         tolerance = lease.tolerance
@@ -297,7 +248,7 @@ class RefusalLeases:
         lease.is_asked, lease.is_requesting = False, True
         lease.asked_at, lease.sent = now, len(lease.unreported)
         took = max((user.hour_took for user in lease.users), default=0)
-        return LeaseWish(
+        return RefusalReport(
             max(0, lease.left),
             is_wanted,
             tolerance.tolerance,
@@ -341,7 +292,7 @@ class RefusalLeases:
         if lease.is_asked:
             return
         if grant.leased:  # used up meanwhile
-            lease.ask()
+            lease.request_more()
             return
         if grant.is_contested:
             lease.contested_since = min(lease.contested_since, now)

@@ -84,7 +84,7 @@ async def test_leases_and_refusals_together_never_exceed_the_tolerance(store: St
     assert (await processes[0].ask()).leased == 2  # the others have not asked for a minute
 
 
-async def test_what_is_given_back_is_free_for_others(store: Store):
+async def test_returned_refusals_are_free_for_others(store: Store):
     one, two = Process(store, "a", 2), Process(store, "b", 2)
     assert (await one.ask()).leased == 1
     assert (await two.ask()).leased == 1
@@ -119,7 +119,7 @@ async def test_the_lease_of_a_killed_process_ends_with_it(store: Store):
         assert (await second.ask()).leased == 1
 
 
-async def test_what_a_killed_process_has_reported_still_counts(store: Store):
+async def test_reports_of_a_killed_process_still_count(store: Store):
     with other_process() as killed:
         first = Process(store, killed.holder)
         await first.ask()
@@ -215,7 +215,7 @@ async def test_a_ban_that_two_processes_saw_is_one(store: Store, clock: Clock):
     assert (await two.ask()).learned.ban_ages_s == pytest.approx((DAY_S - 3600,))
 
 
-async def test_what_was_learned_is_kept_for_30_days_after_the_last_use(store: Store, clock: Clock):
+async def test_knowledge_of_a_host_is_kept_for_30_days_after_the_last_use(store: Store, clock: Clock):
     one = Process(store, "a")
     one.learned = LearnedTolerance(tolerance=64)
     await one.ask(0.0)
@@ -270,7 +270,7 @@ async def test_the_hosts_of_an_egress_are_listed_for_the_operator(store: Store, 
     assert await store.host_tolerances(HOST[0]) == []
 
 
-async def test_what_is_kept_of_a_host_is_bounded(store: Store, clock: Clock):
+async def test_the_row_of_a_host_is_bounded(store: Store, clock: Clock):
     """The count of refusals is right all the same."""
     names, one = count(), Process(store, "a", 100_000)
     for _ in range(60):
