@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
+GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail
+BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
 LEARNED_LEAST = 2  # what a host that bans us is asked for at least
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
 BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
@@ -38,6 +40,7 @@ LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a 
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
+NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
 RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
 
@@ -123,8 +126,19 @@ class Tolerance:
     """The refusals of one mail host by one egress, and how many more it takes."""
 
     __slots__ = (
-        *("_accounts", "_answered_at", "_asked", "_asked_hour", "_bans", "_careful", "_ceiling"),
-        *("_hour", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
+        *(
+            "_accounts",
+            "_answered_at",
+            "_asked",
+            "_asked_hour",
+            "_bans",
+            "_careful",
+            "_ceiling",
+            "_count",
+            "_first_at",
+            "_last_at",
+        ),
+        *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
@@ -149,15 +163,16 @@ class Tolerance:
         self._under_way = dict.fromkeys(Kind, 0)
         self._asked = self._refused = 0
         self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
+        self._count, self._first_at, self._last_at = 0, -inf, -inf  # see recent()
         self._answered_at = -inf
         self._refused_at = -inf
-        self._proof_at = -inf  # when an address was accepted last
+        self._proof_at = -inf  # when an address was accepted last,
+        self._is_proven = False  # and that was after the latest refusal
         self._proofs_lacking = False  # nobody was ever accepted, and postmaster is refused
         self._requested_at = -inf
         self._bans: deque[float] = deque(maxlen=len(RESTS_S))
         self._rest_until = -inf
         self._turned_away = 0  # rows of lists that found nothing left, since there was room
-        self._hour = 0.0
         self.limits, self.label = UNKNOWN, label
         self.set_limits(limits, label)
 
@@ -215,9 +230,16 @@ class Tolerance:
     # -- may it be asked? ----------------------------------------------------------------------
 
     def recent(self, now: float) -> int:
-        """Refusals within the window."""
-        self._drop_old(now)
-        return len(self._window)
+        """Refusals within the window, as fail2ban counts them.
+
+        It keeps a count with its first and its last time: where the first is older than the
+        window, the count is what the rate since then makes in a window, and only where the last
+        one is older everything is forgotten.
+        """
+        if not self._count or now - self._last_at >= GUARDED_S:
+            return 0
+        span_s = now - self._first_at
+        return self._count if span_s <= GUARDED_S else round(self._count / span_s * GUARDED_S)
 
     def refused(self, now: float) -> int:
         """Refusals within the hour."""
@@ -231,7 +253,7 @@ class Tolerance:
         """
         if kind is Kind.CONTROL:
             return 1
-        return self._room(kind, account, now, self._price_under_way())
+        return self._room(kind, account, now, self._price_under_way(now))
 
     def is_spent(self, kind: Kind, account: str, now: float) -> bool:
         """Would there be no room even if nothing were under way?"""
@@ -257,8 +279,8 @@ class Tolerance:
         if self.hour is not None or self.limits.share is not None:
             return False
         self._drop_old(now)
-        flying = self._price_under_way()
-        used = len(self._window) + flying
+        flying = self._price_under_way(now)
+        used = self.recent(now) + flying
         price = count * self._list_price(self.tolerance - used)
         if self.lease is not None and (self._is_new or flying + price > self.lease.left):
             return False
@@ -271,7 +293,7 @@ class Tolerance:
         if now < self._rest_until:
             return 0
         total, own = self._limits_of(kind, account, now)
-        used = len(self._window) + under_way
+        used = self.recent(now) + under_way
         here = self._accounts.get(account)
         left = total - used
         if here is not None:
@@ -366,13 +388,13 @@ class Tolerance:
             return 1.0 if self._is_strict else REQUEST_PRICE
         return 1.0
 
-    def _price_under_way(self) -> float:
+    def _price_under_way(self, now: float) -> float:
         flying = self._under_way
         lists, requests = flying[Kind.LIST], flying[Kind.REQUEST]
         names = flying[Kind.NAME] + flying[Kind.LONE_NAME]
         if not (lists or requests or names):
             return 0.0
-        left = self.tolerance - len(self._window)
+        left = self.tolerance - self.recent(now)
         return lists * self._list_price(left) + requests * self._price(Kind.REQUEST, left) + names
 
     # -- what happens --------------------------------------------------------------------------
@@ -411,7 +433,7 @@ class Tolerance:
             if count > self.took:
                 self.took, self.changed = count, True
         if accepted:
-            self._proof_at = now
+            self._proof_at, self._is_proven = now, True
             self._proofs_lacking = False
         if kind is Kind.CONTROL and not refused:
             return
@@ -430,12 +452,13 @@ class Tolerance:
 
     def _note_refused(self, account: str, now: float) -> None:
         self._drop_old(now)
-        self._refused_at = now
+        self._refused_at, self._is_proven = now, False
+        self._count_one(now)
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
             here.recent += 1
-        self._untaken.append((now, len(self._window)))
+        self._untaken.append((now, self._count))
         if self.lease is not None:
             self.lease.note(now, account)
 
@@ -454,8 +477,11 @@ class Tolerance:
         self._times = deque(times, maxlen=REFUSALS_MAX)
         recent = [each for each in times if each[0] > now - WINDOW_S]
         self._window = deque(recent, maxlen=REFUSALS_MAX)
-        if times:
-            self._refused_at = max(self._refused_at, times[-1][0])
+        self._count, self._first_at, self._last_at = 0, -inf, -inf
+        for at, _ in times:
+            self._count_one(at)
+        if times and times[-1][0] > self._refused_at:
+            self._refused_at, self._is_proven = times[-1][0], False
         counts = Counter(account for _, account in recent)
         latest = {account: at for at, account in sorted(others)}
         for account, at in latest.items():
@@ -464,6 +490,28 @@ class Tolerance:
         for account, here in self._accounts.items():
             here.recent = counts[account]
             here.last_at = max(here.last_at, latest.get(account, here.last_at))
+
+    def _count_one(self, at: float) -> None:
+        count = self.recent(at)
+        self._first_at = max(self._first_at, at - GUARDED_S) if count else at
+        self._count, self._last_at = count + 1, at
+
+    def take_back(self, kind: Kind, account: str) -> None:
+        """The latest refusal of the account was no refusal of its recipient."""
+        self._count = max(0, self._count - 1)
+        for times in (self._window, self._times):
+            for place in range(len(times) - 1, -1, -1):
+                if times[place][1] == account:
+                    del times[place]
+                    break
+        if self.lease is not None:
+            self.lease.take_back(account)
+        here = self._accounts.get(account)
+        if here is not None:
+            here.recent = max(0, here.recent - 1)
+            if not kind.is_name and kind is not Kind.CONTROL:
+                here.refused = max(0, here.refused - 1)
+                self._refused = max(0, self._refused - 1)
 
     def _drop_old(self, now: float) -> None:
         window, times = self._window, self._times
@@ -509,23 +557,50 @@ class Tolerance:
         `is_provable`: there is an address that may show that the host still judges. Where there
         is none, an account that is alone at the host has its answers at its own risk.
         """
-        if now < self._rest_until or self.tolerance >= self._ceiling or kind is Kind.LONE_NAME:
+        if now < self._rest_until or self.tolerance >= self._ceiling:
             return Growth.NOT
-        if self._is_spent_otherwise(now):
+        if self._is_spent_otherwise(now) or self._awaits_lease(kind, account, now):
             return Growth.NOT
         wait_s = 0.0
-        if kind.is_of_list and patience_s > 0:
+        if patience_s > 0:
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
             if now < self._refused_at + wait_s or self._is_done_in_time(now, patience_s):
                 return Growth.NOT
         elif not self._may_hurry(account, now):
             return Growth.NOT
         proof_from = self._refused_at + wait_s
-        if self._proof_at > self._refused_at and self._proof_at >= proof_from:
+        if self._is_proven and self._proof_at >= proof_from:
             return Growth.NOW
+        if kind is Kind.LONE_NAME:  # not worth a control
+            return Growth.NOW if now - self._proof_at < NAME_PROOF_S else Growth.NOT
+        here = self._accounts.get(account)
+        if not wait_s and (here is None or not here.refused):
+            return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
+
+    def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
+        """Room for a random name, or a control that is to be refused; growing for it, if it may."""
+        room = self.room(kind, account, now)
+        growth = self.growth(kind, account, now, patience_s, is_provable=False)
+        if room <= 0 and growth is Growth.NOW:
+            self.grow()
+            room = self.room(kind, account, now)
+        return room
+
+    def _awaits_lease(self, kind: Kind, account: str, now: float) -> bool:
+        """Is it a lease that lacks, which may come, and not the tolerance?"""
+        lease = self.lease
+        if lease is None:
+            return False
+        if lease.left < 1 and (lease.is_asked or lease.is_requesting):
+            return True
+        if lease.is_denied or lease.is_contested:
+            return False
+        flying = self._price_under_way(now)
+        unleased = self._room(kind, account, now, flying, leased=False)
+        return unleased > self._room(kind, account, now, flying)
 
     def _is_spent_otherwise(self, now: float) -> bool:
         """Is it a limit that does not grow: the hour's, or that the store of leases is away?"""
@@ -541,7 +616,7 @@ class Tolerance:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
         windows = aim_s / WINDOW_S
-        first = sum(at <= now + aim_s - WINDOW_S for at, _ in self._window)
+        first = self._count if self._last_at <= now + aim_s - GUARDED_S else 0
         room = self.tolerance * max(0.0, windows - 1) + first if windows >= 1 else first
         return max(1, self._turned_away) * self.share <= room
 
@@ -570,8 +645,11 @@ class Tolerance:
         if self.lease is not None and self.lease.is_contested:
             return CONTESTED_S
         waits = []
-        if self._window:
-            waits.append(self._window[0][0] + WINDOW_S - now)
+        if self.recent(now):
+            slower_at = self._first_at + self._count * GUARDED_S / (max(1, self.tolerance) - 0.5)
+            waits.append(
+                min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
+            )
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
@@ -603,9 +681,9 @@ class Tolerance:
         self._drop_old(now)
         if now < self._rest_until:
             return True
-        if now - self._answered_at >= BAN_AFTER_S or not self._times:
+        if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
             return False
-        count = len(self._window)
+        count = self._count
         for at, untaken in self._untaken:
             if at <= self._answered_at - TOOK_S:
                 self.took = max(self.took, untaken)
@@ -690,17 +768,18 @@ class SpentBudget:
 class Tolerances:
     """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
 
-    def __init__(self, attach: Callable[[object, Tolerance], None] | None = None) -> None:
+    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
         """`attach` leases the tolerance of a host that is new here."""
         self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
         self._attach = attach
 
-    def find(self, host: object) -> Tolerance:
+    def find(self, host: object, name: str) -> Tolerance:
+        """`name` is that of an exchange: what processes share is by name."""
         tolerance = self._tolerances.get(host)
         if tolerance is None:
             tolerance = self._tolerances[host] = Tolerance()
             if self._attach is not None:
-                self._attach(host, tolerance)
+                self._attach(name, tolerance)
             if len(self._tolerances) > TOLERANCES_MAX:
                 self._tolerances.popitem(last=False)
         else:

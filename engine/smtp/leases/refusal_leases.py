@@ -164,6 +164,15 @@ class RefusalLease:
         if self.left <= self.low and not self.is_denied:
             self.request_more()
 
+    def take_back(self, account: str) -> None:
+        """The latest refusal of the account was none. One that was reported counts all the same."""
+        for refusals, first in ((self.own, 0), (self.unreported, self.sent)):
+            for place in range(len(refusals) - 1, first - 1, -1):
+                if refusals[place][1] == account:
+                    del refusals[place]
+                    self.left += refusals is self.unreported
+                    break
+
     def is_used(self, now: float) -> bool:
         if now - self.used_at < KEEP_S or self.tolerance.is_busy:
             return True
@@ -203,11 +212,11 @@ class RefusalLeases:
         )
         ledger.open_for(egress, self)
 
-    def attach(self, host: object, tolerance: LeasedTolerance) -> None:
+    def attach(self, name: str, tolerance: LeasedTolerance) -> None:
         """This host is new here: its tolerance is leased from now on."""
-        name = str(host)
-        before = self._active.pop(name, None)
-        if before is not None:
+        if (before := self._active.pop(name, None)) is not None:
+            before.host = f"{name} {self._noted}"  # the exchange has other addresses now
+            self._active[before.host] = before
             self._count(before)
         tolerance.lease = RefusalLease(name, tolerance, self._noted, self._wake)
 

@@ -173,7 +173,7 @@ class Pool:
         )
         self.name = name
         self.host = host
-        self.budget = dispatcher.tolerances.find(host)
+        self.budget = dispatcher.tolerances.find(addresses, name)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.names_backoff_until = NEVER  # the latest back-off of one of them
@@ -267,6 +267,7 @@ class Pool:
     def share(self, twin: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = twin.terms, twin.renamings, twin.controls
+        self.budget = twin.budget
 
     def struck_elsewhere(self) -> None:
         """The host refused another engine: a first failure here is the second."""
@@ -337,7 +338,9 @@ class Pool:
         self.present -= 1
         probe.pool = None
 
-    def room(self, held: int, account: str, patience_s: float, *, at_end: bool = False) -> int:
+    def room(
+        self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
+    ) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
 
         They are of a list of this account, which has so much patience left.
@@ -557,11 +560,6 @@ class Pool:
             if session.address == address:
                 session.session.revoke_permit()
 
-    def is_under_way(self, domain: DomainAcceptance) -> bool:
-        """Is a listed address of this domain unanswered in a session?"""
-        sessions = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
-        return any(each.session.is_sending(domain) for each in sessions)
-
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
 
@@ -680,8 +678,16 @@ class Pool:
         """May one of those that wait be sent now, beside what is under way?"""
         now, budget = self.now(), self.budget
         return budget.has_plenty(1, now) or any(
-            budget.room(probe.kind, probe.asker, now) > 0 for probe in self.waiting.heads()
+            budget.room(probe.kind, probe.asker, now) > 0 or self._may_grow(probe, now)
+            for probe in self.waiting.heads()
         )
+
+    def _may_grow(self, probe: Probe, now: float) -> bool:
+        """Does a request find room as soon as a session sends it?"""
+        if probe.deferred_start:
+            return False
+        growth = self.budget.growth(probe.kind, probe.asker, now, is_provable=False)
+        return growth is Growth.NOW
 
     def blocked(self, words: str) -> bool:
         """The host lets us in no more. Rest if that is a ban, and return whether it is."""

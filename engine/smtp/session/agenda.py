@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.causes import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.effects import Emit, Requeued, Settled, TestEnded, TurnedAway
@@ -80,11 +80,12 @@ class Agenda:
         left = limits.left_here(now)
         # In lock-step one at a time.
         room = self._room_for(left) if self._conversation.offer.pipelining else left > 0
-        must, of_listed = False, room
+        soon, of_listed = False, room
         if self.tests:
-            must = self.must_test(now) or self._settles_more()
-            kept = 0 if self._is_pressed(now) else len(self.tests)
-            of_listed = min(room - must, left - kept)
+            is_pressed = self._is_pressed(now)
+            soon = self.must_test(now) or (not is_pressed and self._goes_before(room, now))
+            kept = 0 if is_pressed else len(self.tests)
+            of_listed = min(room - len(self.tests) * soon, left - kept)
         elif limits.recipients >= RECIPIENTS_MAX - 1:  # the last is a test's
             return []
         self._unproven = None
@@ -95,22 +96,16 @@ class Agenda:
                 asked = self._prove_growth(self._unproven, now)
             return asked
         if len(asked) < room and (self.tests or not all(map(_IS_DEFERRED, asked))):
-            self._add_tests(asked, room, now, must=must)
+            self._add_tests(asked, room, now, soon=soon)
         return asked
 
-    def pick_tests(self, now: float, *, at_end: bool = False) -> list[PendingProbe]:
-        """The tests that are due, as far as the session may send them; the others stay.
-
-        A test waits while a listed address of its domain is unanswered in another session, unless
-        a request's clock is nearly over or this session ends: that address may be refused.
-        """
+    def pick_tests(self, now: float) -> list[PendingProbe]:
+        """The tests that are due, as far as the session may send them; the others stay."""
         self._drop_needless_tests()
         asked: list[PendingProbe] = []
-        at_end = at_end or self.must_test(now)
         if self._host.refuses_too_late:
             self._end_tests(self.tests)
-        due = [test for test in self.tests if at_end or not self._host.is_under_way(test.domain)]
-        due.sort(key=lambda test: -len(test.domain.awaiting))
+        due = sorted(self.tests, key=lambda test: -len(test.domain.awaiting))
         room = self._room_for(self._limits.left_here(now))
         for each in due:
             if len(asked) >= room or (asked and not self._transaction.may_share(asked, each)):
@@ -241,15 +236,20 @@ class Agenda:
         """
         budget, kind, account = self._host.budget, asked.kind, asked.asker
         while budget.room(kind, account, now) <= besides:
-            if besides or not budget.is_spent(kind, account, now):
+            waits = kind.is_of_list or kind is Kind.LONE_NAME
+            if waits and (besides or not budget.is_spent(kind, account, now)):
                 return False
             patience_s = asked.patience_s if isinstance(asked, Probe) else _patience_of(asked)
             if now < self._host.controls.proving_until:
                 return False
             can_prove = self._can_prove(asked, now)
-            match budget.growth(kind, account, now, patience_s, is_provable=can_prove):
-                case Growth.NOW:
-                    budget.grow()
+            growth = budget.growth(kind, account, now, patience_s, is_provable=can_prove)
+            if growth is Growth.NOW:
+                budget.grow()
+                continue
+            if besides or not budget.is_spent(kind, account, now):
+                return False
+            match growth:
                 case Growth.PROVE:
                     self._unproven = asked
                     return False
@@ -266,9 +266,18 @@ class Agenda:
         control = self._confirmation.proof_control(_domain_of(asked), asked.asker, now)
         return [] if control is None else [control]
 
-    def _settles_more(self) -> bool:
-        """Would a test settle more addresses for its refusal than listed ones do for theirs?"""
-        each = 1 / self._host.budget.share
+    def _goes_before(self, room: int, now: float) -> bool:
+        """Do the tests go before more listed addresses?
+
+        They do where their refusals are not the last, and where one settles more addresses for
+        its refusal than listed ones do for theirs.
+        """
+        budget, first = self._host.budget, self.tests[0]
+        if budget.has_plenty(room + len(self.tests), now):
+            return True
+        if budget.room(first.kind, first.asker, now) > len(self.tests):
+            return True
+        each = 1 / budget.share
         return any(len(test.domain.awaiting) > each for test in self.tests)
 
     # -- tests ---------------------------------------------------------------------------------
@@ -313,37 +322,37 @@ class Agenda:
             if test.domain.testing:
                 self._emit(TestEnded(test.domain, Acceptance.UNASKED))
 
-    def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, must: bool) -> None:
-        """If nothing else waits, or one `must` be sent: append the tests that are due, and those of requests' domains.
-
-        In a list, a test never shares a batch with a listed address of its domain: that may be
-        refused, and a test follows only where one was accepted.
-        """
-        waits = self._host.any_waiting() and not must
+    def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
+        """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
+        waits = self._host.any_waiting() and not soon
         if len(asked) >= room or waits or self._host.refuses_too_late:
             return
         listed = list(asked)
-        domains = {domain_of(each) for each in listed}
         while (
             self.tests
             and len(asked) < room
-            and self.tests[0].domain.name not in domains
             and self._transaction.may_share(asked, self.tests[0])
-            and self._has_room_for(self.tests[0], len(asked), now)
+            and self._may_name(self.tests[0], len(asked), now)
         ):
             asked.append(self.tests.popleft())
+        if self._host.any_waiting():
+            return
         for probe in listed:
             if len(asked) >= room:
                 return
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
-            if probe.domain_here.needs_test(now):
-                room_now = self._host.budget.room(Kind.LONE_NAME, probe.asker, now)
-                if room_now > len(asked):
-                    asked.append(self._new_test(probe))
+            budget, account = self._host.budget, probe.asker
+            if probe.domain_here.needs_test(now) and budget.room_for_name(
+                Kind.LONE_NAME, account, now
+            ) > len(asked):
+                asked.append(self._new_test(probe))
 
-    def _has_room_for(self, test: CatchAllTest, besides: int, now: float) -> bool:
-        return self._host.budget.room(test.kind, test.asker, now) > besides
+    def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
+        """May this random name be sent beside so many others?"""
+        patience_s = _patience_of(test)
+        budget = self._host.budget
+        return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
 
     def add_test(self, probe: Probe) -> None:
         """A random address of this probe's domain, and of its shape, is due."""

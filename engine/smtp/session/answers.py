@@ -104,7 +104,7 @@ class RecipientReplies:
             in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
             if not in_words and limits.may_be_limit(probe, reply, reading, outcome, now):
                 return None
-            limits.count_refusal(reply, outcome, now)
+            limits.count_refusal(reply, reading, outcome, now)
             self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
@@ -122,7 +122,7 @@ class RecipientReplies:
         if positive:
             limits.count_accepted(now)
         else:
-            limits.count_refusal(reply, refusal_outcome(reply, reading), now)
+            limits.count_refusal(reply, reading, refusal_outcome(reply, reading), now)
             self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))
         if _speaks_of_refusals(reply, reading):
             self._emit(HostBlocked(f"RCPT refused: {reply.code} {reply.text[:80]}"))
@@ -216,8 +216,7 @@ class RecipientReplies:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at
         domain, controls = test.domain, self._host.controls
         if acceptance is Acceptance.SOME:
-            controls.note_control_refused(now)
-            self._confirmation.see(Treatment.REFUSED)
+            self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
             self._agenda.add_second_test(test)
             return
@@ -225,7 +224,7 @@ class RecipientReplies:
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             self._confirmation.see(Treatment.ACCEPTED)
-        is_watched = controls.is_at_record(Treatment.ACCEPTED, now)
+        is_watched = self._confirmation.is_at_record(Treatment.ACCEPTED, now)
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:

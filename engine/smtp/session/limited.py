@@ -31,6 +31,7 @@ RECIPIENTS_MAX = UNLIMITED  # of a session
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 # Such a recipient was sent again on other terms, in a transaction of its own: see terms.
 OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
+NOT_REFUSED = (*OF_TERMS, Meaning.ANOTHER_RECIPIENT)  # it is sent again, on other terms
 # Rules of replies that condemn by their code, because no rule knows their words.
 BY_CODE = frozenset(("enhanced.no-mailbox", "code.no-mailbox"))
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
@@ -101,9 +102,12 @@ class SessionLimits:
         return of_host if of_host < of_session else of_session
 
     def left_here(self, now: float) -> int:
-        """How many recipients it may still have under way, as far as the session decides."""
+        """How many recipients it may still have under way, as far as the session decides.
+
+        One place is kept for a control where verdicts may have to be confirmed.
+        """
         left = self._host.budget.session_window(self._refused)
-        of_session = REFUSALS_MAX - self.refusals
+        of_session = REFUSALS_MAX - self.refusals - self._host.controls.may_be_due(now)
         if of_session < left:
             left = of_session
         recipients = self.of_host.per_connection - self.recipients
@@ -141,20 +145,23 @@ class SessionLimits:
         self.in_transaction += 1
         self.count_answer(now, accepted=True)
 
-    def count_refusal(self, reply: SmtpReply, outcome: Outcome, now: float) -> None:
+    def count_refusal(
+        self, reply: SmtpReply, reading: ReplyMeaning, outcome: Outcome, now: float
+    ) -> None:
+        """A recipient was refused; for good, unless the host only wants other terms."""
         self.recipients += 1
         self.in_transaction += 1
-        self.count_answer(now, refused=reply.code >= 500)
-        if reply.code >= 500:
-            self._refused += 1
+        for_good = reply.code >= 500 and reading.meaning not in NOT_REFUSED
+        self.count_answer(now, refused=for_good)
+        self._refused += for_good
         self.refusals += 1
         self._unjudged += outcome is not _UNDELIVERABLE
 
     def count_dropped(self, replies: Iterable[SmtpReply], now: float) -> None:
-        """Replies that follow a refused MAIL. The server counts their refusals all the same."""
+        """Replies that follow a refused MAIL. The session counts their refusals all the same."""
         for reply in replies:
             self.refusals += not reply.positive
-            self.count_answer(now, refused=reply.code >= 500)
+            self.count_answer(now)
 
     def may_be_limit(
         self,
@@ -221,6 +228,10 @@ class SessionLimits:
             if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
         ]
         own = [each for each in held if each not in again]
+        for each in again:  # a limit refused them, and not for who they are
+            if each.reply.code >= 500 and each.reading.meaning not in NOT_REFUSED:
+                self._host.budget.take_back(each.asked.kind, each.asked.asker)
+                self._refused -= 1
         self._unjudged -= sum(each.outcome is _UNDELIVERABLE for each in own)
         of_connection = bool(again) and self._learn(again[-1], behind, sent_at, now)
         return Released(own, again, of_connection)
