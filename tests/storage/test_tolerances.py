@@ -215,7 +215,9 @@ async def test_a_ban_that_two_processes_saw_is_one(store: Store, clock: Clock):
     assert (await two.ask()).learned.ban_ages_s == pytest.approx((DAY_S - 3600,))
 
 
-async def test_knowledge_of_a_host_is_kept_for_30_days_after_the_last_use(store: Store, clock: Clock):
+async def test_knowledge_of_a_host_is_kept_for_30_days_after_the_last_use(
+    store: Store, clock: Clock
+):
     one = Process(store, "a")
     one.learned = LearnedTolerance(tolerance=64)
     await one.ask(0.0)
