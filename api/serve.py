@@ -58,6 +58,7 @@ from mailprobe.api.quota.known_facts import KnownFacts, exchanging
 from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans
+from mailprobe.api.quota.refusal_leases import open_refusal_leases
 from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
@@ -72,6 +73,7 @@ from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import commit, version
 from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
@@ -259,10 +261,11 @@ async def _open_engine(
     deployment: Deployment | None,
     observer: Observer,
 ) -> AsyncIterator[tuple[Engine, StoredControl | None]]:
-    """The engine, and what it shares with other processes: connections, egresses and facts."""
+    """The engine, and what it shares with other processes: connections, refusals, egresses and facts."""
     facts = _known_facts(settings, store, metrics, deployment)
     async with (
         _open_leases(settings, store, facts) as leases,
+        _open_refusal_leases(settings, store) as refusals,
         _open_control(settings, store) as control,
         open_engine(
             settings.engine,
@@ -270,6 +273,7 @@ async def _open_engine(
             permits=leases,
             egress_control=control,
             exchange=facts,
+            refusals=refusals,
         ) as engine,
         exchanging(facts),
     ):
@@ -334,6 +338,13 @@ def _open_leases(
         return nullcontext()
     before_use = checkpoint if facts is None else facts.refresh
     return open_leases(store, settings.engine.host_connections, before_use)
+
+
+def _open_refusal_leases(
+    settings: Settings, store: Store
+) -> AbstractAsyncContextManager[RefusalLedger | None]:
+    """What hosts tolerate of all processes together; a store in memory has one, and ends with it."""
+    return open_refusal_leases(store) if is_shared(settings.database) else nullcontext()
 
 
 def _open_control(

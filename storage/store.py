@@ -65,6 +65,7 @@ from mailprobe.storage.records import (
 )
 from mailprobe.storage.sessions import KeyUseStore, SessionStore
 from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.tolerances.store import ToleranceStore
 
 R = TypeVar("R")
 
@@ -531,6 +532,7 @@ class Store(
     PauseStore,
     ConnectionLeases,
     FactStore,
+    ToleranceStore,
 ):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 

@@ -60,6 +60,7 @@ TABLES = (
     TableMap("bounces", ("account", "address")),
     TableMap("audit_entries", ("number",)),
     TableMap("pauses", ("kind", "name")),
+    TableMap("host_tolerances", ("egress", "host")),
 )
 
 # Tables that are not moved: each store's own records, and what expires by itself: leases, which
