@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
@@ -112,7 +112,7 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
         f" WHERE {STILL_DUE} ORDER BY {TURN} LIMIT :limit{db.SKIP_LOCKED})"
         " UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
         " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
-        " RETURNING list_chunks.list, list_chunks.place, fence, units",
+        " RETURNING list_chunks.list, list_chunks.place, fence, units, waits_since",
         {
             **_bounds(command, now), "limit": limit, "after": command.after,
             "of_a_list": READ_OF_A_LIST * limit, "in_all": READ_FOR_EACH * limit,
@@ -154,11 +154,10 @@ def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
         db, [(ListKey(number, lists[number][2]), place) for number, place, *_ in rows]
     )
     claims = []
-    for (number, place, fence, units), each in zip(rows, lines, strict=True):
+    for (number, place, fence, units, since), each in zip(rows, lines, strict=True):
         key, secret, _, *columns = lists[number]
-        made = ListClaim(
-            list_of(tuple(columns)), callers[key], ListChunk(place, units, *each), fence
-        )
+        chunk = ListChunk(place, units, *each, waits_since=since and instant(since))
+        made = ListClaim(list_of(tuple(columns)), callers[key], chunk, fence)
         claims.append((made, secret))
     return claims
 
