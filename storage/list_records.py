@@ -85,7 +85,7 @@ class HostWait:
     """Addresses that wait for one mail host.
 
     `reason` is that of the answers that they would have got; `takes` are the refusals that the
-    host takes in ten minutes, 0 where it waits for something else; `until` is when the last of
+    host takes in ten minutes, 0 where it waits for something else; `until` is when the first of
     them may be asked.
     """
 
@@ -104,6 +104,7 @@ class ListWaits:
     hosts_count: int = 0
     first_until: datetime | None = None  # when the first host takes more
     hosts: tuple[HostWait, ...] = ()
+    passing: int = 0  # once all are answered: those that are to be asked again
 
 
 NO_WAITS = ListWaits()

@@ -35,6 +35,7 @@ from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
 from mailprobe.api.quota.pauses import PAUSED_CODE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
+from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
 from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
@@ -55,9 +56,6 @@ DRAIN_S = 4.0
 MINUTE_CODE = "rate_limit_exceeded"  # what a request would be refused with
 OVERLOADED_S = 1.0  # until a chunk that found no capacity tries again
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
-# Until a chunk with paused addresses is claimed again: a list of a million addresses of a paused
-# domain costs 170 short claims a second, and goes on within a minute after the pause.
-PAUSED_S = 60.0
 
 SHORT_CHARACTERS = 32 * 1024  # of a chunk, decoded in half a millisecond; most have some 10,000
 
@@ -90,6 +88,7 @@ class ListQueue:
         self._holder = new_holder()  # of the chunks' claims
         self._claim_size = ClaimSize()
         self._waiting = WaitingAccounts()
+        self._turns = ReturnTurns()
         self._after = ""  # the account whose turn was last
         self._extension = LeaseExtension(
             partial(self._store.extend_chunks, lease_s=LEASE_S), self._held
@@ -189,14 +188,15 @@ class ListQueue:
         addresses = await decoded(addresses_of, claim.chunk)
         if not addresses:
             return await self._recheck(claim)
-        paused = await self._set_paused_aside(claim, addresses)
-        if paused and not addresses:
+        aside = SetAside(patience_of(claim, self._now()))
+        aside.paused |= await self._set_paused_aside(claim, addresses)
+        if not addresses:
             return await self._wait_for_pause(claim)
         while addresses:
             if claim.list.account_id in self._quota.pauses.accounts:
                 return self._release_paused(claim)
             try:
-                wait_s = await self._verify(claim, addresses, paused)
+                wait_s = await self._verify(claim, addresses, aside)
             except Refusal as refusal:
                 refused_s = self._wait_s(refusal)
                 if refused_s is None:
@@ -206,9 +206,17 @@ class ListQueue:
                 wait_s = refused_s
             if addresses:
                 await self._wait(claim, wait_s)
-        if paused:
-            return self._release_paused(claim)
+        if aside:
+            return self._put_off(claim, aside)
         return AttemptResult(self._nothing)
+
+    def _put_off(self, claim: ListClaim, aside: SetAside) -> AttemptResult:
+        """Release the chunk until what was set aside may be asked."""
+        now = self._now()
+        due_at = self._turns.take(claim.list.account_id, aside.due_at(now), now)
+        return AttemptResult(
+            partial(self._store.release_chunk, claim, due_at, waits=aside.host_waits())
+        )
 
     async def _wait_for_pause(self, claim: ListClaim) -> AttemptResult:
         """Nothing of the chunk may be asked now: it is claimed again in PAUSED_S."""
@@ -270,10 +278,10 @@ class ListQueue:
         """The chunk's last results have ended its claim."""
         self.worker.wake()
 
-    async def _verify(self, claim: ListClaim, addresses: dict[int, str], paused: set[int]) -> float:
+    async def _verify(self, claim: ListClaim, addresses: dict[int, str], aside: SetAside) -> float:
         """Verify what the limits allow, and take it out; return how long to wait with the rest.
 
-        What is paused meanwhile is added to `paused`. Raises Refusal, StoreUnavailable.
+        What cannot be answered now is set aside. Raises Refusal, StoreUnavailable.
         """
         self._check_capacity(claim, len(addresses))
         limits = await self._quota.limits_of(claim.caller)
@@ -284,12 +292,11 @@ class ListQueue:
             assert limits is not None
             return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
         taken = dict(list(addresses.items())[:units])
-        is_rest = len(taken) == len(addresses) and not paused
-        spending = ChunkAddresses(claim, taken, is_rest)
+        is_rest = len(taken) == len(addresses) and not aside
+        spending = ChunkAddresses(claim, taken, is_rest, aside)
         async with charge(self._quota, claim.caller, spending) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
-        paused |= charged.paused
         for number in taken:
             del addresses[number]
         return WAIT_S_MIN

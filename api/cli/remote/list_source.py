@@ -36,6 +36,7 @@ from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
 LISTS = "/v1/lists"
 LONG = 1_000  # addresses: a longer list is sent whole
 NAME = "mailprobe clean"
+UNDER_WAY = ("reading", "loading", "running")  # "loading": of an older service
 MONTH_IS_OVER = "monthly_quota_exceeded"  # a wait does not help
 POLL_S = 2.0
 FETCH_SHARE = 0.1  # of the list: results are fetched whenever so many more are answered
@@ -276,7 +277,7 @@ class _ListRun:
         if not await self._is_good(response):
             return
         state = msgspec.json.decode(response.content, type=_State)
-        has_ended = state.status not in ("loading", "running")
+        has_ended = state.status not in UNDER_WAY
         if has_ended or state.answered - self._fetched >= FETCH_SHARE * state.addresses:
             await self._fetch(state)
         if self.error is not None or self._fetched < state.answered:

@@ -3,7 +3,7 @@ ALTER TABLE lists ADD COLUMN patience_s bigint NOT NULL DEFAULT 14400;
 ALTER TABLE list_chunks ADD COLUMN waits_since bigint;
 -- JSON: how many of its addresses wait for each host; each is counted in list_waits.
 ALTER TABLE list_chunks ADD COLUMN waits text;
--- How many addresses of a list wait for a mail host, and until when the last of them.
+-- How many addresses of a list wait for a mail host, and until when.
 CREATE TABLE list_waits (
     list bigint NOT NULL REFERENCES lists,
     host text NOT NULL,

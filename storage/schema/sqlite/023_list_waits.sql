@@ -3,7 +3,7 @@ ALTER TABLE lists ADD COLUMN patience_s INTEGER NOT NULL DEFAULT 14400;
 ALTER TABLE list_chunks ADD COLUMN waits_since INTEGER;
 -- JSON: how many of its addresses wait for each host; each is counted in list_waits.
 ALTER TABLE list_chunks ADD COLUMN waits TEXT;
--- How many addresses of a list wait for a mail host, and until when the last of them.
+-- How many addresses of a list wait for a mail host, and until when.
 CREATE TABLE list_waits (
     list INTEGER NOT NULL REFERENCES lists,
     host TEXT NOT NULL,

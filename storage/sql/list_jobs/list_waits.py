@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.list_records import NO_WAITS, HostWait, ListWaits
+from mailprobe.storage.list_records import HostWait, ListWaits
 from mailprobe.storage.lists.commands import ReadWaits
 from mailprobe.storage.sql.database import Database
 
@@ -107,8 +107,16 @@ def read(db: Database, command: ReadWaits) -> dict[str, ListWaits]:
         " ORDER BY addresses DESC, host LIMIT :most",
         ids,
     )
+    again = db.all_each(
+        "SELECT coalesce(sum(passing), 0) FROM list_chunks WHERE due_at IS NOT NULL AND list ="
+        " (SELECT number FROM lists WHERE id = :id AND answered = addresses AND ended_at IS NULL)",
+        ids,
+    )
     found: dict[str, ListWaits] = {}
-    for id, [(addresses, count, first)], rows in zip(command.list_ids, totals, hosts, strict=True):
+    for id, total, rows, passing in zip(command.list_ids, totals, hosts, again, strict=True):
+        [(addresses, count, first)], [(passes,)] = total, passing
         shown = tuple(HostWait(*row[:4], instant(row[4])) for row in rows)
-        found[id] = ListWaits(int(addresses), count, instant(first), shown) if count else NO_WAITS
+        found[id] = ListWaits(
+            int(addresses), count, None if first is None else instant(first), shown, int(passes)
+        )
     return found
