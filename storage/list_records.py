@@ -94,6 +94,7 @@ class HostWait:
     takes: int
     addresses: int
     until: datetime
+    numbers: tuple[int, ...] = ()  # of a chunk's addresses; none in the sums of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class ListChunk:
     rows: str  # lines of JSON, the format is the caller's
     results: str = ""  # lines of JSON as they were recorded
     waits_since: datetime | None = None  # it first had to wait for its mail hosts then
+    waits: tuple[HostWait, ...] = ()  # of its addresses, as it was released last
 
 
 @dataclass(frozen=True, slots=True)

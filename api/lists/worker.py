@@ -189,9 +189,10 @@ class ListQueue:
         if not addresses:
             return await self._recheck(claim)
         aside = SetAside(patience_of(claim, self._now()))
+        aside.hold_back(claim, addresses, self._now())
         aside.paused |= await self._set_paused_aside(claim, addresses)
-        if not addresses:
-            return await self._wait_for_pause(claim)
+        if aside.paused and not addresses:
+            await self._note_pause(claim)
         while addresses:
             if claim.list.account_id in self._quota.pauses.accounts:
                 return self._release_paused(claim)
@@ -218,11 +219,10 @@ class ListQueue:
             partial(self._store.release_chunk, claim, due_at, waits=aside.host_waits())
         )
 
-    async def _wait_for_pause(self, claim: ListClaim) -> AttemptResult:
-        """Nothing of the chunk may be asked now: it is claimed again in PAUSED_S."""
+    async def _note_pause(self, claim: ListClaim) -> None:
+        """Nothing of the chunk may be asked now, because of a pause."""
         until = self._now() + timedelta(seconds=2 * PAUSED_S)  # it is claimed again before
         await self._store.note_wait(claim.list.id, until, PAUSED_CODE)
-        return self._release_paused(claim)
 
     def _release_paused(self, claim: ListClaim) -> AttemptResult:
         due_at = self._now() + timedelta(seconds=PAUSED_S)
@@ -263,7 +263,8 @@ class ListQueue:
         passing = await decoded(passing_of, claim.chunk)
         texts = {number: text for number, (text, _) in passing.items()}
         if await self._set_paused_aside(claim, texts):
-            return await self._wait_for_pause(claim)
+            await self._note_pause(claim)
+            return self._release_paused(claim)
         spending = ChunkRecheck(claim, passing)
         while True:
             try:

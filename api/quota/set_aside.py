@@ -16,6 +16,7 @@ from mailprobe.storage.list_records import HostWait, ListClaim
 PAUSED_S = 60.0  # until a chunk with paused addresses is claimed again
 HOST_WAIT_S_MIN = 10.0  # until one whose mail hosts take no more is claimed again,
 HOST_WAIT_S_MAX = 600.0  # and at most: what a host took of refusals no longer counts by then
+TOGETHER = timedelta(seconds=5)  # what may be asked within it is asked now
 TURN_S = 10  # in which as many chunks of an account come back as a process claims in passing
 TURN_CHUNKS = 200  # so ten thousand that wait cost the store some 20 short claims a second
 
@@ -60,20 +61,33 @@ class SetAside:
             return False
         host = answer.verdict.mx_host or answer.verdict.email.rpartition("@")[2].lower()
         until = now + timedelta(seconds=answer.retry_s)
+        until = until.replace(microsecond=0) + timedelta(seconds=1)
         self.waiting[number] = HostWait(host, answer.cause.reason, answer.takes, 1, until)
         return True
 
+    def hold_back(self, claim: ListClaim, addresses: dict[int, str], now: datetime) -> None:
+        """Take out the addresses that are still to wait: asked early, they would cost refusals.
+
+        Once the patience is over, all are asked a last time.
+        """
+        if not self.patience.left_s(now):
+            return
+        for wait in claim.chunk.waits:
+            if wait.until <= now + TOGETHER:
+                continue
+            for number in wait.numbers:
+                if addresses.pop(number, None) is not None:
+                    self.waiting[number] = replace(wait, addresses=1, numbers=())
+
     def host_waits(self) -> Sequence[HostWait]:
-        """What waits for mail hosts, each host once."""
-        by_host: dict[str, list[HostWait]] = {}
-        for wait in self.waiting.values():
-            by_host.setdefault(wait.host, []).append(wait)
-        found = []
-        for waits in by_host.values():
-            # What most often keeps them waiting is said, and when that ends.
-            first = min(waits, key=lambda wait: (not wait.takes, wait.until))
-            found.append(replace(first, addresses=len(waits)))
-        return found
+        """What waits for mail hosts, together what waits for the same."""
+        together: dict[HostWait, list[int]] = {}
+        for number, wait in self.waiting.items():
+            together.setdefault(wait, []).append(number)
+        return [
+            replace(wait, addresses=len(numbers), numbers=tuple(numbers))
+            for wait, numbers in together.items()
+        ]
 
     def due_at(self, now: datetime) -> datetime:
         """When the chunk is claimed again."""

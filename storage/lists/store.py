@@ -134,8 +134,8 @@ class ListStore(StorePart):
     ) -> bool:
         """End the claim, so that the chunk is due at `due_at`; False if another claim followed.
 
-        `waits` are the addresses of the chunk that wait for mail hosts, each host once, in the
-        place of those before; None: those stay. The first of them begin the chunk's wait.
+        `waits` are the addresses of the chunk that wait for mail hosts, in the place of those
+        before; None: those stay. The first of them begin the chunk's wait.
         """
         return await self._execute(commands.ReleaseChunk(claim, due_at, waits))
 

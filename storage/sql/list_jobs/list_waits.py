@@ -40,13 +40,16 @@ def change(db: Database, list_id: str, waits: Mapping[int, Sequence[HostWait]]) 
         [{"id": list_id, "place": place} for place in places],
     )
     for rows in found:
-        for host, addresses in json.loads(rows[0][0] or "{}").items() if rows else ():
-            changes.setdefault(host, _HostChange()).addresses -= addresses
-    for wait in (wait for place in places for wait in waits[place]):
+        for before in of_chunk(rows[0][0]) if rows else ():
+            changes.setdefault(before.host, _HostChange()).addresses -= before.addresses
+    # What keeps a host's addresses waiting most often is said, and when that ends.
+    of_chunks = (wait for place in places for wait in waits[place])
+    for wait in sorted(of_chunks, key=lambda wait: (not wait.takes, wait.until)):
         of_host = changes.setdefault(wait.host, _HostChange())
         of_host.addresses += wait.addresses
-        of_host.reason, of_host.takes = wait.reason, wait.takes
-        of_host.until = max(of_host.until, micros(wait.until))
+        if not of_host.until:
+            of_host.reason, of_host.takes = wait.reason, wait.takes
+            of_host.until = micros(wait.until)
     now = micros(db.now())
     db.change_each(
         "UPDATE list_chunks SET waits = :waits,"
@@ -64,8 +67,20 @@ def change(db: Database, list_id: str, waits: Mapping[int, Sequence[HostWait]]) 
 
 
 def _kept(waits: Sequence[HostWait]) -> str | None:
-    """What a chunk keeps: how many of its addresses wait for each host."""
-    return json.dumps({wait.host: wait.addresses for wait in waits}) if waits else None
+    """What a chunk keeps; see `of_chunk`."""
+    kept = [
+        (wait.host, wait.reason, wait.takes, wait.addresses, micros(wait.until), wait.numbers)
+        for wait in waits
+    ]
+    return json.dumps(kept) if kept else None
+
+
+def of_chunk(kept: str | None) -> tuple[HostWait, ...]:
+    """What waits of a chunk, as it is kept."""
+    return tuple(
+        HostWait(host, reason, takes, addresses, instant(until), tuple(numbers))
+        for host, reason, takes, addresses, until, numbers in json.loads(kept or "[]")
+    )
 
 
 def _add(db: Database, list_id: str, changes: Mapping[str, _HostChange]) -> None:
@@ -115,7 +130,10 @@ def read(db: Database, command: ReadWaits) -> dict[str, ListWaits]:
     found: dict[str, ListWaits] = {}
     for id, total, rows, passing in zip(command.list_ids, totals, hosts, again, strict=True):
         [(addresses, count, first)], [(passes,)] = total, passing
-        shown = tuple(HostWait(*row[:4], instant(row[4])) for row in rows)
+        shown = tuple(
+            HostWait(host, reason, takes, waiting, instant(until))
+            for host, reason, takes, waiting, until in rows
+        )
         found[id] = ListWaits(
             int(addresses), count, None if first is None else instant(first), shown, int(passes)
         )

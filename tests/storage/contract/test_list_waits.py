@@ -68,6 +68,7 @@ async def test_a_later_wait_of_a_chunk_replaces_the_one_before(store: Store, clo
     clock.advance(300)
     [claim] = await claimed(store)
     assert claim.chunk.waits_since == NOON
+    assert claim.chunk.waits == (wait("a.test", 6), wait("b.test", 3))
     assert by_host(await waits_of(store)) == [("a.test", 6), ("b.test", 3)]  # while it is asked
     assert await end(store, claim, 5, ends=False)
     assert await put_off(store, claim, wait("b.test", 4, minutes=10), minutes=10)
@@ -125,3 +126,18 @@ async def test_waits_go_with_their_list(store: Store, clock: Clock) -> None:
     await store.delete_list("list-1")
     found = await store.list_waits(["list-1", "list-2"])
     assert (found["list-1"], found["list-2"].addresses) == (NO_WAITS, 2)
+
+
+async def test_a_host_says_what_keeps_most_waiting_and_a_chunk_which_of_it(
+    store: Store, clock: Clock
+) -> None:
+    await running(store, await make_caller(store), 9)
+    [claim] = await claimed(store)
+    changed = HostWait("a.test", "host_changed", 0, 2, NOON + timedelta(hours=1), (0, 7))
+    taken = HostWait("a.test", "host_budget", 16, 3, NOON + timedelta(minutes=5), (1, 2, 3))
+    assert await put_off(store, claim, changed, taken)
+    [host] = (await waits_of(store)).hosts
+    assert host == HostWait("a.test", "host_budget", 16, 5, taken.until)
+    clock.advance(300)
+    [claim] = await claimed(store)
+    assert set(claim.chunk.waits) == {changed, taken}
