@@ -181,7 +181,7 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     cause: str | None = None
     ended_at: Instant | None = None
     recheck_at: Instant | None = None
-    stage: ListStage | None = None
+    stage: ListStage | None
     waits_until: Instant | None = None
     waits_for: tuple[ListWait, ...] = ()
     patience_s: int

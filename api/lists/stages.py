@@ -18,7 +18,7 @@ PLAN_CODES = ("monthly_quota_exceeded", "payment_required")  # they pause a list
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ListStanding:
     """What a list does: `stage` only while it runs. `waits_until`: nothing is asked before."""
 
     status: ListStatus
@@ -40,16 +40,16 @@ class Progress:
     left_s: float | None
 
 
-def standing_of(found: StoredList, waits: ListWaits, now: datetime) -> Standing:
+def standing_of(found: StoredList, waits: ListWaits, now: datetime) -> ListStanding:
     """What it does and what it waits for."""
     if found.state == "loading":
-        return Standing("reading")
+        return ListStanding("reading")
     left = found.addresses - found.answered
     if found.state == "paused":
         is_plan = found.cause in PLAN_CODES
-        return Standing("paused", waits_for=(ListWait("plan", left),) if is_plan else ())
+        return ListStanding("paused", waits_for=(ListWait("plan", left),) if is_plan else ())
     if found.state != "running":
-        return Standing(found.state)
+        return ListStanding(found.state)
     causes, is_waiting = [], False
     at_hosts = min(left, waits.addresses)
     if found.waits_until is not None and found.waits_until > now:
@@ -62,7 +62,7 @@ def standing_of(found: StoredList, waits: ListWaits, now: datetime) -> Standing:
     if not left and found.recheck_at is not None and found.recheck_at > now:
         causes.append(ListWait("recheck", waits.passing, found.recheck_at))
         is_waiting = True
-    return Standing("running", "waiting" if is_waiting else "asking", tuple(causes))
+    return ListStanding("running", "waiting" if is_waiting else "asking", tuple(causes))
 
 
 def _hosts_of(found: StoredList, waits: ListWaits, addresses: int, now: datetime) -> ListWait:

@@ -190,7 +190,7 @@ class ListQueue:
             return await self._recheck(claim)
         aside = SetAside(patience_of(claim, self._now()))
         aside.hold_back(claim, addresses, self._now())
-        aside.paused |= await self._set_paused_aside(claim, addresses)
+        aside.pause(await self._set_paused_aside(claim, addresses))
         if aside.paused and not addresses:
             await self._note_pause(claim)
         while addresses:
@@ -214,7 +214,7 @@ class ListQueue:
     def _put_off(self, claim: ListClaim, aside: SetAside) -> AttemptResult:
         """Release the chunk until what was set aside may be asked."""
         now = self._now()
-        due_at = self._turns.take(claim.list.account_id, aside.due_at(now), now)
+        due_at = self._turns.reserve(claim.list.account_id, aside.due_at(now), now)
         return AttemptResult(
             partial(self._store.release_chunk, claim, due_at, waits=aside.host_waits())
         )

@@ -5,7 +5,7 @@ and not billed; their chunk is released until they may be asked. Pure.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -50,6 +50,10 @@ class SetAside:
 
     def __bool__(self) -> bool:
         return bool(self.paused or self.waiting)
+
+    def pause(self, numbers: Set[int]) -> None:
+        """Set addresses aside whose domain is paused."""
+        self.paused |= numbers
 
     def takes(self, number: int, answer: Answer, now: datetime) -> bool:
         """Set the address aside, if its answer says that it may be asked later. Else False."""
@@ -108,7 +112,7 @@ class ReturnTurns:
     def __init__(self) -> None:
         self._coming: Counter[tuple[str, int]] = Counter()  # by account and number of the turn
 
-    def take(self, account: str, due_at: datetime, now: datetime) -> datetime:
+    def reserve(self, account: str, due_at: datetime, now: datetime) -> datetime:
         """Return when a chunk that is due then is to come back: in the next turn with room."""
         present = int(now.timestamp() // TURN_S)
         for turn in [turn for turn in self._coming if turn[1] < present]:

@@ -53,7 +53,7 @@ UNREAD_MAX = 1 << 30  # fewer than the texts, which the reader holds
 _encode = msgspec.json.Encoder().encode_lines
 
 
-class _Host(msgspec.Struct):
+class HostAtService(msgspec.Struct):
     """Addresses that wait for a mail host at the service."""
 
     host: str
@@ -63,14 +63,14 @@ class _Host(msgspec.Struct):
     until: datetime
 
 
-class _Wait(msgspec.Struct):
+class WaitAtService(msgspec.Struct):
     cause: str
     addresses: int
     hosts_count: int = 0
-    hosts: list[_Host] = []
+    hosts: list[HostAtService] = []
 
 
-class _State(msgspec.Struct):
+class ListState(msgspec.Struct):
     list_id: str
     status: str
     addresses: int
@@ -78,7 +78,7 @@ class _State(msgspec.Struct):
     cause: str | None = None
     counts: dict[str, int] = {}
     # A service of an earlier version has a text there, or nothing.
-    waits_for: list[_Wait] | str | None = None
+    waits_for: list[WaitAtService] | str | None = None
 
     def host_words(self) -> str:
         """How many addresses wait at which mail hosts; nothing if none does."""
@@ -228,7 +228,7 @@ class RemoteLists:
         if response.status_code != 202:
             return None
         try:
-            state = msgspec.json.decode(response.content, type=_State)
+            state = msgspec.json.decode(response.content, type=ListState)
         except msgspec.DecodeError:
             return None
         if self._record is not None:
@@ -332,7 +332,7 @@ class _ListRun:
         response = await self.client.get(self.url)
         if not await self._is_good(response):
             return
-        state = msgspec.json.decode(response.content, type=_State)
+        state = msgspec.json.decode(response.content, type=ListState)
         self._print_wait(state)
         has_ended = state.status not in UNDER_WAY
         if has_ended or state.answered - self._fetched >= FETCH_SHARE * state.addresses:
@@ -346,14 +346,14 @@ class _ListRun:
         elif has_ended and self._positions:
             self._stop(f"the service has ended the list: it is {state.status}")
 
-    def _print_wait(self, state: _State) -> None:
+    def _print_wait(self, state: ListState) -> None:
         """Say now and then what waits at the service for its mail hosts."""
         now, words = trio.current_time(), state.host_words()
         if words and now >= self._wait_printed_at + WAIT_PRINTED_S:
             self._wait_printed_at = now
             print_error(f"{words}; the service goes on by itself")
 
-    async def _fetch(self, state: _State) -> None:
+    async def _fetch(self, state: ListState) -> None:
         decoder = msgspec.json.Decoder(_Row)
         async with self.client.stream("GET", f"{self.url}/results") as response:
             if response.status_code != 200:

@@ -1,6 +1,7 @@
 """A list waits for what its mail hosts take, up to its patience: nothing is lost or counted twice."""
 
 import random
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from tests.api.lists.test_lists import (
     send,
     working_lists,
 )
+from tests.api.pages.test_dashboard import signed_in
 from tests.api.service_fixture import KilledProcess, RunningService, open_shop
 from tests.seeds import stride
 
@@ -75,7 +77,7 @@ async def check_whole(shop: RunningService, list_id: str) -> Counter[str]:
     return Counter(row["reason"] for row in rows)
 
 
-async def test_what_a_host_does_not_take_at_once_waits_and_is_counted_once(
+async def test_an_address_that_its_host_does_not_take_waits_and_is_counted_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_list_shop() as shop:
@@ -117,7 +119,7 @@ async def test_a_list_without_patience_is_done_at_once_as_requests_are(
         await check_whole(shop, made.body["list_id"])
 
 
-async def test_what_still_waits_when_the_patience_ends_is_told_as_it_is(
+async def test_an_address_that_waits_when_the_patience_ends_has_its_result_then(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_list_shop() as shop:
@@ -206,11 +208,51 @@ def test_many_chunks_of_an_account_come_back_in_turns() -> None:
     """Ten thousand cost the store twenty claims a second; a second account waits for none."""
     turns, now = ReturnTurns(), datetime(2026, 3, 14, 9, 26, tzinfo=UTC)
     soon = now + timedelta(seconds=60)
-    due = [turns.take("ann", soon, now) for _ in range(10_000)]
+    due = [turns.reserve("ann", soon, now) for _ in range(10_000)]
     assert due[:TURN_CHUNKS] == [soon] * TURN_CHUNKS
     most = Counter(due).most_common()
     assert {count for _, count in most[1:]} == {TURN_CHUNKS}
     assert max(due) <= now + timedelta(seconds=HOST_WAIT_S_MAX)
-    assert turns.take("bob", soon, now) == soon
+    assert turns.reserve("bob", soon, now) == soon
     later = now + timedelta(seconds=HOST_WAIT_S_MAX + TURN_S)
-    assert turns.take("ann", later, later) == later
+    assert turns.reserve("ann", later, later) == later
+
+
+async def test_the_page_of_a_list_says_at_which_hosts_addresses_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        add_host(shop)
+        visitor = await signed_in(shop)
+        list_id = (await send(shop, former_staff())).body["list_id"]
+        await trio.sleep(20)
+        for page in (f"/lists/{list_id}", f"/lists/{list_id}/progress"):
+            text = (await visitor.get(page)).octets.decode()
+            assert re.search(
+                r"\d+ of 70 wait at 1 host: mx\.hoster\.test takes \d+ refusals in 10 minutes"
+                r" \(\d+ wait, done about \d\d:\d\d UTC\)",
+                text,
+            ), text
+            assert "mail hosts take no more for now" in text
+        assert "Waiting" in (await visitor.get("/lists")).octets.decode()
+
+
+@pytest.mark.parametrize("patience", ["-1", "x", "86401", "9" * 30, "1.5"])
+async def test_a_patience_that_is_none_is_refused(
+    patience: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_list_shop() as shop:
+        got = await send(shop, query=f"?patience_s={patience}")
+        assert (got.status, "patience_s" in got.body["message"]) == (400, True)
+
+
+async def test_a_list_has_the_patience_that_is_set_unless_it_names_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        for query, patience_s in (
+            ("", 4 * 3600),
+            ("?patience_s=60", 60),
+            ("?patience_s=", 4 * 3600),
+        ):
+            assert (await send(shop, query=query)).body["patience_s"] == patience_s
