@@ -115,7 +115,7 @@ async def test_a_list_without_patience_is_done_at_once_as_requests_are(
         assert made.body["patience_s"] == 0
         began = trio.current_time()
         await done(shop, made.body["list_id"], within_s=120)
-        assert trio.current_time() - began < 60
+        assert trio.current_time() - began <= 61  # it is looked at once a minute
         await check_whole(shop, made.body["list_id"])
 
 
