@@ -16,7 +16,7 @@ from mailprobe.engine.verdict import Outcome, judge
         ("greylisted", None),
     ],
 )
-def test_a_row_whose_host_was_not_asked_has_a_time_for_the_next_try(
+def test_an_unasked_address_has_a_time_for_its_next_try(
     reason: str, retry_s: float | None
 ) -> None:
     verdict = msgspec.to_builtins(judge("ann@shop.test", Outcome.HOST_BUDGET))
