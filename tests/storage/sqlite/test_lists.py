@@ -17,6 +17,7 @@ LATER = (
     "*_operators_acts.sql",
     "*_lists_not_ended.sql",
     "*_store_properties.sql",
+    "*_list_waits.sql",
 )
 COLUMNS = (
     "id, account, key, name, state, columns, rows, addresses, answered, counts, created_at, host"
