@@ -415,7 +415,7 @@ class Tolerance:
         if self.leased is not None:
             self.leased -= 1
 
-    def take_back(self, kind: Kind, account: str) -> None:
+    def withdraw_refusal(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
         for times in (self._window, self._times):
             for place in range(len(times) - 1, -1, -1):

@@ -7,7 +7,6 @@ from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     CATCH_ALL,
-    DELIVERABLE,
     UNDELIVERABLE,
     fields_of,
     open_checked_engine,
