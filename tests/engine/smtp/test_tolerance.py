@@ -26,6 +26,7 @@ LIST, REQUEST, NAME, LONE_NAME, CONTROL = (
 )
 T0 = 1_000.0
 PATIENCE_S = 4 * HOUR_S
+LEFT_S = WINDOW_S + 10  # fail2ban, too, looks only now and then for what is older
 
 
 def tolerance_of(
@@ -147,7 +148,7 @@ def test_what_is_under_way_is_reckoned_until_it_is_answered_or_recalled():
 def test_a_refusal_is_forgotten_when_it_leaves_the_window():
     host = tolerance_of(refused=4)
     assert host.is_spent(LIST, "me", T0 + WINDOW_S - 1)
-    assert host.room(LIST, "me", T0 + WINDOW_S) == 4
+    assert host.room(LIST, "me", T0 + LEFT_S) == 4
 
 
 def test_a_refusal_that_was_none_is_withdrawn():
@@ -261,8 +262,8 @@ def test_after_a_ban_it_takes_what_the_host_took_twenty_seconds_long():
 def test_a_ban_at_no_more_than_it_took_before_is_blamed_on_the_hour():
     host = tolerance_of(refused=4)
     ask(host, accepted=1, at=T0 + TOOK_S + 1)
-    ask(host, refused=4, at=T0 + WINDOW_S + 1)
-    assert host.blocked(T0 + WINDOW_S + 2)
+    ask(host, refused=4, at=T0 + LEFT_S + 1)
+    assert host.blocked(T0 + LEFT_S + 2)
     assert host.hour == 4
 
 
@@ -281,7 +282,7 @@ def test_it_rests_longer_with_each_ban_of_a_day():
 def test_a_host_that_banned_is_asked_with_care():
     host = tolerance_of()
     ban(host, T0)
-    later = T0 + RESTS_S[0] + WINDOW_S
+    later = T0 + RESTS_S[0] + LEFT_S
     assert host.room(REQUEST, "me", later) == host.room(LIST, "me", later) == host.tolerance == 2
 
 
@@ -290,7 +291,7 @@ def test_a_host_that_banned_is_asked_with_care():
 
 def test_a_list_comes_back_when_a_refusal_leaves_the_window_or_it_may_grow():
     host = tolerance_of(shared=True, refused=16)
-    assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == WINDOW_S
+    assert WINDOW_S <= host.next_room_s(LIST, "me", T0, PATIENCE_S) <= LEFT_S
     for _ in range(10_000):
         host.turned_away()
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
