@@ -134,7 +134,7 @@ def test_an_accepted_address_costs_nothing_once_it_was_answered():
     assert host.room(REQUEST, "me", T0) == 16
 
 
-def test_what_is_under_way_is_reckoned_until_it_is_answered_or_recalled():
+def test_a_recipient_under_way_is_reckoned_until_it_is_answered_or_recalled():
     host = tolerance_of()
     for _ in range(16):
         host.send(REQUEST, "me", T0)
@@ -279,7 +279,7 @@ def test_it_rests_longer_with_each_ban_of_a_day():
     assert RESTS_S == (600.0, HOUR_S, 6 * HOUR_S, DAY_S)
 
 
-def test_a_host_that_banned_is_asked_with_care():
+def test_a_host_that_banned_takes_little():
     host = tolerance_of()
     ban(host, T0)
     later = T0 + RESTS_S[0] + LEFT_S
@@ -376,20 +376,10 @@ def test_wrong_addresses_of_one_account_never_take_a_host_from_another(shared, w
         ask(host, accepted=1, account="good")
 
 
-# -- leases and records --------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------
 
 
-def test_a_lease_bounds_what_this_process_may_cause():
-    host = tolerance_of(shared=True)
-    host.leased = 3.0
-    ask(host, refused=2)
-    assert host.room(LIST, "me", T0) == 1
-    ask(host, refused=1)
-    assert host.is_spent(LIST, "me", T0)
-    assert host.growth(LIST, "me", T0) is Growth.NOT
-
-
-def test_what_was_learned_is_kept_and_read_again():
+def test_a_record_keeps_what_was_learned():
     host = tolerance_of(shared=True, refused=16, accepted=100)
     host.grow()
     host.limit_hour(40)
