@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.tolerance import HOUR_S, WINDOW_S
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_behaviours import Turn
 from mailprobe.engine.testing.host_defences import Defence
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.engine_runs import open_checked_engine
 
 PATIENCE_S = 4 * HOUR_S
@@ -226,6 +226,20 @@ async def test_a_ban_is_recognised_and_then_kept(autojump_clock, how):
             again.assert_none_wrong()
             assert "blocked_us" not in again.reasons()
             assert refusals(host) - before <= 9
+
+
+@pytest.mark.parametrize("door", [HostAddress.REFUSED, HostAddress.SILENT])
+async def test_a_door_that_closes_after_refusals_is_a_ban_and_no_dead_host(autojump_clock, door):
+    async with open_fake_network() as network:
+        host = neutral_host()
+        address = network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            await ask(engine, [*mixed(8, 1.0), "known@shop.test"])
+            await trio.sleep(30.0)  # the connection is idle and closed
+            network.hosts[address] = replace(host, address=door)
+            results = await ask(engine, [f"known{number}@shop.test" for number in range(5)])
+            assert results.reasons() == {"blocked_us": 5}
+            assert {answer.cause.blame for answer in results.answers.values()} == {"us"}
 
 
 # -- random names --------------------------------------------------------------------------------
