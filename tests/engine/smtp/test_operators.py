@@ -4,7 +4,6 @@ import tomllib
 from importlib.resources import files
 
 import pytest
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.smtp.operators import (

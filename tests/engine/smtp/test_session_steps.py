@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue

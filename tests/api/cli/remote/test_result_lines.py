@@ -16,9 +16,7 @@ from mailprobe.engine.verdict import Outcome, judge
         ("greylisted", None),
     ],
 )
-def test_an_unasked_address_has_a_time_for_its_next_try(
-    reason: str, retry_s: float | None
-) -> None:
+def test_an_unasked_address_has_a_time_for_its_next_try(reason: str, retry_s: float | None) -> None:
     verdict = msgspec.to_builtins(judge("ann@shop.test", Outcome.HOST_BUDGET))
     line = {**verdict, "evidence": {"reason": reason, "blame": "host"}}
     answer = msgspec.json.decode(msgspec.json.encode(line), type=ResultLine).answer(3)
