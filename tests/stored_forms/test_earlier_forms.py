@@ -126,7 +126,7 @@ def test_every_field_of_a_result_is_kept_but_for_those_of_clean() -> None:
     )
     answer = Answer(4, verdict, None, VerdictCause("smtp_blocked", "network"))
     assert results_in(encode_results([(4, answer)])) == {4: row_result(answer)}
-    assert RowResult.__struct_fields__[-2:] == ("attempts", "answered_at")
+    assert RowResult.__struct_fields__[-4:] == ("attempts", "answered_at", "retry_at", "takes")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_move_that_an_earlier_version_began_goes_on() -> None:
 
 def test_the_journal_of_an_earlier_run_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "list.journal"
-    path.write_bytes((EARLIER / "clean.journal").read_bytes())
+    path.write_bytes((EARLIER / "clean_journal.bin").read_bytes())
     with open_journal(path, Header(2, 5120, "9f86"), resume=True) as journal:
         found = [result for _, result in journal.answers()]
         assert [(each.email, each.reason, each.answered_at) for each in found] == [
