@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 HOUR_S = 3600.0
+FIND_S = 600.0  # fail2ban's findtime, and its bantime
 SOURCES_MAX = 1_000  # sources of one host; a later one is counted with the first
 
 
@@ -31,8 +32,13 @@ class Defence:
     message_recipients_max: int = 10  # more recipients than this, of which
     message_refusals_max: int = 5  # more than this are refused (Trend Micro)
 
+    # within FIND_S
+    window_refusals_max: int | None = None  # one refused recipient more bans (fail2ban's jail)
+
     ban_s: float = HOUR_S
+    ban_delay_s: float = 0.0  # from the refusal until the ban holds: a jail reads the log
     ban_reply: str = "550 5.7.1 Too many unknown recipients from your address, blocked"
+    # ^ empty: it hangs up without a word
     bans_recipients: bool = False  # a banned source is greeted, and each RCPT gets the reply
 
     connections_max: int | None = None  # of one source
@@ -56,22 +62,36 @@ class SourceHistory:
     connections_now: int = 0
     recipients: deque[tuple[float, bool]] = field(default_factory=deque)  # (time, refused)
     messages: deque[SourceMessage] = field(default_factory=deque)
+    banned_from_s: float = -inf
     banned_until_s: float = -inf
     bans: int = 0
     has_passed: bool = False  # it waited for the greeting once
 
     def is_banned(self, now: float) -> bool:
-        return now < self.banned_until_s
+        return self.banned_from_s <= now < self.banned_until_s
 
-    def ban(self, now: float, ban_s: float) -> None:
-        self.bans += 1
-        self.banned_until_s = now + ban_s
+    def ban(self, now: float, ban_s: float, delay_s: float = 0.0) -> None:
+        """Ban the source, unless it is banned already or will be in a moment."""
+        if now >= self.banned_until_s:
+            self.bans += 1
+            self.banned_from_s = now + delay_s
+            self.banned_until_s = now + delay_s + ban_s
+
+    def refused_since(self, since_s: float) -> int:
+        """Refused recipients after this time."""
+        count = 0
+        for at_s, refused in reversed(self.recipients):
+            if at_s <= since_s:
+                break
+            count += refused
+        return count
 
     def clear(self) -> None:
         """Start again; connections that are open still count."""
         self.recipients.clear()
         self.messages.clear()
-        self.banned_until_s, self.bans, self.has_passed = -inf, 0, False
+        self.banned_from_s = self.banned_until_s = -inf
+        self.bans, self.has_passed = 0, False
 
 
 @dataclass(slots=True)
@@ -108,18 +128,21 @@ class SessionDefence:
         self.refusals += refused
         self._message_recipients += 1
         self._message_refusals += refused
-        if self._is_over_limit():
-            self.source.ban(now, self.defence.ban_s)
+        if self._is_over_limit(now):
+            self.source.ban(now, self.defence.ban_s, self.defence.ban_delay_s)
 
-    def _is_over_limit(self) -> bool:
-        rules, recipients = self.defence, self.source.recipients
-        bad = sum(refused for _, refused in recipients)
+    def _is_over_limit(self, now: float) -> bool:
+        rules, source = self.defence, self.source
         if rules.refusal_banned is not None and self.refusals >= rules.refusal_banned:
             return True
-        if rules.hour_refusals_max is not None and bad > rules.hour_refusals_max:
+        most = rules.hour_refusals_max
+        if most is not None and source.refused_since(now - HOUR_S) > most:
             return True
-        after = rules.half_bad_after
-        if after is not None and len(recipients) > after and 2 * bad >= len(recipients):
+        most = rules.window_refusals_max
+        if most is not None and source.refused_since(now - FIND_S) > most:
+            return True
+        after, asked = rules.half_bad_after, len(source.recipients)
+        if after is not None and asked > after and 2 * source.refused_since(-inf) >= asked:
             return True
         percent = rules.bad_messages_percent
         return percent is not None and self._bad_messages_percent() >= percent
