@@ -399,7 +399,7 @@ class HostClient:
         rows = self._lists.pop(row.account, deque())
         rows.appendleft(row)
         for _ in rows:
-            self.budget.turned_away()
+            self.budget.turned_away(Kind.LIST, row.account, self._client.now)
         self._come_back(list(rows), row, Told.HOST_BUDGET)
         return None
 
@@ -411,8 +411,8 @@ class HostClient:
         for row in rows:
             if row.is_request:
                 self._tell(row, Told.UNTESTED)
-            else:
-                self.budget.turned_away()
+        for account in {row.account for row in of_lists}:
+            self.budget.turned_away(Kind.NAME, account, self._client.now)
         if of_lists:
             self._come_back(of_lists, of_lists[0], Told.UNTESTED)
 

@@ -34,6 +34,7 @@ BAN_RULE = "ban.recognised"  # of one that was not answered because the host has
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
+ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
 RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
@@ -124,6 +125,10 @@ class _Account:
     refused: int = 0
     recent: int = 0  # refused within the window
     under_way: int = 0
+    # Of its lists, turned away in the latest round (see `Tolerance.turned_away`) and not sent since:
+    rows_waiting: int = 0
+    names_waiting: int = 0
+    turned_at: float = -inf
 
     @property
     def lives_here(self) -> bool:
@@ -136,7 +141,7 @@ class Tolerance:
     __slots__ = (
         *("_accounts", "_answered_at", "_asked", "_asked_hour", "_bans", "_careful", "_ceiling"),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
-        *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
+        *("_rest_until", "_times", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "leased", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
     )
@@ -168,7 +173,6 @@ class Tolerance:
         self._requested_at = -inf
         self._bans: deque[float] = deque(maxlen=len(RESTS_S))
         self._rest_until = -inf
-        self._turned_away = 0  # rows of lists that found nothing left, since there was room
         self.limits, self.label = UNKNOWN, label
         self.set_limits(limits, label)
 
@@ -359,6 +363,11 @@ class Tolerance:
         if kind is Kind.CONTROL:
             return
         self._under_way[kind] += 1
+        here = self._accounts.get(account)
+        if here is not None and kind is Kind.NAME:
+            here.names_waiting = max(0, here.names_waiting - 1)
+        elif here is not None and kind is Kind.LIST:
+            here.rows_waiting = max(0, here.rows_waiting - 1)
         if kind.is_name:
             return
         if kind is Kind.REQUEST:
@@ -453,9 +462,20 @@ class Tolerance:
 
     # -- growth --------------------------------------------------------------------------------
 
-    def turned_away(self) -> None:
-        """A row of a list found nothing left: it comes back."""
-        self._turned_away += 1
+    def turned_away(self, kind: Kind, account: str, now: float) -> None:
+        """A row of a list, or the random name of its domain, found nothing left: it comes back.
+
+        Rows of an account are turned away together, and again each time that they come back: only
+        the latest round is counted, for the same rows would count twice.
+        """
+        here = self._account(account, now)
+        if now - here.turned_at > ROUND_S:
+            here.rows_waiting = here.names_waiting = 0
+        here.turned_at = now
+        if kind is Kind.NAME:
+            here.names_waiting += 1
+        else:
+            here.rows_waiting += 1
 
     def growth(
         self,
@@ -479,7 +499,7 @@ class Tolerance:
         wait_s = 0.0
         if kind.is_of_list and patience_s > 0:
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
-            if now < self._refused_at + wait_s or self._is_done_in_time(now, patience_s):
+            if now < self._refused_at + wait_s or self._is_done_in_time(account, now, patience_s):
                 return Growth.NOT
         elif not self._may_hurry(account, now):
             return Growth.NOT
@@ -505,19 +525,28 @@ class Tolerance:
         here = self._accounts.get(account)
         return here is None or 2 * here.accepted >= here.refused or self._is_alone(account, now)
 
-    def _is_done_in_time(self, now: float, patience_s: float) -> bool:
+    def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
         windows = aim_s / WINDOW_S
-        first = sum(at <= now + aim_s - WINDOW_S for at, _ in self._window)
-        room = self.tolerance * max(0.0, windows - 1) + first if windows >= 1 else first
-        return max(1, self._turned_away) * self.share <= room
+        room = float(sum(at <= now + aim_s - WINDOW_S for at, _ in self._window))
+        if windows > 1:
+            room += self._limits_of(Kind.LIST, account, now)[0] * (windows - 1)
+        return self._refusals_waiting(now) <= room
+
+    def _refusals_waiting(self, now: float) -> float:
+        """The refusals that the rows of lists that wait are expected to cost."""
+        rows = names = 0
+        for here in self._accounts.values():
+            if now - here.turned_at < 2 * WINDOW_S:
+                rows += here.rows_waiting
+                names += here.names_waiting
+        return max(1, rows) * self.share + names
 
     def grow(self) -> None:
         """Raise it: work needs it, and the host still judges."""
         self.tolerance = min(self._ceiling, 2 * self.tolerance)
         self.has_grown = self.changed = True
-        self._turned_away = 0
 
     def limit_hour(self, hour: int) -> None:
         """It turned after more refusals in an hour than these."""
@@ -539,7 +568,7 @@ class Tolerance:
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
-            and not self._is_done_in_time(now, patience_s)
+            and not self._is_done_in_time(account, now, patience_s)
         ):
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
             waits.append(self._refused_at + wait_s - now)
