@@ -194,6 +194,7 @@ class HostClient:
         self._due: deque[DomainSeen] = deque()  # their random names
         self._domains: dict[str, DomainSeen] = {}
         self._held: dict[Treatment, list[tuple[Row, Told]]] = {ACCEPTED: [], REFUSED: []}
+        self._untested: list[Row] = []  # accepted at a new record, before their domain's name
         self._lives: dict[str, bool] = {}  # of mailboxes that may be controls
         self._unproven: Sent | None = None
         self._sessions = self._flying = self._names = 0
@@ -494,6 +495,7 @@ class HostClient:
         if sent.known is not None:
             return self._control_answered(sent, treatment)
         if treatment is REFUSED:
+            self._note_untested()
             if sent.row is not None:
                 controls.note_refused(now)
             if policy.recognises and self.budget.label in ("", "other"):
@@ -515,7 +517,9 @@ class HostClient:
     def _accepted(self, row: Row, domain: DomainSeen) -> None:
         if domain.record.acceptance is not None:
             return self._conclude(row, _TOLD[domain.record.acceptance])
-        if not self._must_confirm(ACCEPTED):
+        if self._must_confirm(ACCEPTED):
+            self._untested.append(row)
+        else:
             self._note_accepted(row)
         self._see(ACCEPTED)
         domain.awaiting.append(row)
@@ -569,8 +573,22 @@ class HostClient:
             if self.controls.has_changed(now) or other is not None or awaits_proof:
                 self._held[treatment].append((row, told))
                 return
-        if treatment is ACCEPTED:
+        self._believe(row, told)
+
+    def _note_untested(self) -> None:
+        """A refusal comes: what was accepted at a new record before it was judged."""
+        rows, self._untested = self._untested, []
+        for row in rows:
             self._note_accepted(row)
+
+    def _believe(self, row: Row, told: Told) -> None:
+        if _TREATED[told] is ACCEPTED:
+            self._note_accepted(row)
+        else:
+            domain, mailbox = self._domain(row.address.domain), row.address.mailbox
+            self._lives[mailbox] = row.address.lives
+            domain.record.at.unknown_mailbox = mailbox
+            self.controls.note_listed_refused(domain.record, self._client.now)
         self._tell(row, told)
 
     def _note_accepted(self, row: Row) -> None:
@@ -586,9 +604,7 @@ class HostClient:
         if held:
             self._held[treatment.opposite] = []
             for row, told in held:
-                if treatment is REFUSED:
-                    self._note_accepted(row)
-                self._tell(row, told)
+                self._believe(row, told)
 
     # -- controls ------------------------------------------------------------------------------
 
@@ -617,6 +633,12 @@ class HostClient:
         if expected is REFUSED and self.budget.room(Kind.LONE_NAME, row.account, now) <= 0:
             return None
         return self._control(domain, known, expected, row.account, is_postmaster)
+
+    def _lacks_room(self, row: Row) -> bool:
+        """Is there a control that is to be refused, but no refusal left for it?"""
+        now, record = self._client.now, self._domain(row.address.domain).record
+        known = self.controls.find(REFUSED, record, now)
+        return known is not None and self.budget.room(Kind.LONE_NAME, row.account, now) <= 0
 
     def _ask(self, control: Sent) -> None:
         """A control in a session of its own."""
@@ -662,6 +684,8 @@ class HostClient:
         for row, told in held:
             if has_changed:
                 self._ask_again(row, CHANGED_S, Told.CHANGED)
+            elif treatment is ACCEPTED and not row.is_request and self._lacks_room(row):
+                self._come_back([row], row, Told.UNTESTED)
             elif self._awaits_proof(row, treatment):
                 self._ask_again(row, controls.unconfirmed_s(now), Told.UNCONFIRMED)
             else:
