@@ -149,9 +149,10 @@ compatible: tools
 		echo "make check: left out oasdiff, which needs Go and its module $(OASDIFF)"; \
 	fi
 
-# Keeps the description of the version that is about to be released.
+# Keeps the description of the version that is about to be released, and its script of forms.
 described: tools
 	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
+	cp api/forms/form.js api/forms/kept/$$($(BIN)/python -c 'from mailprobe.api.forms import script; print(script.script_name(script.script_text()))')
 
 # The chart of Kubernetes, by helm lint and kubeconform: Go programs. The schemas are of a package for pip, and
 # of the Prometheus operator's module. Not optimized, the programs are compiled in two thirds of the time.

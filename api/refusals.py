@@ -173,6 +173,11 @@ class ListNotFound(Refusal):
 
 
 @dataclass(eq=False)
+class BounceNotFound(Refusal):
+    """No bounce of this address is kept for the account."""
+
+
+@dataclass(eq=False)
 class TooManyLists(Refusal):
     """The account has as many lists as it may have that have not ended."""
 

@@ -5,6 +5,7 @@ overrides the defaults. A setting is one row of `TABLE`. The first wrong value r
 WrongSetting with one line for a person.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -285,6 +286,11 @@ class Settings:
     key: str | None = field(repr=False)
     webhook_secret: str | None = field(repr=False)  # of the callbacks that `listen` receives
     provisioning_key: str | None = field(repr=False)  # of `mailprobe mcp`
+
+    @classmethod
+    def from_environment(cls) -> "Settings":
+        """The settings of a program: those of its environment. See `read()`."""
+        return cls.read(os.environ)
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":

@@ -6,6 +6,7 @@ are documented in docs/verdicts.md. Pure: no clock, no network.
 
 from typing import NamedTuple
 
+from mailprobe.engine.dns.messages import DNS_LAG_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
 from mailprobe.engine.smtp.tolerance import BAN_RULE
@@ -43,6 +44,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
 BY_RULE: dict[str, VerdictCause] = {
     "exchange.no-address": VerdictCause("host_down", "host"),
     "exchange.not-public": VerdictCause("host_down", "host"),
+    DNS_LAG_RULE: VerdictCause("resolver", "us"),
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
     RANDOM_UNANSWERED: VerdictCause("untested", "host"),

@@ -236,7 +236,6 @@ def _source(
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
     from mailprobe.api.cli.remote.named_service import named_service
-    from mailprobe.api.cli.scoring.bounces import bounced_in
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
@@ -244,7 +243,7 @@ def _source(
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-        bounced = bounced_in(bounces)
+        bounced = _bounced_in(bounces)
         return (lambda: _open_own_engine(engine, bounced)), True
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source
@@ -253,6 +252,15 @@ def _source(
     from mailprobe.api.cli.remote.opening import open_http_source
 
     return (lambda: open_http_source(*service, asks_hosts=asks_hosts)), False
+
+
+def _bounced_in(path: Path | None) -> Mapping[str, str]:
+    """Which addresses do not exist by the file's bounces, if one is given. Raises BadList."""
+    if path is None:
+        return {}
+    from mailprobe.api.cli.scoring.bounces import bounced_in
+
+    return bounced_in(path, print_error)
 
 
 @asynccontextmanager

@@ -67,6 +67,7 @@ OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 class OwnEngine:
     """An engine in this process. A probe's deadline starts once its host has a free connection.
 
+    With `is_request` the deadlines are those of a request to the service, from the first moment.
     Mail hosts and resolvers are shared fairly by `account`. `bounced`: see open_answers().
     """
 
@@ -77,8 +78,10 @@ class OwnEngine:
         account: str = ACCOUNT,
         asks_hosts: bool = True,
         bounced: Mapping[str, str] = NO_BOUNCES,
+        is_request: bool = False,
     ) -> None:
         self._engine = engine
+        self._is_request = is_request
         self._account = account
         self._asks_hosts = asks_hosts
         self._bounced = bounced
@@ -97,7 +100,7 @@ class OwnEngine:
             self._engine,
             texts,
             account=self._account,
-            deferred_start=True,
+            deferred_start=not self._is_request,
             explain=explain,
             patient=patient,
             asks_hosts=self._asks_hosts,
@@ -108,14 +111,20 @@ class OwnEngine:
 
 @asynccontextmanager
 async def open_own_engine(
-    settings: EngineSettings, bounced: Mapping[str, str] = NO_BOUNCES
+    settings: EngineSettings,
+    bounced: Mapping[str, str] = NO_BOUNCES,
+    *,
+    is_request: bool = False,
 ) -> AsyncIterator[AnswerSource]:
-    """Open an engine for one command, which knows who `bounced`; leaving the block closes its connections with QUIT."""
+    """Open an engine for one command, which knows who `bounced`.
+
+    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine.
+    """
     from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
         tune_collector(COMMAND_COLLECT_AFTER)
-        yield OwnEngine(engine, bounced=bounced)
+        yield OwnEngine(engine, bounced=bounced, is_request=is_request)
 
 
 def in_request_order(addresses: Sequence[str]) -> list[str]:

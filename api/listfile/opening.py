@@ -10,24 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.listfile.delimiter import declared_delimiter, find_delimiter
-from mailprobe.api.listfile.dialect import DeclaredDialect, Dialect
-from mailprobe.api.listfile.objects import Objects
-from mailprobe.api.listfile.quoting import find_dialect
 from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
-from mailprobe.api.listfile.tables import (
-    RowsToNote,
-    TableList,
-    csv_records,
-    line_records,
-    read_lines,
-    read_table,
-)
-from mailprobe.api.listfile.workbook.sheets import Sheet
-from mailprobe.api.listfile.workbook.summary import is_summary
 from mailprobe.api.terminal import plain
+
+if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone are imported
+    from mailprobe.api.listfile.dialect import Dialect
+    from mailprobe.api.listfile.tables import RowsToNote
+    from mailprobe.api.listfile.workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 
@@ -73,7 +64,7 @@ class Rows(Protocol):
     """The rows of a file; `columns` is complete once all were read."""
 
     columns: list[str]
-    several: RowsToNote  # with several addresses in one cell
+    several: "RowsToNote"  # with several addresses in one cell
 
     def rows(self) -> "Iterator[ListRow]": ...
 
@@ -96,8 +87,8 @@ class List:
     survey: Survey
     manner: OutputFormat
     content: Rows
-    dialect: Dialect | None = None  # of a file of delimited cells
-    sheet: Sheet | None = None  # of a workbook
+    dialect: "Dialect | None" = None  # of a file of delimited cells
+    sheet: "Sheet | None" = None  # of a workbook
 
     @property
     def columns(self) -> list[str]:
@@ -107,6 +98,8 @@ class List:
     @property
     def named_members(self) -> list[str]:
         """The member names of a row's JSON object."""
+        from mailprobe.api.listfile.tables import TableList
+
         content = self.content
         return content.unique_columns if isinstance(content, TableList) else content.columns
 
@@ -116,17 +109,12 @@ class List:
 
     def remarks(self) -> "Iterator[str]":
         """Notes for the user on how the list was read; complete once all rows were read."""
+        from mailprobe.api.listfile.tables import TableList
+
         if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
-        sheets = self.sheet.package.sheets if self.sheet is not None else []
-        sheets = [entry for entry in sheets if not is_summary(entry)]
-        if self.sheet is not None and len(sheets) > 1:
-            yield (
-                f"{self.name} has {len(sheets)} sheets; "
-                f"{plain(self.sheet.entry.title)} is cleaned; --sheet names another"
-            )
-        if self.sheet is not None and self.sheet.package.has_macros:
-            yield f"{self.name} holds macros, which are not kept"
+        if self.sheet is not None:
+            yield from self._remarks_on(self.sheet)
         wide = self.content.wide if isinstance(self.content, TableList) else None
         if wide is not None and wide.rows:
             rows = "rows are" if wide.rows > 1 else "row is"
@@ -141,6 +129,18 @@ class List:
                 f"{self.name}: {several.rows:,} {rows} several addresses in one cell, the first is "
                 f"row {several.first:,}; the first address of each is verified"
             )
+
+    def _remarks_on(self, sheet: "Sheet") -> "Iterator[str]":
+        from mailprobe.api.listfile.workbook.summary import is_summary
+
+        sheets = [entry for entry in sheet.package.sheets if not is_summary(entry)]
+        if len(sheets) > 1:
+            yield (
+                f"{self.name} has {len(sheets)} sheets; "
+                f"{plain(sheet.entry.title)} is cleaned; --sheet names another"
+            )
+        if sheet.package.has_macros:
+            yield f"{self.name} holds macros, which are not kept"
 
 
 @contextmanager
@@ -292,17 +292,27 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     ):
         if reading.skip_lines:
             raise BadList(f"{name} holds JSON objects", ": --skip-lines is for tables")
+        from mailprobe.api.listfile.objects import Objects
+
         return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.column, name))
     return _read_text(file, found, ending, reading, name)
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
+    from mailprobe.api.listfile.tables import read_table
+    from mailprobe.api.listfile.workbook.sheets import Sheet
+
     sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
+    from mailprobe.api.listfile.delimiter import declared_delimiter, find_delimiter
+    from mailprobe.api.listfile.dialect import DeclaredDialect
+    from mailprobe.api.listfile.quoting import find_dialect
+    from mailprobe.api.listfile.tables import csv_records, line_records, read_lines, read_table
+
     said = declared_delimiter(found)
     skip = max(reading.skip_lines, 1 if said else 0)
     is_table = ending in TABLE_ENDINGS

@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from pathlib import PurePath
 from time import thread_time
 from typing import IO, TypeVar, TypeVarTuple
+from urllib.parse import quote
 
 import msgspec
 import trio
@@ -269,6 +271,19 @@ async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
                 await maker.send(await worked(made, group))
         await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
         await maker.receive()
+
+
+def disposition(name: str, ending: str) -> str:
+    """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
+    base = PurePath(name.replace("\\", "/")).name
+    for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
+        base = base.removesuffix(end)
+    file = f"{base or 'list'}.verified.{ending}"
+    plain = "".join(
+        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
+        for each in file
+    )
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"
 
 
 async def begun(parts: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

@@ -58,7 +58,8 @@ class Verifications:
     """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines.
 
     `waits`: the caller waits for the limit of the minute, so its refusal is not logged.
-    Without `asks_hosts` layer 4 is left out.
+    Without `asks_hosts` layer 4 is left out. With `asks_bounced` hosts are asked about addresses
+    that bounced as about any other.
     """
 
     operation: UsageName
@@ -67,6 +68,7 @@ class Verifications:
     in_parts: bool = False
     waits: bool = False
     asks_hosts: bool = True
+    asks_bounced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,8 @@ class ChargedAnswers(Charge):
     async def reserve(self) -> None:
         """Reserve the units; spend them if the answers are known and leave in parts."""
         spending = self._spending
-        self._bounced = await self._quota.bounced(self._caller, spending.texts)
+        if not spending.asks_bounced:
+            self._bounced = await self._quota.bounced(self._caller, spending.texts)
         self._known = known_answers(
             self._quota.engine,
             spending.texts,

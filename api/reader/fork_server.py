@@ -14,12 +14,15 @@ import socket
 import sys
 from contextlib import suppress
 
+from mailprobe.api.listfile import delimiter, objects, quoting, tables
+from mailprobe.api.listfile.workbook import sheets, summary
 from mailprobe.api.reader import chunks, workbook
 from mailprobe.api.reader.bounds import end_with, leave_network, limit_process, lower_priority
 from mailprobe.api.reader.frames import END
 from mailprobe.api.reader.process import serve_orders
 
-IMPORTED = (chunks, workbook)  # so that no reader does it
+# What readers import when they use it, so that none has to.
+IMPORTED = (chunks, workbook, delimiter, objects, quoting, tables, sheets, summary)
 
 
 def main() -> None:

@@ -10,7 +10,14 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
+from mailprobe.api.lists.results import (
+    ListResults,
+    begun,
+    csv_parts,
+    disposition,
+    ndjson_parts,
+    workbook_parts,
+)
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
@@ -219,7 +226,7 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     media_type, make = FORMATS[name]
     parts = StreamedParts(await begun(make(ListResults(service.store, found, RowFilter(lights)))))
     headers = {
-        "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
+        "Content-Disposition": disposition(found.name, name),
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
     }
     return OperationReply(200, parts, headers, media_type)

@@ -198,6 +198,7 @@ class HostClient:
         self._lives: dict[str, bool] = {}  # of mailboxes that may be controls
         self._unproven: Sent | None = None
         self._sessions = self._flying = self._names = 0
+        self._refused_here = 0  # in the session that is answered
         if policy.recognises and (found := client.operators.greets_as(host.greeting)) is not None:
             self.budget.set_limits(found.limits, found.id)
 
@@ -261,10 +262,10 @@ class HostClient:
         if not self._host.lets_in(self._client.now):
             self._sessions -= 1
             return self._blocked()
-        self._step(self._host.open_session(), 0, 0)
+        self._step(self._host.open_session(), 0)
         return None
 
-    def _step(self, session: MarketSession, refused: int, sent: int) -> None:
+    def _step(self, session: MarketSession, refused: int) -> None:
         """Send the session's next batch, or end it."""
         now = self._client.now
         window = min(self.budget.session_max - refused, self.budget.session_window(refused), BATCH)
@@ -281,7 +282,7 @@ class HostClient:
         for each in batch:
             self.budget.send(each.kind, each.account, now)
         self._flying += len(batch)
-        self._client.at(self._host.away_s, self._answered, session, batch, refused, sent)
+        self._client.at(self._host.away_s, self._answered, session, batch, refused)
 
     def _pick(self, window: int) -> list[Sent]:
         """Listed recipients and names that may be sent now; what has no room is turned away."""
@@ -460,22 +461,22 @@ class HostClient:
 
     # -- answers -------------------------------------------------------------------------------
 
-    def _answered(self, session: MarketSession, batch: list[Sent], refused: int, sent: int) -> None:
+    def _answered(self, session: MarketSession, batch: list[Sent], refused: int) -> None:
         now = self._client.now
         self._flying -= len(batch)
+        self._refused_here = refused
         for place, each in enumerate(batch):
             answer = session.answer(lives=each.lives, now=now)
             if answer is Answer.BLOCKED or not self._host.lets_in(now):
                 self._lost(batch[place:])
                 self._sessions -= 1
                 return self._blocked()
-            refused += answer is Answer.REFUSED
             self.budget.answered(
                 each.kind, each.account, now,
                 accepted=answer is Answer.ACCEPTED, refused=answer is Answer.REFUSED,
             )  # fmt: skip
             self._judge(each, _TREATMENT[answer])
-        self._step(session, refused, sent + len(batch))
+        self._step(session, self._refused_here)
         self.staff()
         return None
 
@@ -491,13 +492,13 @@ class HostClient:
                 self.controls.proof_answered(accepted=False)
 
     def _judge(self, sent: Sent, treatment: Treatment) -> None:
-        now, controls, policy = self._client.now, self.controls, self._policy
+        policy = self._policy
         if sent.known is not None:
             return self._control_answered(sent, treatment)
         if treatment is REFUSED:
             self._note_untested()
             if sent.row is not None:
-                controls.note_refused(now)
+                self._count_refused()
             if policy.recognises and self.budget.label in ("", "other"):
                 found = self._client.operators.refuses_as(self._host.refusal)
                 if found is not None:
@@ -532,7 +533,7 @@ class HostClient:
         now, controls = self._client.now, self.controls
         acceptance = Acceptance.SOME if treatment is REFUSED else Acceptance.ALL
         if treatment is REFUSED:
-            controls.note_control_refused(now)
+            self._count_refused(is_control=True)
         self._see(treatment)
         self._names += 1
         mailbox = f"name{self._names}@{domain.market.name}"
@@ -553,7 +554,7 @@ class HostClient:
     def _must_confirm(self, treatment: Treatment) -> bool:
         now, controls = self._client.now, self.controls
         return self._policy.confirms and (
-            controls.has_changed(now) or controls.is_at_record(treatment, now)
+            controls.has_changed(now) or controls.is_at_record(treatment, self._refused_here, now)
         )
 
     def _awaits_proof(self, row: Row, treatment: Treatment) -> bool:
@@ -575,6 +576,16 @@ class HostClient:
                 return
         self._believe(row, told)
 
+    def _count_refused(self, *, is_control: bool = False) -> None:
+        controls, now = self.controls, self._client.now
+        controls.note_session(REFUSED, self._refused_here)
+        self._refused_here += 1
+        if is_control:
+            controls.note_control_refused(now)
+            controls.note_session(REFUSED, self._refused_here)
+        else:
+            controls.note_refused(now)
+
     def _note_untested(self) -> None:
         """A refusal comes: what was accepted at a new record before it was judged."""
         rows, self._untested = self._untested, []
@@ -595,6 +606,7 @@ class HostClient:
         mailbox = row.address.mailbox
         self._lives[mailbox] = row.address.lives
         record = self._domain(row.address.domain).record
+        self.controls.note_session(ACCEPTED, self._refused_here)
         self.controls.note_accepted(mailbox, record, self._client.now)
 
     def _see(self, treatment: Treatment) -> None:
@@ -630,7 +642,7 @@ class HostClient:
             known, is_postmaster = controls.postmaster(domain.record, now), True
         if known is None:
             return None
-        if expected is REFUSED and self.budget.room(Kind.LONE_NAME, row.account, now) <= 0:
+        if expected is REFUSED and self._room_for_control(row) <= 0:
             return None
         return self._control(domain, known, expected, row.account, is_postmaster)
 
@@ -638,7 +650,12 @@ class HostClient:
         """Is there a control that is to be refused, but no refusal left for it?"""
         now, record = self._client.now, self._domain(row.address.domain).record
         known = self.controls.find(REFUSED, record, now)
-        return known is not None and self.budget.room(Kind.LONE_NAME, row.account, now) <= 0
+        return known is not None and self._room_for_control(row) <= 0
+
+    def _room_for_control(self, row: Row) -> int:
+        patience_s = 0.0 if row.is_request else max(0.0, row.until - self._client.now)
+        budget, now = self.budget, self._client.now
+        return budget.room_for_name(Kind.LONE_NAME, row.account, now, patience_s)
 
     def _ask(self, control: Sent) -> None:
         """A control in a session of its own."""
@@ -649,7 +666,7 @@ class HostClient:
         self.budget.send(control.kind, control.account, now)
         self._flying += 1
         session = self._host.open_session()
-        self._client.at(self._host.away_s, self._answered, session, [control], 0, 0)
+        self._client.at(self._host.away_s, self._answered, session, [control], 0)
         return None
 
     def _control_answered(self, sent: Sent, treatment: Treatment) -> None:
@@ -658,13 +675,14 @@ class HostClient:
         controls.proof_answered(accepted=treatment is ACCEPTED)
         if treatment is sent.expected:
             if treatment is REFUSED:
-                controls.note_control_refused(now)
+                self._count_refused(is_control=True)
             else:
                 self._lives[known.mailbox] = sent.lives
+                controls.note_session(ACCEPTED, self._refused_here)
                 controls.note_accepted(known.mailbox, known.domain, now)
             return self._see(treatment)
         if treatment is REFUSED:
-            controls.note_refused(now)
+            self._count_refused()
         if sent.is_postmaster:
             controls.note_postmaster_refused(now)
             if not controls.comparable:

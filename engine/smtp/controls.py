@@ -141,7 +141,7 @@ class HostControls:
         *("_asked_at", "_changed_until", "_exchange", "_known", "_learned", "_next_sample_at"),
         *("_nobody_since", "_postmaster_refused_at", "_proof_tried_at", "_refused_at"),
         *("_refused_listed", "_shared", "changed", "changed_at", "comparable", "is_shared"),
-        *("proving_until", "record", "seen_at"),
+        *("proving_until", "record", "seen_at", "session_record"),
     )
 
     def __init__(self, shared: "EgressControls | None" = None) -> None:
@@ -161,6 +161,7 @@ class HostControls:
         self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within the hour
         # Most refusals within an hour after which it accepted somebody, and refused somebody.
         self.record = dict.fromkeys(Treatment, RECORD_FIRST)
+        self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
         self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
         self._nobody_since: float | None = None  # it has refused UNCONFIRMED_FROM, accepted nobody
         self.changed: Treatment | None = None  # how the host treats all since a contradiction
@@ -174,10 +175,15 @@ class HostControls:
             refused_at.popleft()
         return len(refused_at)
 
-    def note_accepted(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
-        """A recipient was accepted, and that is believed."""
+    def note_accepted(
+        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+    ) -> None:
+        """A recipient was accepted, and that is believed.
+
+        `of_all`: as everybody is at its domain, so that it proves nothing as a control.
+        """
         self._see(_ACCEPTED, now)
-        if now >= self._next_sample_at:
+        if now >= self._next_sample_at and not of_all:
             known = self._known[_ACCEPTED]
             self._next_sample_at = now + SAMPLE_S * (len(known) >= SAMPLED_FROM)
             self._keep(_ACCEPTED, Known(mailbox, domain, now))
@@ -229,20 +235,37 @@ class HostControls:
 
     # -- is a verdict believed? ------------------------------------------------------------------
 
-    def must_confirm(self, probe: Probe, treatment: Treatment, now: float) -> bool:
-        """May the host treat all alike by now, so that this verdict is to be confirmed?"""
+    def note_session(self, treatment: Treatment, refused: int) -> None:
+        """A recipient was treated so in a session, after so many were refused in it."""
+        if refused > self.session_record[treatment]:
+            self.session_record[treatment] = refused
+
+    def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
+        """May the host treat all alike by now, so that this verdict is to be confirmed?
+
+        `refused`: recipients of this session, as unknown.
+        """
         if self._shared is not None:
             self._exchange = probe.exchanges[max(0, probe.exchange_index)].name
             if self.treats_others_only(treatment.opposite, now):
                 return True
         # Of an acceptance, the record is that of refusals after it, and the other way round.
-        record = self.record[treatment.opposite]
-        return self.has_changed(now) or self.count(now) > record
+        return self.has_changed(now) or self._is_record(treatment, refused, now)
 
-    def is_at_record(self, treatment: Treatment, now: float) -> bool:
+    def _is_record(self, treatment: Treatment, refused: int, now: float) -> bool:
+        other = treatment.opposite
+        return self.count(now) > self.record[other] or refused > self.session_record[other]
+
+    def may_be_due(self, now: float) -> bool:
+        """May the next refusals have to be confirmed by a control?"""
+        if not self.comparable:
+            return self.is_shared
+        return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
+
+    def is_at_record(self, treatment: Treatment, refused: int, now: float) -> bool:
         """The same of a random address."""
         others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
-        return others_only or self.count(now) > self.record[treatment.opposite]
+        return others_only or self._is_record(treatment, refused, now)
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""

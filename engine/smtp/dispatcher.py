@@ -23,6 +23,7 @@ from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.address_lookups import (
     LOOKUP_FAILED,
+    LOOKUP_LAGGED,
     NEVER_TRIED,
     NO_ADDRESS,
     NOT_PUBLIC,
@@ -602,14 +603,20 @@ class ProbeDispatcher:
                 self.permits.waits.joined(pool, (probe,))
                 return True
             cause = NOT_PUBLIC if self._of_family(answer.ips) else OTHER_FAMILY
+        elif isinstance(answer, NoAddress):
+            cause = NO_ADDRESS
         else:
-            cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
+            cause = LOOKUP_LAGGED if answer.by_lag else LOOKUP_FAILED
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.
         if probe.cause in NEVER_TRIED:
             probe.fail(cause)
         return False
+
+    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
+        """The usable addresses of the host's exchange in the family that the pool has none of."""
+        return self._usable(await self._looking_up.other_family(pool.name, pool.addresses, account))
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
         ips = self._of_family(ips) if self._marker else ips
@@ -650,7 +657,8 @@ class ProbeDispatcher:
         if its is not self:  # they share their clocks
             its._expire(probe)
         elif self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
-            self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
+            cause = self._looking_up.cause_at_deadline(probe)
+            self.settle(probe, cause.outcome, cause.rule)
         elif probe.unconfirmed is not None:
             has_changed = probe.pool.controls.has_changed(self._now())
             self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))

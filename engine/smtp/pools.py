@@ -104,7 +104,7 @@ class Pools:
         )
         if known is not None:
             pool.throttle, pool.terms = known.throttle, known.terms
-            pool.renamings, pool.budget = known.renamings, known.budget
+            pool.renamings = known.renamings
         self._find_at(pool, key)
         return pool
 

@@ -20,6 +20,7 @@ from math import inf
 import msgspec
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
+GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
@@ -36,6 +37,7 @@ PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
 ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
+NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
 RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
 
@@ -139,7 +141,18 @@ class Tolerance:
     """The refusals of one mail host by one egress, and how many more it takes."""
 
     __slots__ = (
-        *("_accounts", "_answered_at", "_asked", "_asked_hour", "_bans", "_careful", "_ceiling"),
+        *(
+            "_accounts",
+            "_answered_at",
+            "_asked",
+            "_asked_hour",
+            "_bans",
+            "_careful",
+            "_ceiling",
+            "_count",
+            "_first_at",
+            "_last_at",
+        ),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_rest_until", "_times", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "leased", "limits", "changed", "took"),
@@ -165,6 +178,7 @@ class Tolerance:
         self._under_way = dict.fromkeys(Kind, 0)
         self._asked = self._refused = 0
         self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
+        self._count, self._first_at, self._last_at = 0, -inf, -inf  # see recent()
         self._answered_at = -inf
         self._refused_at = -inf
         self._proof_at = -inf  # when an address was accepted last,
@@ -230,9 +244,16 @@ class Tolerance:
     # -- may it be asked? ----------------------------------------------------------------------
 
     def recent(self, now: float) -> int:
-        """Refusals within the window."""
-        self._drop_old(now)
-        return len(self._window)
+        """Refusals within the window, as fail2ban counts them.
+
+        It keeps a count with its first and its last time: where the first is older than the
+        window, the count is what the rate since then makes in a window, and only where the last
+        one is older everything is forgotten.
+        """
+        if not self._count or now - self._last_at >= GUARDED_S:
+            return 0
+        span_s = now - self._first_at
+        return self._count if span_s <= GUARDED_S else round(self._count / span_s * GUARDED_S)
 
     def refused(self, now: float) -> int:
         """Refusals within the hour."""
@@ -246,7 +267,7 @@ class Tolerance:
         """
         if kind is Kind.CONTROL:
             return 1
-        return self._room(kind, account, now, self._price_under_way())
+        return self._room(kind, account, now, self._price_under_way(now))
 
     def is_spent(self, kind: Kind, account: str, now: float) -> bool:
         """Would there be no room even if nothing were under way?"""
@@ -257,7 +278,7 @@ class Tolerance:
         if self.hour is not None or self.limits.share is not None or self.leased is not None:
             return False
         self._drop_old(now)
-        used = len(self._window) + self._price_under_way()
+        used = self.recent(now) + self._price_under_way(now)
         return used + count * self._list_price(self.tolerance - used) <= self.tolerance / 4
 
     def _room(self, kind: Kind, account: str, now: float, under_way: float) -> int:
@@ -265,7 +286,7 @@ class Tolerance:
         if now < self._rest_until:
             return 0
         total, own = self._limits_of(kind, account, now)
-        used = len(self._window) + under_way
+        used = self.recent(now) + under_way
         here = self._accounts.get(account)
         left = total - used
         if here is not None:
@@ -347,13 +368,13 @@ class Tolerance:
             return 1.0 if self._is_strict else REQUEST_PRICE
         return 1.0
 
-    def _price_under_way(self) -> float:
+    def _price_under_way(self, now: float) -> float:
         flying = self._under_way
         lists, requests = flying[Kind.LIST], flying[Kind.REQUEST]
         names = flying[Kind.NAME] + flying[Kind.LONE_NAME]
         if not (lists or requests or names):
             return 0.0
-        left = self.tolerance - len(self._window)
+        left = self.tolerance - self.recent(now)
         return lists * self._list_price(left) + requests * self._price(Kind.REQUEST, left) + names
 
     # -- what happens --------------------------------------------------------------------------
@@ -415,16 +436,20 @@ class Tolerance:
     def _note_refused(self, account: str, now: float) -> None:
         self._drop_old(now)
         self._refused_at, self._is_proven = now, False
+        count = self.recent(now)
+        self._first_at = max(self._first_at, now - GUARDED_S) if count else now
+        self._count, self._last_at = count + 1, now
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
             here.recent += 1
-        self._untaken.append((now, len(self._window)))
+        self._untaken.append((now, self._count))
         if self.leased is not None:
             self.leased -= 1
 
     def take_back(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
+        self._count = max(0, self._count - 1)
         for times in (self._window, self._times):
             for place in range(len(times) - 1, -1, -1):
                 if times[place][1] == account:
@@ -497,7 +522,7 @@ class Tolerance:
         if self._is_spent_otherwise(now):
             return Growth.NOT
         wait_s = 0.0
-        if kind.is_of_list and patience_s > 0:
+        if patience_s > 0:
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
             if now < self._refused_at + wait_s or self._is_done_in_time(account, now, patience_s):
                 return Growth.NOT
@@ -507,13 +532,22 @@ class Tolerance:
         if self._is_proven and self._proof_at >= proof_from:
             return Growth.NOW
         if kind is Kind.LONE_NAME:  # not worth a control
-            return Growth.NOT
+            return Growth.NOW if now - self._proof_at < NAME_PROOF_S else Growth.NOT
         here = self._accounts.get(account)
         if not wait_s and (here is None or not here.refused):
             return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
         return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
+
+    def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
+        """Room for a random name, or a control that is to be refused; growing for it, if it may."""
+        room = self.room(kind, account, now)
+        growth = self.growth(kind, account, now, patience_s, is_provable=False)
+        if room <= 0 and growth is Growth.NOW:
+            self.grow()
+            room = self.room(kind, account, now)
+        return room
 
     def _is_spent_otherwise(self, now: float) -> bool:
         """Is it a limit that does not grow: the hour's, or a lease's?"""
@@ -529,7 +563,7 @@ class Tolerance:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
         windows = aim_s / WINDOW_S
-        room = float(sum(at <= now + aim_s - WINDOW_S for at, _ in self._window))
+        room = float(self._count if self._last_at <= now + aim_s - GUARDED_S else 0)
         if windows > 1:
             room += self._limits_of(Kind.LIST, account, now)[0] * (windows - 1)
         return self._refusals_waiting(now) <= room
@@ -563,8 +597,11 @@ class Tolerance:
         if now < self._rest_until:
             return self._rest_until - now
         waits = []
-        if self._window:
-            waits.append(self._window[0][0] + WINDOW_S - now)
+        if self.recent(now):
+            slower_at = self._first_at + self._count * GUARDED_S / (max(1, self.tolerance) - 0.5)
+            waits.append(
+                min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
+            )
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
@@ -593,7 +630,7 @@ class Tolerance:
             return True
         if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
             return False
-        count = len(self._window)
+        count = self._count
         for at, untaken in self._untaken:
             if at <= self._answered_at - TOOK_S:
                 self.took = max(self.took, untaken)

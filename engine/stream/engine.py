@@ -30,7 +30,9 @@ from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
 from mailprobe.engine.stream.own_rules import OWN_RULES
 from mailprobe.engine.stream.submission_turns import SubmissionTurns
 
-COMPILE_AFTER_S = 0.05  # by then the first query has been sent; it goes before the rules
+# What a reply needs is compiled as it is read. A command for a few addresses ends before this, and
+# saves the rest; a list or a service compiles that before a verdict of its first hosts is due.
+COMPILE_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,7 @@ def load_rules_and_lists() -> None:
 
 
 async def _compile(rules: Rules) -> None:
-    """Compile the rules' patterns while the first answers are under way.
-
-    Other tasks run after each pattern. All are compiled long before the first verdict is due.
-    """
+    """Compile the rules' remaining patterns beside the work. Other tasks run after each."""
     await trio.sleep(COMPILE_AFTER_S)
     for _ in rules.compile_remaining():
         await trio.lowlevel.checkpoint()

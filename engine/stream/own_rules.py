@@ -1,5 +1,6 @@
 """The rules of the engine itself, beside those of the table of replies."""
 
+from mailprobe.engine.dns.messages import DNS_LAG_RULE
 from mailprobe.engine.pauses import PAUSED_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE
@@ -16,7 +17,7 @@ from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "disposable.host", "no_mx", "resolver", "smtp_blocked"),
     *("bounced", "not_asked", "never_ask", PAUSED_RULE),
-    *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
+    *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed", DNS_LAG_RULE),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),

@@ -22,7 +22,7 @@ CPANEL_BANNER = (
 )
 TOO_MANY_FAILED = "421 {name} too many failed recipients from your address"
 EXIM_DATED = replace(EXIM, banner=f"220 {{name}} ESMTP Exim 4.96 {DATE}")
-FAIL2BAN = Defence(window_refusals_max=4, ban_s=FIND_S, ban_delay_s=3.0, ban_reply="")
+FAIL2BAN = Defence(jail_refusals_max=4, ban_s=FIND_S, ban_delay_s=3.0, ban_reply="")
 GATEWAY = MailHost(banner="220 {name} ESMTP Service ready", recipients_max=1_000)
 
 DEFENDED_HOSTS: Mapping[str, MailHost] = {

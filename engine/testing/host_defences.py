@@ -32,8 +32,7 @@ class Defence:
     message_recipients_max: int = 10  # more recipients than this, of which
     message_refusals_max: int = 5  # more than this are refused (Trend Micro)
 
-    # within FIND_S
-    window_refusals_max: int | None = None  # one refused recipient more bans (fail2ban's jail)
+    jail_refusals_max: int | None = None  # one refused recipient more bans (see `Jail`)
 
     ban_s: float = HOUR_S
     ban_delay_s: float = 0.0  # from the refusal until the ban holds: a jail reads the log
@@ -56,12 +55,35 @@ class SourceMessage:
 
 
 @dataclass(slots=True)
+class Jail:
+    """A source's failures as fail2ban counts them (FailData.adjustTime, FailManager.cleanup).
+
+    Each failure counts until no other came for FIND_S. Over a longer time the count is that of
+    the rate since the first one.
+    """
+
+    count: int = 0
+    _first_at_s: float = -inf
+    _last_at_s: float = -inf
+
+    def refuse(self, now: float) -> None:
+        if now - self._last_at_s >= FIND_S:
+            self.count, self._first_at_s = 0, now
+        elif (span_s := now - self._first_at_s) > FIND_S:
+            self.count = round(self.count / span_s * FIND_S)
+            self._first_at_s = now - FIND_S
+        self.count += 1
+        self._last_at_s = now
+
+
+@dataclass(slots=True)
 class SourceHistory:
     """What a host remembers of one source."""
 
     connections_now: int = 0
     recipients: deque[tuple[float, bool]] = field(default_factory=deque)  # (time, refused)
     messages: deque[SourceMessage] = field(default_factory=deque)
+    jail: Jail = field(default_factory=Jail)
     banned_from_s: float = -inf
     banned_until_s: float = -inf
     bans: int = 0
@@ -74,6 +96,7 @@ class SourceHistory:
         """Ban the source, unless it is banned already or will be in a moment."""
         if now >= self.banned_until_s:
             self.bans += 1
+            self.jail = Jail()
             self.banned_from_s = now + delay_s
             self.banned_until_s = now + delay_s + ban_s
 
@@ -90,6 +113,7 @@ class SourceHistory:
         """Start again; connections that are open still count."""
         self.recipients.clear()
         self.messages.clear()
+        self.jail = Jail()
         self.banned_from_s = self.banned_until_s = -inf
         self.bans, self.has_passed = 0, False
 
@@ -126,6 +150,8 @@ class SessionDefence:
         while recipients[0][0] <= now - HOUR_S:
             recipients.popleft()
         self.refusals += refused
+        if refused:
+            self.source.jail.refuse(now)
         self._message_recipients += 1
         self._message_refusals += refused
         if self._is_over_limit(now):
@@ -138,8 +164,8 @@ class SessionDefence:
         most = rules.hour_refusals_max
         if most is not None and source.refused_since(now - HOUR_S) > most:
             return True
-        most = rules.window_refusals_max
-        if most is not None and source.refused_since(now - FIND_S) > most:
+        most = rules.jail_refusals_max
+        if most is not None and source.jail.count > most:
             return True
         after, asked = rules.half_bad_after, len(source.recipients)
         if after is not None and asked > after and 2 * source.refused_since(-inf) >= asked:

@@ -61,6 +61,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         egress_commands.PauseEgress.run_by(egresses.pause),
         egress_commands.ResumeEgress.run_by(egresses.resume),
         bounce_commands.RecordBounces.run_by(bounces.record),
+        bounce_commands.ForgetBounces.run_by(bounces.forget),
         session_commands.EndSession.run_by(sessions.end),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),

@@ -22,6 +22,7 @@ from mailprobe.storage.sqlite.file import (
     code_of,
     explain_error,
     has_table,
+    make_folder,
     schema_state,
     unserved,
 )
@@ -85,10 +86,10 @@ def check_backup(path: Path) -> Backup:
 def replacing_database(database: Path) -> Iterator[None]:
     """Hold the database's lock while a backup is put in its place. Raises DatabaseInUse.
 
-    The folder is created if there is none.
+    The folder of the default database is created if there is none. Raises StoreBroken for another's.
     """
     with explain_error(database):
-        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(database)
     with unserved(database):
         yield
 

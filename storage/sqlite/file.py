@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from mailprobe.release import version as program_version
 from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreUnavailable
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
+from mailprobe.storage.url import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -148,6 +149,18 @@ class WriterQueue:
         os.close(self._file)
 
 
+def make_folder(path: Path) -> None:
+    """Create the folder of the default database; raise StoreBroken if that of another is missing.
+
+    A path that was mistyped must not begin an empty database beside the one that was meant.
+    """
+    if path.parent.is_dir():
+        return
+    if path.parent != DEFAULT_FOLDER:
+        raise StoreBroken(f"{path.parent}, the folder of the database, does not exist; create it")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def prepare(path: Path) -> None:
     """Ensure that the file is a database of ours, of this version: checked, created, or migrated.
 
@@ -156,7 +169,7 @@ def prepare(path: Path) -> None:
     with explain_error(path):
         if path.is_dir():
             raise StoreBroken(f"{path} is a directory, not a database file")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
         with closing(WriterQueue(path)) as lock:
             lock.enter()
             _make(path)

@@ -252,7 +252,9 @@ async def test_a_domain_is_tested_once_in_a_week_or_where_it_accepts_all_in_six_
         host = MailHost(catch_all=catch_all)
         network.add("shop.test", host)
         async with open_test_engine(network, mint=lambda shape: "random") as engine:
-            for number, (at_h, tests) in enumerate(((0, 1), (1, 1), (kept_h - 0.1, 1), (kept_h + 0.1, 2))):
+            for number, (at_h, tests) in enumerate(
+                ((0, 1), (1, 1), (kept_h - 0.1, 1), (kept_h + 0.1, 2))
+            ):
                 await trio.sleep_until(at_h * 3600)
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert fields_of(verdict) == (CATCH_ALL if catch_all else DELIVERABLE)

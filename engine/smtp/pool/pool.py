@@ -321,7 +321,9 @@ class Pool:
         self.present -= 1
         probe.pool = None
 
-    def room(self, held: int, account: str, patience_s: float, *, at_end: bool = False) -> int:
+    def room(
+        self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
+    ) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
 
         They are of a list of this account, which has so much patience left.

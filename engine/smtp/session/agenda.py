@@ -269,11 +269,13 @@ class Agenda:
     def _goes_before(self, room: int, now: float) -> bool:
         """Do the tests go before more listed addresses?
 
-        They do where nothing is scarce, and where one settles more addresses for its refusal
-        than listed ones do for theirs.
+        They do where their refusals are not the last, and where one settles more addresses for
+        its refusal than listed ones do for theirs.
         """
-        budget = self._host.budget
+        budget, first = self._host.budget, self.tests[0]
         if budget.has_plenty(room + len(self.tests), now):
+            return True
+        if budget.room(first.kind, first.asker, now) > len(self.tests):
             return True
         each = 1 / budget.share
         return any(len(test.domain.awaiting) > each for test in self.tests)
@@ -330,7 +332,7 @@ class Agenda:
             self.tests
             and len(asked) < room
             and self._transaction.may_share(asked, self.tests[0])
-            and self._may_name(self.tests[0].kind, self.tests[0].asker, len(asked), now)
+            and self._may_name(self.tests[0], len(asked), now)
         ):
             asked.append(self.tests.popleft())
         if self._host.any_waiting():
@@ -340,20 +342,17 @@ class Agenda:
                 return
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
-            if probe.domain_here.needs_test(now) and self._may_name(
-                Kind.LONE_NAME, probe.asker, len(asked), now
-            ):
+            budget, account = self._host.budget, probe.asker
+            if probe.domain_here.needs_test(now) and budget.room_for_name(
+                Kind.LONE_NAME, account, now
+            ) > len(asked):
                 asked.append(self._new_test(probe))
 
-    def _may_name(self, kind: Kind, account: str, besides: int, now: float) -> bool:
-        """May a random name be sent beside so many others?"""
+    def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
+        """May this random name be sent beside so many others?"""
+        patience_s = _patience_of(test)
         budget = self._host.budget
-        if budget.room(kind, account, now) > besides:
-            return True
-        if budget.growth(kind, account, now, is_provable=False) is not Growth.NOW:
-            return False
-        budget.grow()
-        return budget.room(kind, account, now) > besides
+        return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
 
     def add_test(self, probe: Probe) -> None:
         """A random address of this probe's domain, and of its shape, is due."""

@@ -216,8 +216,7 @@ class RecipientReplies:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at
         domain, controls = test.domain, self._host.controls
         if acceptance is Acceptance.SOME:
-            controls.note_control_refused(now)
-            self._confirmation.see(Treatment.REFUSED)
+            self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
             self._agenda.add_second_test(test)
             return
@@ -225,7 +224,7 @@ class RecipientReplies:
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             self._confirmation.see(Treatment.ACCEPTED)
-        is_watched = controls.is_at_record(Treatment.ACCEPTED, now)
+        is_watched = self._confirmation.is_at_record(Treatment.ACCEPTED, now)
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:

@@ -33,13 +33,14 @@ from mailprobe.engine.verdict import Outcome
 REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+_CATCH_ALL = Outcome.CATCH_ALL
 
 
 class Confirmation:
     """The unconfirmed verdicts of one session."""
 
     __slots__ = (
-        *("_broken", "_controls", "_emit", "_host", "_latest", "_since", "_treatment"),
+        *("_broken", "_controls", "_emit", "_host", "_latest", "_refused", "_since", "_treatment"),
         *("due_at", "verdicts"),
     )
 
@@ -53,23 +54,50 @@ class Confirmation:
         self._latest = 0.0  # and the latest
         self.due_at = 0.0  # when a control is sent if there is nothing else to send
         self._broken = False  # a control of this session was contradicted
+        self._refused = 0  # recipients refused as unknown in this session
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
         treatment, controls = TREATMENT.get(outcome), self._controls
         if treatment is not None:
             if treatment is _REFUSED:
-                controls.note_refused(now)
-            must_confirm = controls.must_confirm(probe, treatment, now)
+                self._count_refused(now)
+            must_confirm = controls.must_confirm(probe, treatment, self._refused, now)
             if must_confirm or (treatment is _REFUSED and self._awaits_proof(probe, now)):
                 if self._must_hold(probe, treatment, now):
                     self._hold(probe, outcome, rule, treatment, now)
                     return
             elif treatment is _ACCEPTED:
-                controls.note_accepted(probe.mailbox, probe.domain_here, now)
+                of_all = outcome is _CATCH_ALL
+                self._note_accepted(probe.mailbox, probe.domain_here, now, of_all=of_all)
                 if self.verdicts:
                     self.see(treatment)
         self._emit(Settled(probe, outcome, rule))
+
+    def _count_refused(self, now: float, *, is_control: bool = False) -> None:
+        controls = self._controls
+        controls.note_session(_REFUSED, self._refused)
+        self._refused += 1
+        if is_control:
+            controls.note_control_refused(now)
+            controls.note_session(_REFUSED, self._refused)
+        else:
+            controls.note_refused(now)
+
+    def _note_accepted(
+        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+    ) -> None:
+        self._controls.note_session(_ACCEPTED, self._refused)
+        self._controls.note_accepted(mailbox, domain, now, of_all=of_all)
+
+    def name_refused(self, now: float) -> None:
+        """A random name was refused as unknown."""
+        self._count_refused(now, is_control=True)
+        self.see(_REFUSED)
+
+    def is_at_record(self, treatment: Treatment, now: float) -> bool:
+        """May the host treat all alike by now?"""
+        return self._controls.is_at_record(treatment, self._refused, now)
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
         """Does its list wait until a host that has accepted nobody is seen to judge?"""
@@ -89,7 +117,7 @@ class Confirmation:
         ):
             return True
         if treatment is _ACCEPTED:
-            controls.note_accepted(probe.mailbox, domain, now)
+            self._note_accepted(probe.mailbox, domain, now)
         return False
 
     def _hold(
@@ -115,8 +143,8 @@ class Confirmation:
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
-        if not self._controls.must_confirm(probe, _ACCEPTED, now):
-            self._controls.note_accepted(probe.mailbox, probe.domain_here, now)
+        if not self._controls.must_confirm(probe, _ACCEPTED, self._refused, now):
+            self._note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
 
     # -- controls --------------------------------------------------------------------------------
@@ -141,15 +169,16 @@ class Confirmation:
         known, is_postmaster = controls.find(expected, domain, now), False
         if known is None and expected is _ACCEPTED and controls.accepted_nobody():
             known, is_postmaster = controls.postmaster(domain, now), True
-        if known is None or not self._may_send(expected, probe.asker, now):
+        if known is None or not self._may_send(expected, probe, now):
             return None
         return self._control(known, expected, probe.asker, now, is_postmaster=is_postmaster)
 
-    def _may_send(self, expected: Treatment, account: str, now: float) -> bool:
+    def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:
         """One that is refused costs one of the host's refusals."""
         if expected is _ACCEPTED:
             return True
-        return self._host.budget.room(Kind.LONE_NAME, account, now) > 0
+        budget = self._host.budget
+        return budget.room_for_name(Kind.LONE_NAME, probe.asker, now, probe.patience_s) > 0
 
     def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
         """One that shows whether the host still judges, so that it may be asked for more."""
@@ -196,13 +225,13 @@ class Confirmation:
             return
         if treatment is control.expected:
             if treatment is _REFUSED:
-                controls.note_control_refused(now)
+                self._count_refused(now, is_control=True)
             else:
-                controls.note_accepted(control.mailbox, control.domain, now)
+                self._note_accepted(control.mailbox, control.domain, now)
             self.see(treatment)
             return
         if treatment is _REFUSED:
-            controls.note_refused(now)
+            self._count_refused(now)
         if control.is_postmaster:  # many domains have none
             controls.note_postmaster_refused(now)
             if not controls.comparable:
@@ -242,9 +271,14 @@ class Confirmation:
         """Settle the verdicts as they are; what is not confirmed, as far as that allows."""
         verdicts, self.verdicts = self.verdicts, []
         if self._treatment is _ACCEPTED:
-            for probe, _, _ in verdicts:
+            for probe, outcome, _ in verdicts:
                 if confirmed:
-                    self._controls.note_accepted(probe.mailbox, probe.domain_here, self._since)
+                    self._note_accepted(
+                        probe.mailbox,
+                        probe.domain_here,
+                        self._since,
+                        of_all=outcome is _CATCH_ALL,
+                    )
             if not confirmed:
                 refused_s = now - self._controls.seen_at[_REFUSED]
                 verdicts = [_untested(each) if refused_s > REFUSES_S else each for each in verdicts]

@@ -102,9 +102,12 @@ class SessionLimits:
         return of_host if of_host < of_session else of_session
 
     def left_here(self, now: float) -> int:
-        """How many recipients it may still have under way, as far as the session decides."""
+        """How many recipients it may still have under way, as far as the session decides.
+
+        One place is kept for a control where verdicts may have to be confirmed.
+        """
         left = self._host.budget.session_window(self._refused)
-        of_session = REFUSALS_MAX - self.refusals
+        of_session = REFUSALS_MAX - self.refusals - self._host.controls.may_be_due(now)
         if of_session < left:
             left = of_session
         recipients = self.of_host.per_connection - self.recipients

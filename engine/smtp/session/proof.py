@@ -105,14 +105,15 @@ class Proof:
 
         That is no contradiction if nothing else is unanswered and the host may have renamed the
         recipient: the local part is the same, or the recipient is sent again because its reply
-        named another. The reply to NOOP proves the order then.
+        named another. Nor is the acceptance of an earlier recipient, word for word: both may be
+        one mailbox. The reply to NOOP proves the order then.
         """
         try:
             return self.pairing.proves(reply, asked.mailbox)
         except NamesAnother as error:
             again = isinstance(asked, Probe) and asked.unproven
             alone = len(batch.sent) == 1 and self._transaction.resets <= RESETS_MAX
-            if not (alone and (error.same_local or again)):
+            if not (error.repeated or (alone and (error.same_local or again))):
                 raise
         self.is_suspect = True
         return False

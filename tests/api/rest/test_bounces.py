@@ -5,6 +5,7 @@ import json
 import logging
 from base64 import b64encode
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 import trio
@@ -122,10 +123,51 @@ async def test_a_subscription_is_logged_and_never_opened(autojump_clock, shop, c
     assert not shop.world.dialled
 
 
+async def test_a_bounce_is_forgotten(autojump_clock, shop):
+    for email in (GONE, "a/b+c@friendly.test"):
+        await feed(shop, {**EVENT, "Email": email})
+        path = f"/v1/bounces/{quote(email.upper(), safe='')}"
+        sandbox = await shop.new_key("sk_test_")
+        assert (await shop.request("DELETE", path, key=sandbox)).status == 404
+        assert (await shop.request("DELETE", path)).status == 204
+        again = await shop.request("DELETE", path)
+        assert (again.status, again.body["error"]) == (404, "bounce_not_found")
+    assert await status(shop) == "deliverable"
+    assert (await shop.request("DELETE", "/v1/bounces/none")).status == 404
+
+
+async def test_a_flag_probes_a_bounced_address(autojump_clock, shop):
+    await feed(shop)
+    for value, expected in (("0", "undeliverable"), ("1", "deliverable")):
+        got = await shop.request("POST", f"/v1/email/verify?ask_bounced={value}", {"email": GONE})
+        assert got.body["status"] == expected
+    wrong = await shop.request("POST", "/v1/email/verify?ask_bounced=yes", {"email": GONE})
+    assert wrong.status == 400
+
+
+async def test_events_of_delivered_mail_are_ignored(autojump_clock, shop):
+    """Services that post all events must not get an error: they would stop to post."""
+    sent = [{"event": "delivered", "email": GONE}, {"event": "bounce", "email": GONE, "reason": ""}]
+    assert (await feed(shop, sent[:1])).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert (await feed(shop, sent)).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert await status(shop) == "deliverable"
+
+
+async def test_the_form_of_mandrill_is_taken(autojump_clock, shop):
+    events = [{"event": "hard_bounce", "msg": {"email": GONE, "bounce_description": "bad_mailbox"}}]
+    body = urlencode({"mandrill_events": json.dumps(events)}).encode()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await feed(shop, body, headers=form)).body["recorded"] == 1
+    assert await status(shop) == "undeliverable"
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "code"),
     [
         (b"{}", "application/json", 400),
+        ([{"event": "odd", "email": GONE}], "application/json", 400),
+        ({"event": "hard_bounce", "email": GONE}, "application/json", 400),
+        ([{"event": "bounce"}], "application/json", 400),
         (b"Subject: hello\r\n\r\nHello", "message/rfc822", 400),
         ([{"event": "bounce", "email": f"{n}@a.test"} for n in range(1001)], "text/json", 400),
         (b" " * (1024 * 1024 + 1), "application/json", 413),

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
@@ -13,7 +14,6 @@ from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step, standard_rules
 from mailprobe.engine.smtp.session import effects as made
 from mailprobe.engine.smtp.session.effects import (

@@ -16,6 +16,7 @@ import trio.testing
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Answered
+from mailprobe.storage.sqlite import backup
 from mailprobe.storage.sqlite import file as sqlite_file
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, octets_in, output_of
@@ -40,8 +41,28 @@ async def opened(path: Path) -> None:
 # the file
 
 
-async def test_the_first_start_makes_folder_and_file_for_their_owner_alone(tmp_path: Path):
-    path = tmp_path / "one" / "two" / "mailprobe.db"
+@pytest.mark.parametrize("path", ["typo/mailprobe.db", "data/more/mailprobe.db"])
+async def test_a_missing_folder_of_a_named_database_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """An empty database beside the one that was meant would be served without a word."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreBroken, match="does not exist"):
+        async with open_store(path, secret_key=None):
+            raise AssertionError
+    assert [*tmp_path.iterdir()] == []
+    with (
+        pytest.raises(StoreBroken, match="does not exist"),
+        backup.replacing_database(tmp_path / path),
+    ):
+        raise AssertionError
+
+
+async def test_the_first_start_makes_folder_and_file_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path("data/mailprobe.db")  # the default: another's folder is not made
     before = os.umask(0)
     try:
         async with open_store(path, secret_key=None) as store:
