@@ -198,6 +198,7 @@ class HostClient:
         self._lives: dict[str, bool] = {}  # of mailboxes that may be controls
         self._unproven: Sent | None = None
         self._sessions = self._flying = self._names = 0
+        self._is_confirming = False  # a control is on its way
         self._refused_here = 0  # in the session that is answered
         if policy.recognises and (found := client.operators.greets_as(host.greeting)) is not None:
             self.budget.set_limits(found.limits, found.id)
@@ -252,7 +253,7 @@ class HostClient:
                 return None
             self._sessions += 1
             self._client.at(OPENING_TRIPS * self._host.away_s, self._greeted)
-        if not (self._has_work or self._flying or self._sessions):
+        if not self._has_work:
             self._confirm()
         return None
 
@@ -276,7 +277,7 @@ class HostClient:
             # before an answer or a later time has changed something.
             if window <= 0 or self.budget.is_resting(now):
                 self.staff()
-            elif not (self._flying or self._sessions):
+            elif not self._has_work:
                 self._confirm()
             return
         for each in batch:
@@ -622,6 +623,8 @@ class HostClient:
 
     def _confirm(self) -> None:
         """Nothing else waits: ask a control for the verdicts that are held."""
+        if self._is_confirming:
+            return
         for treatment in Treatment:
             held = [each for each in self._held[treatment] if each[0].told is None]
             self._held[treatment] = held
@@ -631,6 +634,7 @@ class HostClient:
                     self._end(treatment)
                 else:
                     self._sessions += 1
+                    self._is_confirming = True
                     self._client.at(OPENING_TRIPS * self._host.away_s, self._ask, control)
                 return
 
@@ -660,6 +664,7 @@ class HostClient:
     def _ask(self, control: Sent) -> None:
         """A control in a session of its own."""
         now = self._client.now
+        self._is_confirming = False
         if not self._host.lets_in(now):
             self._sessions -= 1
             return self._blocked()

@@ -25,7 +25,7 @@ from mailprobe.bench.lab.defences import (
 )
 from mailprobe.bench.lab.internet import LIVING, SENDER
 from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.bench.suites.truth_hours import counts_of, verify_in_hours
+from mailprobe.bench.suites.truths.hours import counts_of, verify_in_hours
 from mailprobe.engine import EngineSettings
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host

@@ -1,6 +1,6 @@
 """Verifies lists at hosts that ban who names unknown recipients: is the second list of a day still welcome?
 
-    python -m mailprobe.bench.suites.truth_defences [lists|hours|groups|slow|shared]...
+    python -m mailprobe.bench.suites.truths.defences [lists|hours|groups|slow|shared]...
 
 runs it, or parts of it, without the rest of `bench truth`. Each list goes through
 `mailprobe clean` with later passes a few seconds apart. The lab counts as its hosts do, by
@@ -30,8 +30,8 @@ from mailprobe.bench.harness.tables import figure_table
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.defences import FAR, LISTS, NEAR, ONE_HOST, SLOW, ListShape
 from mailprobe.bench.lab.scenarios import build
-from mailprobe.bench.suites.truth_hours import counts_of, verify_in_hours
-from mailprobe.bench.suites.truth_runs import clean, judge, shuffled, verify
+from mailprobe.bench.suites.truths.hours import counts_of, verify_in_hours
+from mailprobe.bench.suites.truths.runs import clean, judge, shuffled, verify
 from mailprobe.engine import Engine
 
 PASSES, PASS_S = 3, 6.0  # a host without an answer is asked again after 5 s (catchall.UNANSWERED_S)

@@ -2,7 +2,7 @@
 
 The engine, the passes of `clean` and the hosts live by one virtual clock and meet in
 memory, so a run of many hours takes a minute. The same hosts ban by the same rules; what
-sockets and processes cost is measured on real ones (truth_defences).
+sockets and processes cost is measured on real ones (defences).
 """
 
 from dataclasses import asdict
