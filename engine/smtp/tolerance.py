@@ -35,6 +35,7 @@ BAN_RULE = "ban.recognised"  # of one that was not answered because the host has
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
+RETRY_S = 10.0  # where no time can be told at which there is room
 ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
@@ -598,7 +599,8 @@ class Tolerance:
             return self._rest_until - now
         waits = []
         if self.recent(now):
-            slower_at = self._first_at + self._count * GUARDED_S / (max(1, self.tolerance) - 0.5)
+            most = max(1.0, self._limits_of(kind, account, now)[0])
+            slower_at = self._first_at + self._count * GUARDED_S / (most - 0.5)
             waits.append(
                 min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
             )
@@ -608,8 +610,10 @@ class Tolerance:
             and not self._is_done_in_time(account, now, patience_s)
         ):
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
-            waits.append(self._refused_at + wait_s - now)
-        wait_s = min(waits, default=1.0)
+            grows_s = self._refused_at + wait_s - now
+            # Where that time has come, nothing has shown that the host judges: not soon again.
+            waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)
+        wait_s = min((each for each in waits if each > 0), default=RETRY_S)
         if self.hour is not None and len(self._times) >= self.hour:
             wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)
         return max(1.0, wait_s)

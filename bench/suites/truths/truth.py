@@ -4,7 +4,8 @@ Each scenario is asked as a list through `mailprobe clean` with its later passes
 engine with empty caches as batches of 50 and as single requests; `internet` also as one list
 without later passes, to measure its clock. Then a list is killed in the middle. It prints the
 confusion matrices, and by kind of host what was wrong and what is unknown without a reason.
-Last come hosts that defend themselves: see mailprobe.bench.suites.truths.defences.
+Then come six cases at plain hosts (mailprobe.bench.suites.truths.rows), and last hosts that
+defend themselves: see mailprobe.bench.suites.truths.defences.
 """
 
 import re
@@ -20,6 +21,7 @@ from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
 from mailprobe.bench.suites.truths.defences import defence_figures
 from mailprobe.bench.suites.truths.killed import killed_figures
+from mailprobe.bench.suites.truths.rows import row_figures
 from mailprobe.bench.suites.truths.runs import Asked, clean, judge, shuffled, verify
 from mailprobe.engine.smtp.catchall import UNANSWERED_S
 
@@ -65,7 +67,7 @@ def run() -> list[Figure]:
             *_clean("sequences, cleaned", sequences),
             *trio.run(_verify_requests, "sequences, requests", sequences, *_by_kind(lab)),
         ]
-    return [*figures, *defence_figures()]
+    return [*figures, *row_figures(), *defence_figures()]
 
 
 def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:
