@@ -35,6 +35,7 @@ BAN_RULE = "ban.recognised"  # of one that was not answered because the host has
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
+ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
 RETRY_S = 10.0  # where no time can be told at which there is room
 ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
@@ -600,7 +601,10 @@ class Tolerance:
         waits = []
         if self.recent(now):
             most = max(1.0, self._limits_of(kind, account, now)[0])
-            slower_at = self._first_at + self._count * GUARDED_S / (most - 0.5)
+            # Until a part of it is free again: the rate falls slowly, and a list comes back whole.
+            slower_at = self._first_at + self._count * GUARDED_S / min(
+                most - 0.5, most * ROOM_SHARE
+            )
             waits.append(
                 min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
             )
