@@ -552,8 +552,10 @@ class Tolerance:
         return room
 
     def _is_spent_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's, or a lease's?"""
+        """Is it a limit that does not grow: the hour's, a share's, or a lease's?"""
         if self.hour is not None and self.refused(now) >= self.hour:
+            return True
+        if self.limits.share is not None and self._left_of_share(now) <= 0:
             return True
         return self.leased is not None and self.leased < 1
 
@@ -620,6 +622,9 @@ class Tolerance:
         wait_s = min((each for each in waits if each > 0), default=RETRY_S)
         if self.hour is not None and len(self._times) >= self.hour:
             wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)
+        if self.limits.share is not None and self._times and self._left_of_share(now) <= 0:
+            # What others have accepted meanwhile lowers the share sooner.
+            wait_s = max(wait_s, min(WINDOW_S, self._times[0][0] + HOUR_S - now))
         return max(1.0, wait_s)
 
     # -- bans ----------------------------------------------------------------------------------

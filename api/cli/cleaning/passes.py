@@ -184,7 +184,12 @@ class Passes:
                 attempts = result.attempts
                 if before is not None and before.valid and result.status == "unknown":
                     # It was accepted before; only the test of its domain was repeated.
-                    result = replace(before, attempts=attempts, answered_at=self.now())
+                    result = replace(
+                        before,
+                        attempts=attempts,
+                        answered_at=self.now(),
+                        retry_at=result.retry_at,
+                    )
                 self.asked += 1
                 offset = self.journal.append(result)
                 self._record(offset, result)
