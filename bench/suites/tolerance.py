@@ -1,6 +1,6 @@
 """Simulates the learned tolerance of mail hosts on virtual time, beside no budget and a fixed one.
 
-Lists and requests at markets of mail hosts (mailprobe.bench.lab.market): hosters, businesses,
+Lists and requests at markets of mail hosts (mailprobe.bench.market.hosts): hosters, businesses,
 dirty lists, companies, attackers. Each case is asked by three policies: without a budget, with
 four refusals in ten minutes and 24 an hour at every host, and by the rules of docs/engine.md with
 the engine's own class. The table says for each what is lost (unknown, though it could be
@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab.market import (
+from mailprobe.bench.market.client import MarketClient
+from mailprobe.bench.market.hosts import (
     Market,
     MarketAddress,
     business,
@@ -23,16 +24,16 @@ from mailprobe.bench.lab.market import (
     one_host,
     shuffled,
 )
-from mailprobe.bench.lab.market_client import POLICIES, THESE, MarketClient, Policy, Row, Told
+from mailprobe.bench.market.policies import POLICIES, THESE, Ending, Policy, Row
 
 HOUR_S = 3600.0
 PATIENCE_S = 4 * HOUR_S  # of a list job
 STREAM_PER_S, STREAM_AT_A_TIME = 100.0, 50
-ACCEPTED_TOLD = (Told.DELIVERABLE, Told.UNTESTED)
+ACCEPTED_ENDINGS = (Ending.DELIVERABLE, Ending.UNTESTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """What one policy made of one case."""
 
     asked: int
@@ -45,13 +46,13 @@ class Outcome:
     p95_min: float
 
     @classmethod
-    def of(cls, rows: Sequence[Row], hosts_that_ban: int) -> "Outcome":
-        waits = sorted(row.told_at - row.began_at for row in rows)
+    def of(cls, rows: Sequence[Row], hosts_that_ban: int) -> "CaseOutcome":
+        waits = sorted(row.said_at - row.began_at for row in rows)
         return cls(
             len(rows),
-            sum(row.told is None or row.told.is_unknown for row in rows),
-            sum(row.told is Told.DELIVERABLE and _is_catch_all(row.address) for row in rows),
-            sum(row.told is Told.UNTESTED and not _is_catch_all(row.address) for row in rows),
+            sum(row.said is None or row.said.is_unknown for row in rows),
+            sum(row.said is Ending.DELIVERABLE and _is_catch_all(row.address) for row in rows),
+            sum(row.said is Ending.UNTESTED and not _is_catch_all(row.address) for row in rows),
             sum(map(_is_wrong, rows)),
             hosts_that_ban,
             waits[len(waits) // 2] / 60,
@@ -68,19 +69,19 @@ def _is_catch_all(address: MarketAddress) -> bool:
 
 
 def _is_wrong(row: Row) -> bool:
-    """Told what is not so; a catch-all told 0.97 is counted apart."""
+    """Ending what is not so; a catch-all told 0.97 is counted apart."""
     address = row.address
-    if row.told in ACCEPTED_TOLD:
+    if row.said in ACCEPTED_ENDINGS:
         return not address.lives
-    if row.told is Told.CATCH_ALL:
+    if row.said is Ending.CATCH_ALL:
         return not _is_catch_all(address)
-    return row.told is Told.UNDELIVERABLE and address.lives
+    return row.said is Ending.UNDELIVERABLE and address.lives
 
 
 # -- cases -------------------------------------------------------------------------------------
 
 
-Case = Callable[[Policy], Outcome]
+Case = Callable[[Policy], CaseOutcome]
 
 
 def _patience(policy: Policy, patience_s: float = PATIENCE_S) -> float:
@@ -92,13 +93,13 @@ def _lists(
 ) -> Case:
     """The market's addresses as so many lists, each of another account."""
 
-    def run(policy: Policy) -> Outcome:
+    def run(policy: Policy) -> CaseOutcome:
         made, client = market(), MarketClient(policy)
         for number, addresses in enumerate(made.deal(lists)):
             account, at = f"account{number}", number * every_s
             client.add_list(addresses, account, _patience(policy, patience_s), at)
         client.run()
-        return Outcome.of(client.rows, made.hosts_that_ban)
+        return CaseOutcome.of(client.rows, made.hosts_that_ban)
 
     return run
 
@@ -106,14 +107,14 @@ def _lists(
 def _blocks(market: Callable[[], Market], lists: int, patience_s: float = PATIENCE_S) -> Case:
     """Likewise, but each list has hosts of its own."""
 
-    def run(policy: Policy) -> Outcome:
+    def run(policy: Policy) -> CaseOutcome:
         made, client = market(), MarketClient(policy)
         each = len(made.addresses) // lists
         for number in range(lists):
             addresses = shuffled(made.addresses[number * each : (number + 1) * each])
             client.add_list(addresses, f"account{number}", _patience(policy, patience_s))
         client.run()
-        return Outcome.of(client.rows, made.hosts_that_ban)
+        return CaseOutcome.of(client.rows, made.hosts_that_ban)
 
     return run
 
@@ -121,17 +122,17 @@ def _blocks(market: Callable[[], Market], lists: int, patience_s: float = PATIEN
 def _requests(market: Callable[[], Market], accounts: int = 1, per_s: float = STREAM_PER_S) -> Case:
     """The market's addresses as requests, as the stream endpoint asks them."""
 
-    def run(policy: Policy) -> Outcome:
+    def run(policy: Policy) -> CaseOutcome:
         made, client = market(), MarketClient(policy)
         names = [f"account{number}" for number in range(accounts)]
         client.add_requests(made.addresses, names, per_s, STREAM_AT_A_TIME)
         client.run()
-        return Outcome.of(client.rows, made.hosts_that_ban)
+        return CaseOutcome.of(client.rows, made.hosts_that_ban)
 
     return run
 
 
-def _neighbour(policy: Policy) -> Outcome:
+def _neighbour(policy: Policy) -> CaseOutcome:
     """180 living addresses, asked over an hour, beside an attacker's 1,000 bad ones."""
     bad, living = one_host(1_000, 1_000), one_host(180, 0)
     host = bad.hosts[0]
@@ -142,7 +143,7 @@ def _neighbour(policy: Policy) -> Outcome:
     client.add_requests(living.addresses, ["neighbour"], 180 / HOUR_S, STREAM_AT_A_TIME, at=60.0)
     client.run()
     rows = [row for row in client.rows if row.account == "neighbour"]
-    return Outcome.of(rows, bad.hosts_that_ban)
+    return CaseOutcome.of(rows, bad.hosts_that_ban)
 
 
 def _dirty(patience_s: float = PATIENCE_S) -> Case:
@@ -198,7 +199,7 @@ def run(names: Sequence[str] = (), scale: float = 1.0) -> list[Figure]:
     return figures
 
 
-def _cells(outcome: Outcome) -> str:
+def _cells(outcome: CaseOutcome) -> str:
     return (
         f"{outcome.lost_percent:>6.2f} | {outcome.catch_alls_green:>8,} | {outcome.untested:>4,} | "
         f"{outcome.wrong:>5,} | {outcome.hosts_that_ban:>3} | "
@@ -206,7 +207,7 @@ def _cells(outcome: Outcome) -> str:
     )
 
 
-def _figures(name: str, outcome: Outcome) -> list[Figure]:
+def _figures(name: str, outcome: CaseOutcome) -> list[Figure]:
     return [
         Figure(f"{name}: lost", outcome.lost_percent, "%"),
         Figure(f"{name}: catch-alls told 0.97", outcome.catch_alls_green, ""),

@@ -36,6 +36,7 @@ LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a 
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
 ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
+ANSWER_S = 10.0  # an answer comes so long after its recipient, at most
 RETRY_S = 10.0  # where no time can be told at which there is room
 ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
@@ -332,7 +333,8 @@ class Tolerance:
     def _left_of_share(self, now: float) -> int:
         """The most recipients of which all may be refused, with the share still below its limit."""
         share = self.limits.share or 1.0
-        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S:
+        # The host has counted them sooner than their answers came.
+        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S + ANSWER_S:
             self._asked_hour.popleft()
         flying = sum(self._under_way.values())
         sent, refused = len(self._asked_hour) + flying, len(self._times) + flying

@@ -63,7 +63,7 @@ async def _ask(
     engine: Engine, texts: Iterable[str], account: str = "mine", patience_s: float = 0.0
 ) -> dict[str, Any]:
     """The last answer to each, by address; with patience it is a list and comes back."""
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     left, ends_at = list(texts), trio.current_time() + patience_s
     while left:
         again: dict[str, float] = {}
@@ -72,7 +72,7 @@ async def _ask(
             engine, left, account=account, deferred_start=patience_s > 0, patience_s=patience_left_s
         ) as answers:
             async for answer in answers:
-                told[answer.verdict.email] = answer
+                found[answer.verdict.email] = answer
                 if answer.retry_s is not None:
                     again[answer.verdict.email] = trio.current_time() + answer.retry_s
         left = [text for text, at in again.items() if at <= ends_at]
@@ -81,16 +81,16 @@ async def _ask(
         await trio.sleep_until(
             max(min(again[text] for text in left), trio.current_time() + PAUSE_S)
         )
-    return told
+    return found
 
 
-def _right(told: dict[str, Any]) -> int:
-    return sum(answer.verdict.status == _truth(text) for text, answer in told.items())
+def _right(found: dict[str, Any]) -> int:
+    return sum(answer.verdict.status == _truth(text) for text, answer in found.items())
 
 
-def _wrong(told: dict[str, Any]) -> int:
+def _wrong(found: dict[str, Any]) -> int:
     return sum(
-        answer.verdict.status not in (_truth(text), "unknown") for text, answer in told.items()
+        answer.verdict.status not in (_truth(text), "unknown") for text, answer in found.items()
     )
 
 
@@ -99,11 +99,11 @@ def _wrong(told: dict[str, Any]) -> int:
 
 async def _one_by_one(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     async with _engine(network) as engine:
         for text in _mix(40, 40, "shop.test"):
-            told |= await _ask(engine, [text])
-    return {"right": _right(told), "wrong": _wrong(told)}
+            found |= await _ask(engine, [text])
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _many_domains(network: FakeNetwork) -> dict[str, int]:
@@ -113,24 +113,24 @@ async def _many_domains(network: FakeNetwork) -> dict[str, int]:
         network.add(domain, _plain(domain))
         texts += _mix(10, 3, domain)
     async with _engine(network) as engine:
-        told = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
-    return {"right": _right(told), "wrong": _wrong(told)}
+        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _one_list(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
     async with _engine(network) as engine:
-        told = await _ask(engine, _mix(400, 20, "shop.test"), patience_s=PATIENCE_S)
-    return {"right": _right(told), "wrong": _wrong(told)}
+        found = await _ask(engine, _mix(400, 20, "shop.test"), patience_s=PATIENCE_S)
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _customers(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
-    texts, told = _mix(400, 20, "shop.test"), dict[str, Any]()
+    texts, found = _mix(400, 20, "shop.test"), dict[str, Any]()
     async with _engine(network) as engine:
         for number in range(200):
-            told |= await _ask(engine, texts[2 * number :][:2], f"customer{number}")
-    return {"right": _right(told), "wrong": _wrong(told)}
+            found |= await _ask(engine, texts[2 * number :][:2], f"customer{number}")
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _living(network: FakeNetwork) -> dict[str, int]:
@@ -139,16 +139,16 @@ async def _living(network: FakeNetwork) -> dict[str, int]:
         network.add(f"shop{number}.test", host, mx=host.name)
         texts += _mix(20, 0, f"shop{number}.test")
     async with _engine(network) as engine:
-        told = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
-    return {"right": _right(told), "wrong": _wrong(told)}
+        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _neighbour(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
     async with _engine(network) as engine:
         await _ask(engine, _mix(4, 4, "shop.test"), "yours")
-        told = await _ask(engine, _mix(30, 0, "shop.test", first=100), "another")
-    return {"right": _right(told), "wrong": _wrong(told)}
+        found = await _ask(engine, _mix(30, 0, "shop.test", first=100), "another")
+    return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _gateway(network: FakeNetwork) -> dict[str, int]:
@@ -158,9 +158,9 @@ async def _gateway(network: FakeNetwork) -> dict[str, int]:
         network.add(domain, host, mx=host.name)
         texts += _mix(100, 50, domain)
     async with _engine(network) as engine:
-        told = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
-    green = sum(light_of(answer.verdict) == "GREEN_LIGHT" for answer in told.values())
-    return {"right": _right(told), "green": green}
+        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+    green = sum(light_of(answer.verdict) == "GREEN_LIGHT" for answer in found.values())
+    return {"right": _right(found), "green": green}
 
 
 def _shuffled(texts: Sequence[str]) -> list[str]:

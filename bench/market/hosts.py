@@ -33,7 +33,7 @@ NO_POSTMASTER_SHARE = 0.2  # of domains
 GUARDS = {"fail2ban": 60, "exim-recipe": 15, "mdaemon": 10, "kerio": 10, "cisco": 5}
 
 
-class Answer(Enum):
+class HostAnswer(Enum):
     """What a host says to a recipient."""
 
     ACCEPTED = "accepted"
@@ -53,7 +53,7 @@ class MarketHost:
     away_s: float = 0.04
     defence: Defence | None = None
     turns_after: int | None = None  # refusals within an hour; then for an hour
-    turns_to: Answer = Answer.REFUSED  # it treats everybody so
+    turns_to: HostAnswer = HostAnswer.REFUSED  # it treats everybody so
     source: SourceHistory = field(default_factory=SourceHistory)
     _refused_at: deque[float] = field(default_factory=deque)
     _turned_until: float = 0.0
@@ -68,14 +68,14 @@ class MarketHost:
             self, None if defence is None else SessionDefence(defence, self.source)
         )
 
-    def treats(self, *, lives: bool, now: float) -> Answer:
+    def treats(self, *, lives: bool, now: float) -> HostAnswer:
         """Accept or refuse a recipient, unless the host has turned."""
         if self.turns_after is None:
-            return Answer.ACCEPTED if lives else Answer.REFUSED
+            return HostAnswer.ACCEPTED if lives else HostAnswer.REFUSED
         if now < self._turned_until:
             return self.turns_to
         if lives:
-            return Answer.ACCEPTED
+            return HostAnswer.ACCEPTED
         refused_at = self._refused_at
         refused_at.append(now)
         while refused_at[0] <= now - HOUR_S:
@@ -83,7 +83,7 @@ class MarketHost:
         if len(refused_at) >= self.turns_after:
             self._turned_until = now + HOUR_S
             refused_at.clear()
-        return Answer.REFUSED
+        return HostAnswer.REFUSED
 
 
 @dataclass(slots=True, eq=False)
@@ -93,15 +93,15 @@ class MarketSession:
     host: MarketHost
     _defence: SessionDefence | None
 
-    def answer(self, *, lives: bool, now: float) -> Answer:
+    def answer(self, *, lives: bool, now: float) -> HostAnswer:
         """`lives`: the host would accept this recipient of everybody."""
         defence = self._defence
         if defence is None:
             return self.host.treats(lives=lives, now=now)
         if not defence.admits(now):
-            return Answer.BLOCKED
+            return HostAnswer.BLOCKED
         answer = self.host.treats(lives=lives, now=now)
-        defence.count(now, refused=answer is Answer.REFUSED)
+        defence.count(now, refused=answer is HostAnswer.REFUSED)
         return answer
 
 
@@ -150,7 +150,7 @@ def make_host(
     """A host of this guard, with the words of its product, or of none."""
     host = MarketHost(name, away_s=rng.choice(AWAY_S), turns_after=turns_after)
     if turns_after is not None:
-        host.turns_to = rng.choice((Answer.REFUSED, Answer.ACCEPTED))
+        host.turns_to = rng.choice((HostAnswer.REFUSED, HostAnswer.ACCEPTED))
     if guard:
         like = DEFENDED_HOSTS[guard]
         host.greeting, host.refusal, host.defence = like.banner, like.default_unknown, like.defence

@@ -1,191 +1,55 @@
-"""A client of the market on virtual time: how the engine uses the tolerance of a mail host, without sockets.
+"""Our side of one host of the market: its tolerance, its queues, its sessions, its verdicts."""
 
-It keeps the rules of docs/engine.md with the engine's own classes `Tolerance` and `HostControls`
-inside: batches and sessions, random names after a first acceptance, growth and its proof,
-verdicts that wait for a reply of the other kind, lists that come back and requests that cannot.
-What the engine does for the sake of sockets, deadlines and other faults is left out. The older
-policies that it is compared with are a `Policy` each.
-"""
-
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import count
 from math import inf
+from typing import Protocol
 
-from mailprobe.bench.lab.market import (
-    Answer,
-    MarketAddress,
+from mailprobe.bench.market.hosts import (
+    HostAnswer,
     MarketDomain,
     MarketHost,
     MarketSession,
 )
+from mailprobe.bench.market.policies import (
+    ACCEPTED,
+    BATCH,
+    ENDINGS,
+    REFUSED,
+    TREATED,
+    TREATMENT,
+    DomainSeen,
+    Ending,
+    Policy,
+    Row,
+    Sent,
+)
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.controls import CHANGED_S, HostControls, Known, Treatment
-from mailprobe.engine.smtp.operators import MailOperators, load_operators
+from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.session.confirmation import REFUSES_S
-from mailprobe.engine.smtp.tolerance import Growth, Kind, RefusalLimits, Tolerance
+from mailprobe.engine.smtp.tolerance import Growth, Kind
 
 CONNECTIONS = 4  # to one host
-BATCH = 8  # recipients under way in one session
 OPENING_TRIPS = 3  # round trips until the first recipient may be sent
 REQUEST_S = 3.0  # the engine's deadline of a request
 FAILED_S = 300.0  # until a host that does not let us in, and has not banned us, is tried again
-MANY = 1_000
-
-ACCEPTED, REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
-_TREATMENT = {Answer.ACCEPTED: ACCEPTED, Answer.REFUSED: REFUSED}
 
 
-class Told(Enum):
-    """What the client is told of an address in the end."""
+class MarketClock(Protocol):
+    """What a host's side needs of its client."""
 
-    DELIVERABLE = "0.97"
-    UNTESTED = "0.90"
-    CATCH_ALL = "0.65"
-    UNDELIVERABLE = "undeliverable"
-    HOST_BUDGET = "host_budget"
-    BLOCKED = "blocked_us"
-    CHANGED = "host_changed"
-    UNCONFIRMED = "unconfirmed"
-    LATE = "late"  # a request whose deadline ended
+    now: float
+    operators: MailOperators
 
-    __hash__ = object.__hash__
-
-    @property
-    def is_unknown(self) -> bool:
-        return self in _UNKNOWN
-
-
-_UNKNOWN = frozenset({Told.HOST_BUDGET, Told.BLOCKED, Told.CHANGED, Told.UNCONFIRMED, Told.LATE})
-
-
-_TOLD = {Acceptance.SOME: Told.DELIVERABLE, Acceptance.ALL: Told.CATCH_ALL}
-_TREATED = {
-    Told.DELIVERABLE: ACCEPTED,
-    Told.CATCH_ALL: ACCEPTED,
-    Told.UNDELIVERABLE: REFUSED,
-}
-
-
-# -- policies ----------------------------------------------------------------------------------
-
-
-class NoBudget(Tolerance):
-    """Refusals are not counted; after a ban the host is left alone."""
-
-    __slots__ = ()
-
-    @property
-    def session_max(self) -> int:
-        return BATCH
-
-    def session_window(self, refused: int) -> int:
-        return max(0, BATCH - refused)
-
-    def room(self, kind: Kind, account: str, now: float) -> int:
-        return 0 if self.is_resting(now) else MANY
-
-    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
-        return self.is_resting(now)
-
-    def has_plenty(self, count: int, now: float) -> bool:
-        return not self.is_resting(now)
-
-
-class Fixed(Tolerance):
-    """Four refusals in ten minutes and 24 an hour, at every host."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(RefusalLimits(session=2, tolerance=4, ceiling=4, hour=24))
-
-    def share_host(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How refusals are budgeted, and what a refusal and an acceptance are taken for."""
-
-    name: str
-    tolerance: Callable[[], Tolerance]
-    recognises: bool = True  # a host's software by its greeting and its words
-    confirms: bool = True  # verdicts at a new record, and where nobody is accepted
-    waits: bool = True  # a list comes back to a host without room, for as long as its patience
-    spares_names: bool = False  # a refused listed address proves that its domain judges
-
-
-NO_BUDGET = Policy(
-    "no budget", NoBudget, recognises=False, confirms=False, waits=False, spares_names=True
-)
-FIXED = Policy("fixed 4/24", Fixed, recognises=False, confirms=False, spares_names=True)
-THESE = Policy("these rules", Tolerance)
-POLICIES = (NO_BUDGET, FIXED, THESE)
-
-
-# -- what is asked -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """One address of a list or of a request, and what is told of it."""
-
-    address: MarketAddress
-    account: str
-    began_at: float
-    until: float  # a list's end of patience, a request's deadline
-    is_request: bool
-    told: Told | None = None
-    told_at: float = inf
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.REQUEST if self.is_request else Kind.LIST
-
-    @property
-    def name_kind(self) -> Kind:
-        return Kind.LONE_NAME if self.is_request else Kind.NAME
-
-
-@dataclass(slots=True, eq=False)
-class DomainSeen:
-    """What is known of a domain, and the accepted rows that wait for its random name."""
-
-    market: MarketDomain
-    record: DomainAcceptance
-    awaiting: list[Row] = field(default_factory=list)
-    is_due: bool = False  # its random name waits to be sent, or is under way
-
-    def name_kind(self) -> Kind:
-        awaiting = self.awaiting
-        is_lone = len(awaiting) == 1 and awaiting[0].is_request
-        return Kind.LONE_NAME if is_lone else Kind.NAME
-
-
-@dataclass(slots=True, eq=False)
-class Sent:
-    """One recipient of a batch: a listed one, a random name, or a control."""
-
-    kind: Kind
-    account: str
-    lives: bool
-    domain: DomainSeen
-    row: Row | None = None
-    known: Known | None = None  # of a control
-    expected: Treatment | None = None
-    is_postmaster: bool = False
-
-
-# -- one host ----------------------------------------------------------------------------------
+    def at(self, after_s: float, act: Callable[..., None], *arguments: object) -> None: ...
+    def request_ended(self, row: Row) -> None: ...
 
 
 class HostClient:
     """Our side of one host: its tolerance, its queues, its sessions."""
 
-    def __init__(self, client: "MarketClient", host: MarketHost, policy: Policy) -> None:
+    def __init__(self, client: MarketClock, host: MarketHost, policy: Policy) -> None:
         self._client, self._host, self._policy = client, host, policy
         self.budget = policy.tolerance()
         self.controls = HostControls()
@@ -193,7 +57,7 @@ class HostClient:
         self._lists: dict[str, deque[Row]] = {}  # by account, served in turn
         self._due: deque[DomainSeen] = deque()  # their random names
         self._domains: dict[str, DomainSeen] = {}
-        self._held: dict[Treatment, list[tuple[Row, Told]]] = {ACCEPTED: [], REFUSED: []}
+        self._held: dict[Treatment, list[tuple[Row, Ending]]] = {ACCEPTED: [], REFUSED: []}
         self._untested: list[Row] = []  # accepted at a new record, before their domain's name
         self._lives: dict[str, bool] = {}  # of mailboxes that may be controls
         self._unproven: Sent | None = None
@@ -207,7 +71,7 @@ class HostClient:
 
     def join(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if row.told is not None:
+            if row.said is not None:
                 continue
             if row.is_request:
                 self._requests.append(row)
@@ -294,7 +158,7 @@ class HostClient:
             self._pick_names(batch, window)
         has_plenty = self.budget.has_plenty(window, now)
         while len(batch) < window and (row := self._next_row()) is not None:
-            if row.told is not None:
+            if row.said is not None:
                 continue
             domain = self._domain(row.address.domain)
             sent = Sent(row.kind, row.account, row.address.lives, domain, row)
@@ -324,7 +188,7 @@ class HostClient:
         self._due.clear()
         while ordered and len(batch) < window:
             domain = ordered.pop(0)
-            domain.awaiting = [row for row in domain.awaiting if row.told is None]
+            domain.awaiting = [row for row in domain.awaiting if row.said is None]
             if not domain.awaiting:
                 domain.is_due = False
                 continue
@@ -398,12 +262,12 @@ class HostClient:
     def _turn_away(self, row: Row) -> None:
         """A request is told so; a list's rows come back, all that wait here together."""
         if row.is_request:
-            return self._tell(row, Told.HOST_BUDGET)
+            return self._settle(row, Ending.HOST_BUDGET)
         rows = self._lists.pop(row.account, deque())
         rows.appendleft(row)
         for _ in rows:
             self.budget.turned_away(Kind.LIST, row.account, self._client.now)
-        self._come_back(list(rows), row, Told.HOST_BUDGET)
+        self._come_back(list(rows), row, Ending.HOST_BUDGET)
         return None
 
     def _turn_away_name(self, domain: DomainSeen) -> None:
@@ -413,26 +277,26 @@ class HostClient:
         of_lists = [row for row in rows if not row.is_request]
         for row in rows:
             if row.is_request:
-                self._tell(row, Told.UNTESTED)
+                self._settle(row, Ending.UNTESTED)
         for account in {row.account for row in of_lists}:
             self.budget.turned_away(Kind.NAME, account, self._client.now)
         if of_lists:
-            self._come_back(of_lists, of_lists[0], Told.UNTESTED)
+            self._come_back(of_lists, of_lists[0], Ending.UNTESTED)
 
-    def _come_back(self, rows: list[Row], first: Row, told: Told) -> None:
+    def _come_back(self, rows: list[Row], first: Row, said: Ending) -> None:
         now = self._client.now
-        kind = Kind.NAME if told is Told.UNTESTED else Kind.LIST
+        kind = Kind.NAME if said is Ending.UNTESTED else Kind.LIST
         patience_s = max(0.0, first.until - now)
         wait_s = self.budget.next_room_s(kind, first.account, now, patience_s)
-        self._retry(rows, wait_s, told)
+        self._retry(rows, wait_s, said)
 
-    def _retry(self, rows: list[Row], wait_s: float, told: Told) -> None:
+    def _retry(self, rows: list[Row], wait_s: float, said: Ending) -> None:
         """Rows come back then; those whose patience ends before are told this at its end."""
         back_at = self._client.now + wait_s
         later = []
         for row in rows:
             if back_at > row.until:
-                self._tell(row, told, row.until if not row.is_request else self._client.now)
+                self._settle(row, said, row.until if not row.is_request else self._client.now)
             else:
                 later.append(row)
         if later:
@@ -458,7 +322,7 @@ class HostClient:
         self._requests.clear()
         self._lists.clear()
         self._due.clear()
-        self._retry(rows, until - self._client.now, Told.BLOCKED)
+        self._retry(rows, until - self._client.now, Ending.BLOCKED)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -468,15 +332,15 @@ class HostClient:
         self._refused_here = refused
         for place, each in enumerate(batch):
             answer = session.answer(lives=each.lives, now=now)
-            if answer is Answer.BLOCKED or not self._host.lets_in(now):
+            if answer is HostAnswer.BLOCKED or not self._host.lets_in(now):
                 self._lost(batch[place:])
                 self._sessions -= 1
                 return self._blocked()
             self.budget.answered(
                 each.kind, each.account, now,
-                accepted=answer is Answer.ACCEPTED, refused=answer is Answer.REFUSED,
+                accepted=answer is HostAnswer.ACCEPTED, refused=answer is HostAnswer.REFUSED,
             )  # fmt: skip
-            self._judge(each, _TREATMENT[answer])
+            self._judge(each, TREATMENT[answer])
         self._step(session, self._refused_here)
         self.staff()
         return None
@@ -511,14 +375,14 @@ class HostClient:
         elif treatment is REFUSED:
             if policy.spares_names and sent.domain.record.acceptance is None:
                 self._name_answered(sent.domain, REFUSED)
-            self._conclude(sent.row, Told.UNDELIVERABLE)
+            self._conclude(sent.row, Ending.UNDELIVERABLE)
         else:
             self._accepted(sent.row, sent.domain)
         return None
 
     def _accepted(self, row: Row, domain: DomainSeen) -> None:
         if domain.record.acceptance is not None:
-            return self._conclude(row, _TOLD[domain.record.acceptance])
+            return self._conclude(row, ENDINGS[domain.record.acceptance])
         if self._must_confirm(ACCEPTED):
             self._untested.append(row)
         else:
@@ -546,9 +410,9 @@ class HostClient:
         is_watched = treatment is ACCEPTED and self._must_confirm(ACCEPTED)
         for row in rows:
             if is_watched:
-                self._conclude(row, Told.CATCH_ALL)
+                self._conclude(row, Ending.CATCH_ALL)
             else:
-                self._tell(row, _TOLD[acceptance])
+                self._settle(row, ENDINGS[acceptance])
 
     # -- verdicts that wait --------------------------------------------------------------------
 
@@ -564,18 +428,18 @@ class HostClient:
         is_first = treatment is REFUSED and is_patient and self._policy.confirms
         return is_first and self.controls.unconfirmed_s(now) > 0
 
-    def _conclude(self, row: Row, told: Told) -> None:
+    def _conclude(self, row: Row, said: Ending) -> None:
         """Tell it, or hold it until a reply of the other kind confirms it."""
-        treatment, now = _TREATED[told], self._client.now
+        treatment, now = TREATED[said], self._client.now
         awaits_proof = self._awaits_proof(row, treatment)
         self._see(treatment)
         if self._must_confirm(treatment) or awaits_proof:
             record = self._domain(row.address.domain).record
             other = self.controls.find(treatment.opposite, record, now)
             if self.controls.has_changed(now) or other is not None or awaits_proof:
-                self._held[treatment].append((row, told))
+                self._held[treatment].append((row, said))
                 return
-        self._believe(row, told)
+        self._believe(row, said)
 
     def _count_refused(self, *, is_control: bool = False) -> None:
         controls, now = self.controls, self._client.now
@@ -593,15 +457,15 @@ class HostClient:
         for row in rows:
             self._note_accepted(row)
 
-    def _believe(self, row: Row, told: Told) -> None:
-        if _TREATED[told] is ACCEPTED:
+    def _believe(self, row: Row, said: Ending) -> None:
+        if TREATED[said] is ACCEPTED:
             self._note_accepted(row)
         else:
             domain, mailbox = self._domain(row.address.domain), row.address.mailbox
             self._lives[mailbox] = row.address.lives
             domain.record.at.unknown_mailbox = mailbox
             self.controls.note_listed_refused(domain.record, self._client.now)
-        self._tell(row, told)
+        self._settle(row, said)
 
     def _note_accepted(self, row: Row) -> None:
         mailbox = row.address.mailbox
@@ -616,8 +480,8 @@ class HostClient:
         held = self._held[treatment.opposite]
         if held:
             self._held[treatment.opposite] = []
-            for row, told in held:
-                self._believe(row, told)
+            for row, said in held:
+                self._believe(row, said)
 
     # -- controls ------------------------------------------------------------------------------
 
@@ -626,7 +490,7 @@ class HostClient:
         if self._is_confirming:
             return
         for treatment in Treatment:
-            held = [each for each in self._held[treatment] if each[0].told is None]
+            held = [each for each in self._held[treatment] if each[0].said is None]
             self._held[treatment] = held
             if held:
                 control = self._control_for(treatment, held[0][0])
@@ -704,22 +568,22 @@ class HostClient:
         held, self._held[treatment] = self._held[treatment], []
         has_changed = controls.has_changed(now)
         refuses = now - controls.seen_at[REFUSED] <= REFUSES_S
-        for row, told in held:
+        for row, said in held:
             if has_changed:
-                self._ask_again(row, CHANGED_S, Told.CHANGED)
+                self._ask_again(row, CHANGED_S, Ending.CHANGED)
             elif treatment is ACCEPTED and not row.is_request and self._lacks_room(row):
-                self._come_back([row], row, Told.UNTESTED)
+                self._come_back([row], row, Ending.UNTESTED)
             elif self._awaits_proof(row, treatment):
-                self._ask_again(row, controls.unconfirmed_s(now), Told.UNCONFIRMED)
+                self._ask_again(row, controls.unconfirmed_s(now), Ending.UNCONFIRMED)
             else:
-                is_untested = told is Told.DELIVERABLE and not refuses
-                self._tell(row, Told.UNTESTED if is_untested else told)
+                is_untested = said is Ending.DELIVERABLE and not refuses
+                self._settle(row, Ending.UNTESTED if is_untested else said)
 
-    def _ask_again(self, row: Row, wait_s: float, told: Told) -> None:
+    def _ask_again(self, row: Row, wait_s: float, said: Ending) -> None:
         if row.is_request:
-            self._tell(row, told)
+            self._settle(row, said)
         else:
-            self._retry([row], wait_s, told)
+            self._retry([row], wait_s, said)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -733,97 +597,11 @@ class HostClient:
     def end_request(self, row: Row) -> None:
         """The deadline of a request that is not told."""
         is_accepted = row in self._domain(row.address.domain).awaiting
-        self._tell(row, Told.UNTESTED if is_accepted else Told.LATE)
+        self._settle(row, Ending.UNTESTED if is_accepted else Ending.LATE)
 
-    def _tell(self, row: Row, told: Told, at: float | None = None) -> None:
-        if row.told is None:
+    def _settle(self, row: Row, said: Ending, at: float | None = None) -> None:
+        if row.said is None:
             now = self._client.now
-            row.told, row.told_at = told, now if at is None else at
+            row.said, row.said_at = said, now if at is None else at
             if row.is_request:
                 self._client.request_ended(row)
-
-
-# -- the client --------------------------------------------------------------------------------
-
-
-class MarketClient:
-    """All hosts of one client, and its clock."""
-
-    def __init__(self, policy: Policy, operators: MailOperators | None = None) -> None:
-        self.now = 0.0
-        self.operators = load_operators() if operators is None else operators
-        self.rows: list[Row] = []
-        self._policy = policy
-        self._hosts: dict[str, HostClient] = {}
-        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
-        self._numbers = count()
-        self._waiting: deque[Row] = deque()  # requests beyond what is asked at a time
-        self._under_way = 0
-        self._at_a_time = MANY
-
-    def at(self, after_s: float, act: Callable[..., None], *arguments: object) -> None:
-        event = (self.now + after_s, next(self._numbers), act, arguments)
-        heapq.heappush(self._events, event)
-
-    def add_list(
-        self, addresses: Sequence[MarketAddress], account: str, patience_s: float, at: float = 0.0
-    ) -> None:
-        """Ask a list, whose rows wait for as long as its patience lasts."""
-        rows = [Row(each, account, at, at + patience_s, is_request=False) for each in addresses]
-        self.rows += rows
-        by_host: dict[str, list[Row]] = {}
-        for row in rows:
-            by_host.setdefault(row.address.domain.host.name, []).append(row)
-        for waiting in by_host.values():
-            self.at(at, self._host(waiting[0]).join, waiting)
-
-    def add_requests(
-        self,
-        addresses: Sequence[MarketAddress],
-        accounts: Sequence[str],
-        per_s: float,
-        at_a_time: int = MANY,
-        at: float = 0.0,
-    ) -> None:
-        """Ask single requests, of these accounts in turn."""
-        self._at_a_time = at_a_time
-        for number, address in enumerate(addresses):
-            begins = at + number / per_s
-            account = accounts[number % len(accounts)]
-            row = Row(address, account, begins, inf, is_request=True)
-            self.rows.append(row)
-            self.at(begins, self._begin_request, row)
-
-    def _begin_request(self, row: Row) -> None:
-        if self._under_way >= self._at_a_time:
-            self._waiting.append(row)
-            return
-        self._under_way += 1
-        row.until = self.now + REQUEST_S
-        self.at(REQUEST_S, self._end_request, row)
-        self._host(row).join([row])
-
-    def _end_request(self, row: Row) -> None:
-        """Its deadline: accepted, it is told 0.90; else late."""
-        host = self._host(row)
-        if row.told is None:
-            host.end_request(row)
-
-    def request_ended(self, row: Row) -> None:
-        self._under_way -= 1
-        if self._waiting:
-            self._begin_request(self._waiting.popleft())
-
-    def _host(self, row: Row) -> HostClient:
-        host = row.address.domain.host
-        known = self._hosts.get(host.name)
-        if known is None:
-            known = self._hosts[host.name] = HostClient(self, host, self._policy)
-        return known
-
-    def run(self) -> None:
-        """Until everything is told."""
-        events = self._events
-        while events:
-            self.now, _, act, arguments = heapq.heappop(events)
-            act(*arguments)
