@@ -46,8 +46,10 @@ def clean(
     """The command, as a user runs it, with `pass_s` between its passes; and its seconds."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="truth-", dir=RESULTS) as folder:
-        options = ("--recheck", str(passes), "--recheck-after", f"{pass_s:g}s")
-        options += ("--patience", f"{PATIENCE_S:g}s")
+        options = (
+            *("--recheck", str(passes), "--recheck-after", f"{pass_s:g}s"),
+            *("--patience", f"{PATIENCE_S:g}s"),
+        )
         cleaning = CleanProcess(lab.env, Path(folder), texts, *options)
         began = time.perf_counter()
         try:
