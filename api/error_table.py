@@ -206,6 +206,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
         503, "overloaded", "The service is overloaded.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
     ),
+    refusals.StorageFull: ErrorRow(
+        507, "storage_full", "The service's disk is full.",
+        "Send it again later; nothing was counted. The operator makes room.", "errors", retry_s=60,
+    ),
     refusals.ProbingUnavailable: ErrorRow(
         503, "probing_unavailable", "The service reaches no mail host at the moment.",
         "Send it again in a minute; nothing was counted.", "errors", retry_s=30,

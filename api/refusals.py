@@ -253,6 +253,11 @@ class Overloaded(Refusal):
 
 
 @dataclass(eq=False)
+class StorageFull(Refusal):
+    """A disk of the service is full."""
+
+
+@dataclass(eq=False)
 class UsageUnknown(Refusal):
     """The store is unavailable."""
 

@@ -7,12 +7,14 @@ encodings are detected by charset-normalizer from the lines that are not ASCII.
 
 import codecs
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SAMPLE_PIECE_OCTETS = 1 << 14  # per piece, so that the sample spans the file
 SAMPLE_OCTETS_MAX = 1 << 17
 
-HIGH_LINES = re.compile(rb"[^\r\n]*[\x80-\xff][^\r\n]*")
+HIGH_OCTET = re.compile(rb"[\x80-\xff]")
+LINE_END = re.compile(rb"[\r\n]|\Z")
 INVALID = re.compile("[\udc80-\udcff]")
 HIGH = re.compile("[^\x00-\x7f\udc80-\udcff]+")
 
@@ -102,11 +104,11 @@ class Octets:
                 self._line + line_ends(text[: first.start()])
             )
         room = min(SAMPLE_PIECE_OCTETS, SAMPLE_OCTETS_MAX - len(self.sample))
-        for line in HIGH_LINES.finditer(piece):
+        for line in _high_lines(piece):
             if room <= 0:
                 break
-            self.sample += line[0][:room] + b"\n"
-            room -= len(line[0]) + 1
+            self.sample += line[:room] + b"\n"
+            room -= len(line) + 1
 
     @property
     def is_utf8(self) -> bool:
@@ -126,6 +128,17 @@ class Octets:
 
 
 _ASCII = re.compile("[\x00-\x7f]+")
+
+
+def _high_lines(piece: bytes) -> Iterator[bytes]:
+    """The lines with an octet beyond ASCII. Each octet is looked at a few times at most."""
+    begin = 0
+    while (high := HIGH_OCTET.search(piece, begin)) is not None:
+        first = max(piece.rfind(end, begin, high.start()) for end in (b"\r", b"\n"))
+        end = LINE_END.search(piece, high.end())
+        assert end is not None
+        yield piece[begin if first < 0 else first + 1 : end.start()]
+        begin = end.end()
 
 
 def guess(octets: Octets) -> str | None:

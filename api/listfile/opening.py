@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
+from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, NoRoom, Survey, survey
 from mailprobe.api.terminal import plain
 
 if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone are imported
@@ -41,6 +41,7 @@ class ReadOptions:
     backslash: Literal["text", "escape"] | None = None
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
+    lines_max: int | None = None  # of text: no more are looked at
 
 
 class ListRow(Protocol):
@@ -179,7 +180,13 @@ def read_list(opened: ListFile, reading: ReadOptions) -> Iterator[List]:
     """Open the list in a file. Raises BadList."""
     name = opened.name
     with _unpacked_file(opened.file, name, reading.unpacked_octets_max) as file:
-        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
+        found = survey(
+            file,
+            name,
+            encoding=reading.encoding,
+            errors=reading.errors,
+            lines_max=reading.lines_max,
+        )
         yield _read(file, found, opened.ending, reading, name)
 
 
@@ -248,9 +255,10 @@ def _spooled(pieces: Iterator[bytes], name: str) -> Iterator[BinaryIO]:
                 spool.flush()
             except OSError as error:
                 reason = os.strerror(error.errno or 0)
-                raise BadList(
+                raise NoRoom(
                     f"{name} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
-                    "name a folder with room in TMPDIR, or name a file instead"
+                    "name a folder with room in TMPDIR, or name a file instead",
+                    error.errno or 0,
                 ) from None
         spool.seek(0)
         yield spool
@@ -272,9 +280,10 @@ def temporary_file() -> Iterator[BinaryIO]:
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError as error:
-        raise BadList(
+        raise NoRoom(
             f"no temporary file can be made: {os.strerror(error.errno or 0)}; name a folder that "
-            "can be written in TMPDIR"
+            "can be written in TMPDIR",
+            error.errno or 0,
         ) from None
     with file:
         yield file

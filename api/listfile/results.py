@@ -38,7 +38,7 @@ class ResultColumns:
         """The values in the columns' order; all None for a row without an address."""
         if result is None:
             return [None] * len(self.fields)
-        values = [*msgspec.structs.astuple(result)[:-1], light_of(result)]
+        values = [*msgspec.structs.astuple(result)[: len(RESULT_FIELDS) - 1], light_of(result)]
         return [*values, suggested(result)] if self._suggest else values
 
     def cells(self, result: RowResult | None) -> list[str]:

@@ -208,7 +208,7 @@ class ChargedJob(Charge):
             return
         store, caller = self._quota.store, self._caller
         if not caller.key.is_test:
-            self._quota.protection.check()
+            self._quota.protection.check(self._caller.account.id)
 
         def create(check: CheckLimits) -> Awaitable[Job | Refusal]:
             return store.create_job(caller, self._order, check, first=self.first)
@@ -275,7 +275,7 @@ class ChargedAnswers(Charge):
             bounced=self._bounced,
         )
         if self._known is None:
-            self._quota.protection.check()
+            self._quota.protection.check(self._caller.account.id)
             self._reservation = await self._reserved()
             return
         self._unread = self._known.answers

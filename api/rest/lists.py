@@ -1,6 +1,6 @@
 """The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
@@ -10,16 +10,16 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.lists.downloads import begun
 from mailprobe.api.lists.results import (
     ListResults,
-    begun,
     csv_parts,
     disposition,
     ndjson_parts,
     workbook_parts,
 )
 from mailprobe.api.lists.spool import spooled
-from mailprobe.api.lists.stages import progress_of
+from mailprobe.api.lists.stages import progress_of, standing_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.observability.request_context import present_trace
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX, UNPACKED_OCTETS_MAX
@@ -49,8 +49,9 @@ from mailprobe.api.schema import (
     ListsResponse,
 )
 from mailprobe.api.service import Service
+from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.storage import contract
-from mailprobe.storage.list_records import ListOrder, ListState, StoredList
+from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, ListWaits, StoredList
 
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
@@ -80,6 +81,11 @@ CREATE_PARAMETERS = (
         enum=["0", "1"],
         default="0",
     ),
+    parameter(
+        "patience_s",
+        "How many seconds each address may wait for what its mail host takes; 0: not at all.",
+        pattern="^[0-9]{1,5}$",
+    ),
     parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
     parameter("webhook", "A public https URL, called when the list is done."),
     parameter("Webhook-Secret", "Signs the callback.", "header"),
@@ -100,8 +106,9 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     if queue is None or call.receive is None:
         raise _malformed("This service runs no background jobs, so it takes no lists.")
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
-    order = _order(call)
+    order = _order(call, service.list_limits.patience_s)
     starts = _switch(call, "start", default=True)
+    account, limits = call.caller.account, service.list_limits
     column, sheet = (
         call.only_value("column", "lists") or None,
         call.only_value("sheet", "lists") or None,
@@ -109,15 +116,17 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     reading = ReadOptions(
         column=column,
         sheet=sheet,
-        unpacked_octets_max=UNPACKED_OCTETS_MAX,
+        unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
+        lines_max=limits.lines_of(account.tier),
     )
-    account = call.caller.account
-    limits = service.list_limits
+    octets_max = limits.octets_of(account.tier, limits.octets_max)
     async with spooled(
-        call.receive, account.id, limits.octets_max, call.admission.stored, limits.upload_folder
-    ) as file:
+        call.receive, account.id, octets_max, call.admission.stored, limits.upload_folder
+    ) as upload:
         rows_max = limits.rows_of(account.tier)
-        opened = partial(open_list_reader, file, extension, order.name, reading, account, rows_max)
+        opened = partial(
+            open_list_reader, account, upload, extension, order.name, reading, rows_max
+        )
         made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()
     return made
@@ -154,7 +163,7 @@ async def _store_list(
 
 
 def _accepted(made: StoredList, now: datetime, limit: int) -> OperationReply:
-    return reply(202, response_of(made, now, limit))
+    return reply(202, response_of(made, NO_WAITS, now, limit))
 
 
 def _limit(service: Service, call: Call) -> int:
@@ -199,16 +208,27 @@ async def list_lists(service: Service, call: Call) -> OperationReply:
     kind = None if caller.key.kind == "provisioning" else caller.key.is_test
     text = call.only_value("search", "lists") or ""
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
+    matching = [each for each in found if each.matches(text)]
+    waits = await waits_of(service, matching)
     now, limit = service.now(), _limit(service, call)
-    shown = [response_of(each, now, limit) for each in found if each.matches(text)]
+    shown = [response_of(each, waits.get(each.id, NO_WAITS), now, limit) for each in matching]
     return reply(200, ListsResponse(shown))
+
+
+async def waits_of(service: Service, lists: Sequence[StoredList]) -> Mapping[str, ListWaits]:
+    """What waits of those that run for their mail hosts."""
+    running = [each.id for each in lists if each.state == "running"]
+    return await service.store.list_waits(running) if running else {}
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
     """A list: how far it is, and what was found."""
-    return reply(
-        200, response_of(await _found(service, call), service.now(), _limit(service, call))
-    )
+    return await _shown(service, call, await _found(service, call))
+
+
+async def _shown(service: Service, call: Call, found: StoredList) -> OperationReply:
+    waits = (await waits_of(service, [found])).get(found.id, NO_WAITS)
+    return reply(200, response_of(found, waits, service.now(), _limit(service, call)))
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -224,7 +244,8 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     except Misuse as error:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
-    parts = StreamedParts(await begun(make(ListResults(service.store, found, RowFilter(lights)))))
+    made = make(ListResults(service.store, found, RowFilter(lights)))
+    parts = StreamedParts(await begun(found.account_id, made))
     headers = {
         "Content-Disposition": disposition(found.name, name),
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
@@ -269,10 +290,7 @@ async def _changed(
     if found.is_test != call.caller.key.is_test:
         key_id = None
     changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
-    return reply(
-        200,
-        response_of(changed or await _found(service, call), service.now(), _limit(service, call)),
-    )
+    return await _shown(service, call, changed or await _found(service, call))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -283,7 +301,7 @@ async def _found(service: Service, call: Call) -> StoredList:
     return found
 
 
-def _order(call: Call) -> ListOrder:
+def _order(call: Call, patience_s: int) -> ListOrder:
     name = call.only_value("name", "lists") or UNNAMED
     name = "".join(character if character.isprintable() else " " for character in name)
     if len(name) > NAME_CHARACTERS_MAX:
@@ -293,11 +311,13 @@ def _order(call: Call) -> ListOrder:
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     strict = _switch(call, "strict_clocks", default=False)
     smtp = _switch(call, "smtp", default=True)
+    patience_s = _patience_s(call, patience_s)
     list_id, webhook = str(uuid4()), call.only_value("webhook", "lists")
     if webhook is None:
         return ListOrder(
-            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp
-        )
+            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp,
+            patience_s=patience_s,
+        )  # fmt: skip
     secret = call.sent.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise _malformed(
@@ -310,8 +330,18 @@ def _order(call: Call) -> ListOrder:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
     return ListOrder(
-        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace()
-    )
+        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace(),
+        patience_s,
+    )  # fmt: skip
+
+
+def _patience_s(call: Call, default_s: int) -> int:
+    value = call.only_value("patience_s", "lists") or str(default_s)
+    if not (value.isascii() and value.isdigit() and int(value[:9]) <= PATIENCE_S_MAX):
+        raise _malformed(
+            f"The query parameter patience_s must be a number of seconds up to {PATIENCE_S_MAX:.0f}."
+        )
+    return int(value)
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:
@@ -329,14 +359,17 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
-def response_of(found: StoredList, now: datetime, units_per_minute: int) -> ListResponse:
-    """How far a list is."""
-    progress = progress_of(found, now, units_per_minute)
-    is_waiting, left_s = progress.stage == "waiting", progress.left_s
+def response_of(
+    found: StoredList, waits: ListWaits, now: datetime, units_per_minute: int
+) -> ListResponse:
+    """How far a list is, and what it waits for."""
+    standing = standing_of(found, waits, now)
+    progress = progress_of(found, now, units_per_minute, waits)
+    left_s = progress.left_s
     return ListResponse(
         list_id=found.id,
         name=found.name,
-        status=found.state,
+        status=standing.status,
         created_at=found.created_at,
         rows=found.rows,
         addresses=found.addresses,
@@ -347,9 +380,10 @@ def response_of(found: StoredList, now: datetime, units_per_minute: int) -> List
         cause=found.cause,
         ended_at=found.ended_at,
         recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
-        stage=progress.stage,
-        waits_until=found.waits_until if is_waiting else None,
-        waits_for=found.waits_for if is_waiting else None,
+        stage=standing.stage,
+        waits_until=standing.waits_until,
+        waits_for=standing.waits_for,
+        patience_s=found.patience_s,
     )
 
 

@@ -36,6 +36,7 @@ SUITES: dict[str, str] = {
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
     "files": "lists made to do harm, sent to the service beside a neighbour",
+    "fair": "what a neighbour gets of what accounts share, beside the worst accounts",
     "readme": "the README's list of 300 rows through the service",
     "pages": "the pages: their script, their first paint, the table of 1,000,000 rows (needs Chromium)",
     "live": "the live socket beside the NDJSON stream",
@@ -43,7 +44,7 @@ SUITES: dict[str, str] = {
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
 FOLDERS = {  # of suites that are not at the top
-    **dict.fromkeys(("service", "files", "readme", "pages", "live", "fleet"), "serving"),
+    **dict.fromkeys(("service", "files", "fair", "readme", "pages", "live", "fleet"), "serving"),
     "truth": "truths",
 }
 LACKING = 3  # exit codes of a suite's process

@@ -39,6 +39,8 @@ from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE, SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
+from mailprobe.engine.smtp.leases.refusal_leases import RefusalLeases
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
@@ -76,6 +78,7 @@ class ProbeDispatcher:
         *(
             "_watched",
             "applying",
+            "client",
             "closing",
             "controls",
             "dial",
@@ -106,6 +109,7 @@ class ProbeDispatcher:
         admission: ProbeAdmission | None = None,
         relief: Relief | None = None,
         fleet: FleetFacts | None = None,
+        refusals: RefusalLedger | None = None,
     ) -> None:
         """From `domains` to `relief`: of several dispatchers, one for each egress."""
         self.settings = settings
@@ -117,7 +121,10 @@ class ProbeDispatcher:
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
-        self.tolerances = Tolerances()
+        # As other processes know this egress.
+        self.client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        leases = None if refusals is None else RefusalLeases(refusals, self.client)
+        self.tolerances = Tolerances(None if leases is None else leases.attach)
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
         self.controls = None if controls is None else controls.by(egress.name)
@@ -144,9 +151,8 @@ class ProbeDispatcher:
         self.host_facts: HostFindings | None = None
         if fleet is not None:
             both = self.pools, self.patient_pools
-            client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
             kept_s, memory = settings.cache_s, self.host_memory
-            facts = HostFacts(fleet, client, kept_s, routes, self.domains, memory, both)
+            facts = HostFacts(fleet, self.client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
             self.host_facts = facts
         self.permits = Permits(
@@ -196,8 +202,8 @@ class ProbeDispatcher:
         return resting_hosts(self._all_pools(), self.host_memory, self._now())
 
     def spent_budgets(self) -> list[SpentBudget]:
-        """The hosts that have refused recipients within the hour, and tolerate so many more."""
-        return spent_budgets(self.pools.values(), self._now())
+        """The hosts that have refused recipients within the hour, and what they tolerate."""
+        return spent_budgets(self.pools.values(), self.client, self._now())
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""

@@ -11,13 +11,18 @@ addresses of one never take a host from another. docs/engine.md has the policy o
 and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seconds of one clock.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import TYPE_CHECKING
 
-import msgspec
+from mailprobe.engine.smtp.leases.ledger import CEILING as CEILING
+from mailprobe.engine.smtp.leases.ledger import HostRecord as HostRecord
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
 GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
@@ -25,7 +30,6 @@ HOUR_S = 3600.0
 DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail
-CEILING = 512
 BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
 LEARNED_LEAST = 2  # what a host that bans us is asked for at least
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
@@ -54,6 +58,8 @@ SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard ban
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
+CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
+SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
 
 
@@ -105,22 +111,6 @@ class Growth(Enum):
     NOT = "not"
 
 
-class HostRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of a host for 30 days, by egress and exchange name. Ages are in seconds."""
-
-    tolerance: int = 0  # 0: never raised
-    ceiling: int = CEILING
-    hour: int | None = None
-    took: int = 0
-    hour_took: int = 0
-    asked: int = 0
-    refused: int = 0
-    careful: bool = False
-    shared: bool = False
-    label: str = ""
-    ban_ages_s: tuple[float, ...] = ()  # of the bans of a day
-
-
 @dataclass(slots=True)
 class _Account:
     """One account at the host, within the hour."""
@@ -158,7 +148,7 @@ class Tolerance:
         ),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_rest_until", "_times", "_under_way", "_untaken", "_window"),
-        *("has_grown", "hour", "is_shared", "label", "leased", "limits", "changed", "took"),
+        *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
     )
 
@@ -172,7 +162,7 @@ class Tolerance:
         self.took = 0  # most refusals within the window after which it still answered
         self.is_bounded = True  # every host is: see RefusalLimits
         self.changed = False  # since the record was taken last
-        self.leased: float | None = None  # refusals that this process may still cause, if leased
+        self.lease: RefusalLease | None = None  # None: all of it belongs to this process
         self._careful = False  # its numbers were learned from a ban
         self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of an hour's refusals
         self._window: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of WINDOW_S
@@ -274,17 +264,38 @@ class Tolerance:
 
     def is_spent(self, kind: Kind, account: str, now: float) -> bool:
         """Would there be no room even if nothing were under way?"""
-        return kind is not Kind.CONTROL and self._room(kind, account, now, 0.0) <= 0
+        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0) > 0:
+            return False
+        lease = self.lease
+        if lease is None or not lease.is_pending:
+            return True
+        lease.await_grant()
+        if self._room(kind, account, now, 0.0, leased=False) <= 0:
+            return True
+        # A request does not wait for what other processes hold if the host may take more.
+        waits = kind.is_of_list or not lease.is_contested
+        return not waits and self.growth(kind, account, now) is not Growth.NOT
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a recipient under way?"""
+        return any(self._under_way.values())
 
     def has_plenty(self, count: int, now: float) -> bool:
         """May so many be sent, whoever asks? A cheap answer for most batches."""
-        if self.hour is not None or self.limits.share is not None or self.leased is not None:
+        if self.hour is not None or self.limits.share is not None:
             return False
         self._drop_old(now)
-        used = self.recent(now) + self._price_under_way(now)
-        return used + count * self._list_price(self.tolerance - used) <= self.tolerance / 4
+        flying = self._price_under_way(now)
+        used = self.recent(now) + flying
+        price = count * self._list_price(self.tolerance - used)
+        if self.lease is not None and (self._is_new or flying + price > self.lease.left):
+            return False
+        return used + price <= self.tolerance / 4
 
-    def _room(self, kind: Kind, account: str, now: float, under_way: float) -> int:
+    def _room(
+        self, kind: Kind, account: str, now: float, under_way: float, *, leased: bool = True
+    ) -> int:
         self._drop_old(now)
         if now < self._rest_until:
             return 0
@@ -299,13 +310,26 @@ class Tolerance:
         else:
             left = min(left, own)
         left = min(left, self._left_of_hour(account, now, under_way))
-        if self.leased is not None:
-            left = min(left, self.leased - under_way)
         price = self._price(kind, left)
         room = max(0, int(left / price + 1e-9))
+        if self.lease is not None and leased:
+            room = min(room, self._room_of_lease(kind, self.lease.left, under_way))
         if room and self.limits.share is not None:
             room = min(room, self._left_of_share(now))
         return room
+
+    @property
+    def _is_new(self) -> bool:
+        """Has it shown nothing yet? Then each recipient under way uses up one of a lease.
+
+        Each of several processes has a few, and together they must not exceed the tolerance.
+        """
+        return not (self.has_grown or self._is_calm or self.limits.tolerance is not None)
+
+    def _room_of_lease(self, kind: Kind, left: int, under_way: float) -> int:
+        if not self._is_new:
+            return max(0, int((left - under_way) / self._price(kind, left) + 1e-9))
+        return max(0, left - (sum(self._under_way.values()) if under_way else 0))
 
     def _limits_of(self, kind: Kind, account: str, now: float) -> tuple[float, float]:
         """Refusals within the window at which this account may send no more: of all, and its own."""
@@ -399,6 +423,8 @@ class Tolerance:
             self._requested_at = now
         here = self._account(account, now)
         here.under_way += 1
+        if self.lease is not None:
+            self.lease.use(now)
 
     def recall(self, kind: Kind, account: str) -> None:
         """A recipient that was sent gets no answer."""
@@ -440,18 +466,50 @@ class Tolerance:
     def _note_refused(self, account: str, now: float) -> None:
         self._drop_old(now)
         self._refused_at, self._is_proven = now, False
-        count = self.recent(now)
-        self._first_at = max(self._first_at, now - GUARDED_S) if count else now
-        self._count, self._last_at = count + 1, now
+        self._count_one(now)
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
             here.recent += 1
         self._untaken.append((now, self._count))
-        if self.leased is not None:
-            self.leased -= 1
+        if self.lease is not None:
+            self.lease.note(now, account)
 
-    def take_back(self, kind: Kind, account: str) -> None:
+    def refused_elsewhere(
+        self,
+        own: Iterable[tuple[float, str]],
+        elsewhere: Iterable[tuple[float, str, int]],
+        now: float,
+    ) -> None:
+        """Other processes have caused these refusals within the hour, this one its `own`."""
+        others = [(at, account) for at, account, count in elsewhere for _ in range(count)]
+        times = sorted((*own, *others))[-REFUSALS_MAX:]
+        self._drop_old(now)
+        if not others and len(times) == len(self._times):
+            return
+        self._times = deque(times, maxlen=REFUSALS_MAX)
+        recent = [each for each in times if each[0] > now - WINDOW_S]
+        self._window = deque(recent, maxlen=REFUSALS_MAX)
+        self._count, self._first_at, self._last_at = 0, -inf, -inf
+        for at, _ in times:
+            self._count_one(at)
+        if times and times[-1][0] > self._refused_at:
+            self._refused_at, self._is_proven = times[-1][0], False
+        counts = Counter(account for _, account in recent)
+        latest = {account: at for at, account in sorted(others)}
+        for account, at in latest.items():
+            if account not in self._accounts:
+                self._account(account, at)
+        for account, here in self._accounts.items():
+            here.recent = counts[account]
+            here.last_at = max(here.last_at, latest.get(account, here.last_at))
+
+    def _count_one(self, at: float) -> None:
+        count = self.recent(at)
+        self._first_at = max(self._first_at, at - GUARDED_S) if count else at
+        self._count, self._last_at = count + 1, at
+
+    def withdraw_refusal(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
         self._count = max(0, self._count - 1)
         for times in (self._window, self._times):
@@ -459,6 +517,8 @@ class Tolerance:
                 if times[place][1] == account:
                     del times[place]
                     break
+        if self.lease is not None:
+            self.lease.take_back(account)
         here = self._accounts.get(account)
         if here is not None:
             here.recent = max(0, here.recent - 1)
@@ -523,7 +583,7 @@ class Tolerance:
         """
         if now < self._rest_until or self.tolerance >= self._ceiling:
             return Growth.NOT
-        if self._is_spent_otherwise(now):
+        if self._is_spent_otherwise(now) or self._awaits_lease(kind, account, now):
             return Growth.NOT
         wait_s = 0.0
         if patience_s > 0:
@@ -553,13 +613,26 @@ class Tolerance:
             room = self.room(kind, account, now)
         return room
 
+    def _awaits_lease(self, kind: Kind, account: str, now: float) -> bool:
+        """Is it a lease that lacks, which may come, and not the tolerance?"""
+        lease = self.lease
+        if lease is None:
+            return False
+        if lease.left < 1 and (lease.is_asked or lease.is_requesting):
+            return True
+        if lease.is_denied or lease.is_contested:
+            return False
+        flying = self._price_under_way(now)
+        unleased = self._room(kind, account, now, flying, leased=False)
+        return unleased > self._room(kind, account, now, flying)
+
     def _is_spent_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's, a share's, or a lease's?"""
-        if self.hour is not None and self.refused(now) >= self.hour:
+        """Is it a limit that does not grow: the hour's, a share's, or that the store of leases is away?"""
+        if self.lease is not None and self.lease.is_away:
             return True
         if self.limits.share is not None and self._left_of_share(now) <= 0:
             return True
-        return self.leased is not None and self.leased < 1
+        return self.hour is not None and self.refused(now) >= self.hour
 
     def _may_hurry(self, account: str, now: float) -> bool:
         here = self._accounts.get(account)
@@ -587,6 +660,8 @@ class Tolerance:
         """Raise it: work needs it, and the host still judges."""
         self.tolerance = min(self._ceiling, 2 * self.tolerance)
         self.has_grown = self.changed = True
+        if self.lease is not None:
+            self.lease.request_more()
 
     def limit_hour(self, hour: int) -> None:
         """It turned after more refusals in an hour than these."""
@@ -602,6 +677,8 @@ class Tolerance:
         self._drop_old(now)
         if now < self._rest_until:
             return self._rest_until - now
+        if self.lease is not None and self.lease.is_contested:
+            return CONTESTED_S
         waits = []
         if self.recent(now):
             most = max(1.0, self._limits_of(kind, account, now)[0])
@@ -633,6 +710,11 @@ class Tolerance:
 
     def is_resting(self, now: float) -> bool:
         return now < self._rest_until
+
+    @property
+    def is_careful(self) -> bool:
+        """Were its numbers learned from a ban?"""
+        return self._careful
 
     @property
     def rest_until(self) -> float:
@@ -697,34 +779,51 @@ class Tolerance:
         self.took = max(self.took, record.took)
         if record.asked > self._asked:
             self._asked, self._refused = record.asked, record.refused
-        bans = sorted({*self._bans, *(now - age for age in record.ban_ages_s)})
+        others = (now - age for age in record.ban_ages_s)
+        new = [at for at in others if all(abs(at - own) >= SAME_BAN_S for own in self._bans)]
+        bans = sorted((*self._bans, *new))
         if len(bans) > len(self._bans):
             self._bans = deque(bans, maxlen=len(RESTS_S))
             rest_s = RESTS_S[min(len(bans), len(RESTS_S)) - 1]
             self._rest_until = max(self._rest_until, bans[-1] + rest_s)
 
 
+def rest_left_s(ban_ages_s: Sequence[float]) -> float:
+    """How much longer a host rests after these bans of a day."""
+    if not ban_ages_s:
+        return 0.0
+    return max(0.0, RESTS_S[min(len(ban_ages_s), len(RESTS_S)) - 1] - min(ban_ages_s))
+
+
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
     """A mail host that has refused recipients of ours within the last hour, for the operator."""
 
+    egress: str
     name: str
     label: str  # of the row of its limits; "other" without one
+    recent: int  # refused within ten minutes
     refused: int  # within the hour
     tolerance: int  # refusals in ten minutes
-    left: int  # of them
+    is_careful: bool  # learned from a ban
+    rest_left_s: float
 
 
 class Tolerances:
     """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
 
-    def __init__(self) -> None:
+    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
+        """`attach` leases the tolerance of a host that is new here."""
         self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
+        self._attach = attach
 
-    def find(self, host: object) -> Tolerance:
+    def find(self, host: object, name: str) -> Tolerance:
+        """`name` is that of an exchange: what processes share is by name."""
         tolerance = self._tolerances.get(host)
         if tolerance is None:
             tolerance = self._tolerances[host] = Tolerance()
+            if self._attach is not None:
+                self._attach(name, tolerance)
             if len(self._tolerances) > TOLERANCES_MAX:
                 self._tolerances.popitem(last=False)
         else:

@@ -28,10 +28,19 @@ from mailprobe.storage.sql import (
     pauses,
     queues,
     sessions,
+    tolerances,
     usage,
 )
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.list_jobs import list_claims, list_lines, list_marks, list_results, lists
+from mailprobe.storage.sql.list_jobs import (
+    list_claims,
+    list_lines,
+    list_marks,
+    list_results,
+    list_waits,
+    lists,
+)
+from mailprobe.storage.tolerances import commands as tolerance_commands
 
 Transaction = Callable[[Database, Any], Any]
 
@@ -63,6 +72,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         bounce_commands.RecordBounces.run_by(bounces.record),
         bounce_commands.ForgetBounces.run_by(bounces.forget),
         session_commands.EndSession.run_by(sessions.end),
+        session_commands.UseChallenge.run_by(sessions.use_challenge),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
         fact_commands.WriteFacts.run_by(facts.write),
@@ -70,6 +80,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         pause_commands.BeginPause.run_by(pauses.begin),
         pause_commands.EndPause.run_by(pauses.end),
         pause_commands.NoteMachine.run_by(pauses.note_machine),
+        tolerance_commands.LeaseRefusals.run_by(tolerances.lease_refusals),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -86,6 +97,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ReadPlaces.run_by(list_lines.read_places),
         list_commands.FindPlaces.run_by(list_lines.find_places),
         list_commands.ReadMarks.run_by(list_marks.read),
+        list_commands.ReadWaits.run_by(list_waits.read),
         list_commands.ReadColumns.run_by(lists.read_columns),
         commands.CountDays.run_by(usage.count_days),
         commands.ListUsage.run_by(usage.list_usage),
@@ -107,6 +119,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         audit_commands.ReadAudit.run_by(audit.read),
         pause_commands.ListPauses.run_by(pauses.read),
         pause_commands.ListMachines.run_by(pauses.read_machines),
+        tolerance_commands.ListTolerances.run_by(tolerances.read),
         fact_commands.ReadFacts.run_by(facts.read),
     ]
 )

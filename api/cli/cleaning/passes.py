@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.addresses import FINAL, DistinctAddresses, first_of_domains
 from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
-from mailprobe.api.cli.cleaning.waiting import clock, waiting_words
+from mailprobe.api.cli.cleaning.waiting import clock, words_of_results
 from mailprobe.api.cli.source import AnswerSource, PatientSource, in_request_order
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import Journal
@@ -33,6 +33,7 @@ LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30
 FAILURES_IN_A_ROW_MAX = 200
 DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
+WAITED_MAX = 12  # times that an address is asked while it waits for its host to be seen to judge
 PATIENCE_S = 900.0  # of a list at the command line
 ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
 
@@ -64,7 +65,7 @@ class Recheck:
 
     def due_at(self, result: RowResult, patience_until: float) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
-        if result.retry_at:
+        if result.retry_at and result.attempts <= WAITED_MAX:
             return result.retry_at if result.retry_at <= patience_until else FINAL
         if not result.is_passing or result.attempts > self.passes:
             return FINAL
@@ -184,12 +185,8 @@ class Passes:
                 attempts = result.attempts
                 if before is not None and before.valid and result.status == "unknown":
                     # It was accepted before; only the test of its domain was repeated.
-                    result = replace(
-                        before,
-                        attempts=attempts,
-                        answered_at=self.now(),
-                        retry_at=result.retry_at,
-                    )
+                    kept = replace(before, attempts=attempts, answered_at=self.now())
+                    result = replace(kept, retry_at=result.retry_at, takes=result.takes)
                 self.asked += 1
                 offset = self.journal.append(result)
                 self._record(offset, result)
@@ -239,7 +236,8 @@ class Passes:
             waiting = self._answers(self.addresses.waiting())
             total = len(self.addresses.numbers)
             print_error(
-                f"{waiting_words(waiting, total)}; waiting until {until}, at most until "
+                f"{words_of_results(waiting, total, self.counts.refused_share)}; "
+                f"waiting until {until}, at most until "
                 f"{clock(self._patience_until)}; Ctrl-C ends with what is known"
             )
         else:

@@ -44,10 +44,17 @@ FAILURES_MAX = 20  # the back-off stops doubling before
 WORDS = "it refused another engine of this fleet"  # the host's own may name a mailbox
 
 
-class _SharedBackoff(msgspec.Struct, array_like=True):
+class _SharedBackoff(msgspec.Struct):
     outcome: str
     rule: str
     failures: int
+
+
+def _backoff_of(value: str) -> _SharedBackoff:
+    """Decode a back-off; engines of earlier versions share the values alone, in an array."""
+    if value.startswith("["):
+        return _SharedBackoff(*msgspec.json.decode(value, type=tuple[str, str, int]))
+    return msgspec.json.decode(value, type=_SharedBackoff)
 
 
 def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str, float]]:
@@ -64,7 +71,7 @@ def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str
         if where != "name":
             continue
         with suppress(msgspec.MsgspecError):
-            shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+            shared = _backoff_of(fact.value)
             resting.append((what, shared.rule, fact.kept_s))
     return sorted(resting, key=lambda each: (-each[2], each[0]))
 
@@ -138,7 +145,7 @@ class HostFacts:
 
     def _absorb_backoff(self, fact: Fact, subject: str) -> bool:
         kind, where = subject.split(" ")
-        shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+        shared = _backoff_of(fact.value)
         cause = Cause(Outcome[shared.outcome], shared.rule, WORDS, about_us=True)
         if not _is_shared(cause):
             return False

@@ -22,16 +22,19 @@ def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list
     ]
 
 
-def spent_budgets(pools: Iterable[Pool], now: float) -> list[SpentBudget]:
-    """The hosts that have refused recipients within the hour, and how many more they take."""
+def spent_budgets(pools: Iterable[Pool], egress: str, now: float) -> list[SpentBudget]:
+    """The hosts that have refused recipients within the hour, and what they take."""
     found = {pool.host: pool for pool in pools}
     return [
         SpentBudget(
-            pool.name,
+            egress,
+            pool.host,
             pool.budget.label or OTHERS,
+            pool.budget.recent(now),
             refused,
             pool.budget.tolerance,
-            max(0, pool.budget.tolerance - pool.budget.recent(now)),
+            pool.budget.is_careful,
+            max(0.0, pool.budget.rest_until - now),
         )
         for pool in found.values()
         if (refused := pool.budget.refused(now))

@@ -173,7 +173,7 @@ class Pool:
         )
         self.name = name
         self.host = host
-        self.budget = dispatcher.tolerances.find(addresses)
+        self.budget = dispatcher.tolerances.find(addresses, name)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.names_backoff_until = NEVER  # the latest back-off of one of them
@@ -305,12 +305,29 @@ class Pool:
             else:
                 self.behind = probe.behind
                 waiting.join(probe.asker, probe)
-        before = -1
-        while waiting.count > self._coming != before:  # until no further session is woken
-            before = self._coming
-            self.staff()
+        if self.budget.lease is not None and waiting.count:
+            self.budget.lease.want(self)
+        self._staff_waiting()
         if self.opener.hedged and not self.sessions:
             self.dispatcher.hedges.hedge(self, probes)
+
+    def _staff_waiting(self) -> None:
+        """Wake sessions, and open a connection, for those that wait."""
+        before = -1
+        while self.waiting.count > self._coming != before:  # until no further session is woken
+            before = self._coming
+            self.staff()
+
+    @property
+    def hour_took(self) -> int:
+        """Most refusals within an hour after which the host was seen to judge."""
+        return self.controls.took
+
+    def refusals_leased(self, hour_took: int) -> None:
+        """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
+        self.controls.trust(hour_took)
+        self._staff_waiting()
+        self.dispatcher.capacity_freed(self)
 
     def note_late(self) -> None:
         """A probe had no reply in time."""

@@ -26,7 +26,7 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance import Kind
+from mailprobe.engine.smtp.tolerance import LIST_WAIT_S, Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -80,7 +80,7 @@ class Confirmation:
         self._refused += 1
         if is_control:
             controls.note_control_refused(now)
-            controls.note_session(_REFUSED, self._refused)
+            controls.note_session_controlled(self._refused)
         else:
             controls.note_refused(now)
 
@@ -95,9 +95,9 @@ class Confirmation:
         self._count_refused(now, is_control=True)
         self.see(_REFUSED)
 
-    def is_at_record(self, treatment: Treatment, now: float) -> bool:
+    def is_at_record(self, treatment: Treatment, now: float, *, of_list: bool) -> bool:
         """May the host treat all alike by now?"""
-        return self._controls.is_at_record(treatment, self._refused, now)
+        return self._controls.is_at_record(treatment, self._refused, now, of_list=of_list)
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
         """Does its list wait until a host that has accepted nobody is seen to judge?"""
@@ -172,6 +172,13 @@ class Confirmation:
         if known is None or not self._may_send(expected, probe, now):
             return None
         return self._control(known, expected, probe.asker, now, is_postmaster=is_postmaster)
+
+    def has_control(self, now: float) -> bool:
+        """Is there an address that could confirm the verdicts?"""
+        if not self.verdicts:
+            return False
+        domain: DomainAcceptance = self.verdicts[0][0].domain_here
+        return self._controls.find(self._treatment.opposite, domain, now) is not None
 
     def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:
         """One that is refused costs one of the host's refusals."""
@@ -280,11 +287,28 @@ class Confirmation:
                         of_all=outcome is _CATCH_ALL,
                     )
             if not confirmed:
-                refused_s = now - self._controls.seen_at[_REFUSED]
-                verdicts = [_untested(each) if refused_s > REFUSES_S else each for each in verdicts]
+                verdicts = [self._untested(each, now) for each in verdicts]
         elif not confirmed:
             verdicts = [self._unconfirmed(each, now) for each in verdicts]
         self._settle(verdicts)
+
+    def _untested(
+        self, verdict: tuple[Probe, Outcome, str], now: float
+    ) -> tuple[Probe, Outcome, str]:
+        """An accepted address of a host that may have turned: nothing shows that it refuses yet.
+
+        A list asks it again; for a request a refusal of the last minutes is enough.
+        """
+        probe, outcome, _ = verdict
+        if outcome is not Outcome.DELIVERABLE:
+            return verdict
+        if probe.deferred_start and probe.patience_s > 0:
+            budget = self._host.budget
+            wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
+            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+        elif now - self._controls.seen_at[_REFUSED] <= REFUSES_S:
+            return verdict
+        return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
 
     def _unconfirmed(
         self, verdict: tuple[Probe, Outcome, str], now: float
@@ -301,11 +325,3 @@ class Confirmation:
             self._emit(HeldBack(-len(verdicts)))
         for verdict in verdicts:
             self._emit(Settled(*verdict))
-
-
-def _untested(verdict: tuple[Probe, Outcome, str]) -> tuple[Probe, Outcome, str]:
-    """An accepted address of a host that may have turned: nothing shows that it refuses anybody."""
-    probe, outcome, _ = verdict
-    if outcome is Outcome.DELIVERABLE:
-        return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
-    return verdict

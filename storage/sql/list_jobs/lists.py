@@ -15,6 +15,7 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
@@ -39,7 +40,7 @@ from mailprobe.storage.lists.commands import (
 from mailprobe.storage.periods import day_start
 from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database, Row, Values
-from mailprobe.storage.sql.list_jobs import list_lines
+from mailprobe.storage.sql.list_jobs import list_lines, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 
 COLUMNS = (
@@ -48,7 +49,7 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -63,6 +64,7 @@ HAS_DUE = (
 )
 # Uploads that have died, or are being deleted. The other states are of lists that were stored.
 UNLOADED = "ended_at IS NULL AND state IN ('loading', 'failed')"
+GIVEN_UP = "lists.ended_at IS NULL AND lists.state = 'failed'"  # of these, those that are deleted
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -73,13 +75,16 @@ def create(db: Database, command: CreateList) -> StoredList:
     ((account, paced),) = db.all(
         f"SELECT number, lists_paced_until FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
     )
+    _abandon_dead(db, "account = :account", {"account": account})
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace)"
+        " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace,"
+        " holder, patience_s)"
         " VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now, :day,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace, :holder,"
+        " :patience_s)",
         {
             "id": order.id,
             "account": account,
@@ -94,6 +99,8 @@ def create(db: Database, command: CreateList) -> StoredList:
             "strict_clocks": int(order.strict_clocks),
             "asks_hosts": int(order.asks_hosts),
             "trace": order.trace,
+            "holder": command.holder,
+            "patience_s": order.patience_s,
         },
     )
     db.change(
@@ -111,7 +118,8 @@ def _check_bounds(
 ) -> None:
     """Raise ListLimitReached or ListRateExceeded; else count one more list. The account is locked."""
     ((kept, active),) = db.all(
-        "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account",
+        "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account"
+        f" AND NOT ({GIVEN_UP})",
         {"account": account},
     )
     if active >= bounds.active_max:
@@ -200,7 +208,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
         columns = json.dumps(loaded.columns)
         db.change(
             "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
-            " blank_rows = :blank_rows,"
+            " blank_rows = :blank_rows, holder = NULL,"
             " octets = octets + :octets WHERE id = :id",
             {
                 "id": command.list_id, "columns": columns, "octets": len(columns),
@@ -283,7 +291,7 @@ def find(db: Database, command: FindList) -> StoredList | None:
 def list_lists(db: Database, command: ListLists) -> list[StoredList]:
     """Return the lists of an account, newest first."""
     rows = db.all(
-        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
+        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account AND NOT ({GIVEN_UP})"
         f" AND (:both = 1 OR {is_test('lists')} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
         {
@@ -300,13 +308,13 @@ def list_of(row: Row) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, patience_s = waits
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace,
+        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s,
     )  # fmt: skip
 
 
@@ -326,6 +334,13 @@ def _claimed(claim: ListClaim) -> dict[str, object]:
 def release(db: Database, command: ReleaseChunk) -> bool:
     """End a claim; the chunk is due again. False if another claim followed."""
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+    waits, has_waited = command.waits, command.claim.chunk.waits_since is not None
+    if waits is not None and (waits or has_waited):
+        if not db.all(f"SELECT 1 FROM lists WHERE id = :id{db.FOR_UPDATE}", values):
+            return False
+        if not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}{db.FOR_UPDATE}", values):
+            return False
+        list_waits.change(db, command.claim.list.id, {command.claim.chunk.place: waits})
     return bool(
         db.change(
             "UPDATE list_chunks SET lease_until = NULL, holder = NULL, due_at = :due_at"
@@ -406,10 +421,10 @@ def delete(db: Database, command: DeleteList) -> bool:
     ((account, name, state),) = db.all(
         "SELECT account, name, state FROM lists WHERE number = :list", {"list": found[0]}
     )
-    is_gone = delete_some(db, found[0])
-    if is_gone and state not in ("loading", "failed"):
+    is_deleted = delete_some(db, found[0])
+    if is_deleted and state not in ("loading", "failed"):
         audit.add(db, account, command.by, Act("list_deleted", command.list_id, name))
-    return is_gone
+    return is_deleted
 
 
 def locked(db: Database, which: str, values: Values) -> list[int]:
@@ -446,6 +461,7 @@ def delete_some(db: Database, number: int) -> bool:
         return False
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"
+    db.change("DELETE FROM list_waits WHERE list = :list", which)
     for table in ("list_marks", "list_chunks"):  # the chunks last: they say which
         changed = db.change(
             f"DELETE FROM {table} WHERE list = :list AND place IN ({places})", which
@@ -464,9 +480,22 @@ def drop_ended(db: Database, tier: str, since: int) -> bool:
 
 def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
+    _abandon_dead(db, "ended_at IS NULL", {})
     since = micros(db.now() - LOADING_MAX)
     which = f"{UNLOADED} AND (state = 'failed' OR created_at < :since)"
     return _drop(db, which, {"since": since})
+
+
+def _abandon_dead(db: Database, which: str, values: Values) -> None:
+    """Give up the lists whose rows a process stored that has ended for certain."""
+    loading = f"{which} AND state = 'loading' AND holder"
+    rows = db.all(f"SELECT DISTINCT holder FROM lists WHERE {loading} IS NOT NULL", values)
+    for (holder,) in rows:
+        if is_gone(holder):
+            db.change(
+                f"UPDATE lists SET state = 'failed' WHERE {loading} = :holder",
+                {**values, "holder": holder},
+            )
 
 
 def _drop(db: Database, which: str, values: Values) -> bool:

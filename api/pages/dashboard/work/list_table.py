@@ -10,7 +10,8 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.lists.results import ListResults, begun, disposition
+from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.results import ListResults, disposition
 from mailprobe.api.lists.table import (
     ORDERS,
     PAGE_ROWS,
@@ -36,7 +37,7 @@ from mailprobe.api.pages.dashboard.try_page import (
 from mailprobe.api.refusals import ListNotFound, Refusal
 from mailprobe.api.rest.lists import FORMATS
 from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
-from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
+from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.schema import ListResponse
@@ -121,7 +122,7 @@ def table_query(arguments: Mapping[str, str]) -> TableQuery:
     )  # fmt: skip
 
 
-def chips(query: TableQuery, counts: Counter[Kind]) -> list[tuple[str, list[Chip]]]:
+def chips(query: TableQuery, counts: Counter[ResultKind]) -> list[tuple[str, list[Chip]]]:
     """The chips by what they filter: those that some row has, and the chosen ones."""
     only = query.only
     return [
@@ -147,7 +148,7 @@ def _chips_of(
     return made
 
 
-def _counted(counts: Counter[Kind], only: RowFilter, name: str) -> Counter[str]:
+def _counted(counts: Counter[ResultKind], only: RowFilter, name: str) -> Counter[str]:
     """How many rows have each value of this name."""
     found: Counter[str] = Counter()
     for kind, number in counts.items():
@@ -191,7 +192,7 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         media_type, make = FORMATS[name]
         only = table_query(request.args).only
-        parts = await begun(make(ListResults(frame.service.store, stored, only)))
+        parts = await begun(stored.account_id, make(ListResults(frame.service.store, stored, only)))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
