@@ -383,7 +383,7 @@ class HostClient:
     def _accepted(self, row: Row, domain: DomainSeen) -> None:
         if domain.record.acceptance is not None:
             return self._conclude(row, ENDINGS[domain.record.acceptance])
-        if self._must_confirm(ACCEPTED):
+        if self._must_confirm(ACCEPTED, of_list=not row.is_request):
             self._untested.append(row)
         else:
             self._note_accepted(row)
@@ -406,8 +406,9 @@ class HostClient:
         controls.note_tested(domain.record, mailbox, acceptance, now)
         domain.record.believe(acceptance, inf)
         domain.is_due = False
+        of_list = any(not row.is_request for row in domain.awaiting)
         rows, domain.awaiting = domain.awaiting, []
-        is_watched = treatment is ACCEPTED and self._must_confirm(ACCEPTED)
+        is_watched = treatment is ACCEPTED and self._must_confirm(ACCEPTED, of_list=of_list)
         for row in rows:
             if is_watched:
                 self._conclude(row, Ending.CATCH_ALL)
@@ -416,10 +417,11 @@ class HostClient:
 
     # -- verdicts that wait --------------------------------------------------------------------
 
-    def _must_confirm(self, treatment: Treatment) -> bool:
+    def _must_confirm(self, treatment: Treatment, *, of_list: bool) -> bool:
         now, controls = self._client.now, self.controls
         return self._policy.confirms and (
-            controls.has_changed(now) or controls.is_at_record(treatment, self._refused_here, now)
+            controls.has_changed(now)
+            or controls.is_at_record(treatment, self._refused_here, now, of_list=of_list)
         )
 
     def _awaits_proof(self, row: Row, treatment: Treatment) -> bool:
@@ -433,7 +435,7 @@ class HostClient:
         treatment, now = TREATED[said], self._client.now
         awaits_proof = self._awaits_proof(row, treatment)
         self._see(treatment)
-        if self._must_confirm(treatment) or awaits_proof:
+        if self._must_confirm(treatment, of_list=not row.is_request) or awaits_proof:
             record = self._domain(row.address.domain).record
             other = self.controls.find(treatment.opposite, record, now)
             if self.controls.has_changed(now) or other is not None or awaits_proof:
@@ -447,7 +449,7 @@ class HostClient:
         self._refused_here += 1
         if is_control:
             controls.note_control_refused(now)
-            controls.note_session(REFUSED, self._refused_here)
+            controls.note_session_controlled(self._refused_here)
         else:
             controls.note_refused(now)
 
