@@ -501,7 +501,7 @@ class HostClient:
                 else:
                     self._sessions += 1
                     self._is_confirming = True
-                    self._client.at(OPENING_TRIPS * self._host.away_s, self._ask, control)
+                    self._client.at(OPENING_TRIPS * self._host.away_s, self._send_control, control)
                 return
 
     def _control_for(self, treatment: Treatment, row: Row) -> Sent | None:
@@ -527,7 +527,7 @@ class HostClient:
         budget, now = self.budget, self._client.now
         return budget.room_for_name(Kind.LONE_NAME, row.account, now, patience_s)
 
-    def _ask(self, control: Sent) -> None:
+    def _send_control(self, control: Sent) -> None:
         """A control in a session of its own."""
         now = self._client.now
         self._is_confirming = False
@@ -572,16 +572,16 @@ class HostClient:
         refuses = now - controls.seen_at[REFUSED] <= REFUSES_S
         for row, said in held:
             if has_changed:
-                self._ask_again(row, CHANGED_S, Ending.CHANGED)
+                self._retry_row(row, CHANGED_S, Ending.CHANGED)
             elif treatment is ACCEPTED and not row.is_request and self._lacks_room(row):
                 self._come_back([row], row, Ending.UNTESTED)
             elif self._awaits_proof(row, treatment):
-                self._ask_again(row, controls.unconfirmed_s(now), Ending.UNCONFIRMED)
+                self._retry_row(row, controls.unconfirmed_s(now), Ending.UNCONFIRMED)
             else:
                 is_untested = said is Ending.DELIVERABLE and not refuses
                 self._settle(row, Ending.UNTESTED if is_untested else said)
 
-    def _ask_again(self, row: Row, wait_s: float, said: Ending) -> None:
+    def _retry_row(self, row: Row, wait_s: float, said: Ending) -> None:
         if row.is_request:
             self._settle(row, said)
         else:

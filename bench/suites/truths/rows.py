@@ -59,7 +59,7 @@ def _truth(text: str) -> str:
     return "deliverable" if text.startswith(LIVING) else "undeliverable"
 
 
-async def _ask(
+async def _verify(
     engine: Engine, texts: Iterable[str], account: str = "mine", patience_s: float = 0.0
 ) -> dict[str, Any]:
     """The last answer to each, by address; with patience it is a list and comes back."""
@@ -102,7 +102,7 @@ async def _one_by_one(network: FakeNetwork) -> dict[str, int]:
     found: dict[str, Any] = {}
     async with _engine(network) as engine:
         for text in _mix(40, 40, "shop.test"):
-            found |= await _ask(engine, [text])
+            found |= await _verify(engine, [text])
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
@@ -113,14 +113,14 @@ async def _many_domains(network: FakeNetwork) -> dict[str, int]:
         network.add(domain, _plain(domain))
         texts += _mix(10, 3, domain)
     async with _engine(network) as engine:
-        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+        found = await _verify(engine, _shuffled(texts), patience_s=PATIENCE_S)
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _one_list(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
     async with _engine(network) as engine:
-        found = await _ask(engine, _mix(400, 20, "shop.test"), patience_s=PATIENCE_S)
+        found = await _verify(engine, _mix(400, 20, "shop.test"), patience_s=PATIENCE_S)
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
@@ -129,7 +129,7 @@ async def _customers(network: FakeNetwork) -> dict[str, int]:
     texts, found = _mix(400, 20, "shop.test"), dict[str, Any]()
     async with _engine(network) as engine:
         for number in range(200):
-            found |= await _ask(engine, texts[2 * number :][:2], f"customer{number}")
+            found |= await _verify(engine, texts[2 * number :][:2], f"customer{number}")
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
@@ -139,15 +139,15 @@ async def _living(network: FakeNetwork) -> dict[str, int]:
         network.add(f"shop{number}.test", host, mx=host.name)
         texts += _mix(20, 0, f"shop{number}.test")
     async with _engine(network) as engine:
-        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+        found = await _verify(engine, _shuffled(texts), patience_s=PATIENCE_S)
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
 async def _neighbour(network: FakeNetwork) -> dict[str, int]:
     network.add("shop.test", _plain("shop.test"))
     async with _engine(network) as engine:
-        await _ask(engine, _mix(4, 4, "shop.test"), "yours")
-        found = await _ask(engine, _mix(30, 0, "shop.test", first=100), "another")
+        await _verify(engine, _mix(4, 4, "shop.test"), "yours")
+        found = await _verify(engine, _mix(30, 0, "shop.test", first=100), "another")
     return {"right": _right(found), "wrong": _wrong(found)}
 
 
@@ -158,7 +158,7 @@ async def _gateway(network: FakeNetwork) -> dict[str, int]:
         network.add(domain, host, mx=host.name)
         texts += _mix(100, 50, domain)
     async with _engine(network) as engine:
-        found = await _ask(engine, _shuffled(texts), patience_s=PATIENCE_S)
+        found = await _verify(engine, _shuffled(texts), patience_s=PATIENCE_S)
     green = sum(light_of(answer.verdict) == "GREEN_LIGHT" for answer in found.values())
     return {"right": _right(found), "green": green}
 
