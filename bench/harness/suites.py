@@ -28,6 +28,7 @@ SUITES: dict[str, str] = {
     "domain": "50 addresses of one domain whose replies take 50 ms",
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once; each kind of trouble alone",
     "truth": "addresses as on the Internet, and in awkward sequences: what is answered and what is true",
+    "tolerance": "refusals that mail hosts take: the learned tolerance beside fixed ones, simulated",
     "memory": "2,000 probes under way",
     "clean": "1,000,000 rows of CSV and as many of XLSX through `clean`",
     "engine": "addresses through the engine: near, far, and as work grows",
@@ -42,15 +43,10 @@ SUITES: dict[str, str] = {
     "fleet": "lists over one PostgreSQL: many, large, and one on three processes, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
-SERVING = (
-    "service",
-    "files",
-    "fair",
-    "readme",
-    "pages",
-    "live",
-    "fleet",
-)  # in a folder of their own
+FOLDERS = {  # of suites that are not at the top
+    **dict.fromkeys(("service", "files", "fair", "readme", "pages", "live", "fleet"), "serving"),
+    "truth": "truths",
+}
 LACKING = 3  # exit codes of a suite's process
 INTERRUPTED = 130
 
@@ -67,7 +63,7 @@ def run_suite(name: str) -> Result:
 def suite_of(name: str) -> Callable[[], list[Figure] | Result]:
     """The function that runs a suite. Raises KeyError for an unknown name."""
     SUITES[name]
-    module = f"serving.{name}" if name in SERVING else name
+    module = f"{FOLDERS[name]}.{name}" if name in FOLDERS else name
     run: Callable[[], list[Figure] | Result] = import_module(f"mailprobe.bench.suites.{module}").run
     return run
 

@@ -1,23 +1,15 @@
 """What hosts that defend themselves have counted of their clients, by kind of host. Pure.
 
-Random names are recipients that are not in any list. One is needless where the domain's
-host had refused a listed address as unknown within six hours before: that proves the same.
-A refusal counts there only if its session went on after it: else the client may have left
-before it.
+Random names are recipients that are not in any list.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from math import inf
 
 from mailprobe.engine.testing.host_defences import HOUR_S
 from mailprobe.engine.testing.host_log import LoggedCommand, rcpt_mailbox
 from mailprobe.engine.testing.mail_host import MailHost
-
-PROVEN_S = 6 * HOUR_S  # for so long a refusal proves that the domain does not accept all
-KNOWN_AFTER_S = 0.3  # from a reply until the client acts on it, on a busy machine
 
 
 @dataclass(slots=True)
@@ -32,7 +24,6 @@ class KindCounts:
     refused_session_max: int = 0
     refused_hour_max: int = 0  # of one host
     random_names: int = 0
-    needless_names: int = 0
     bans: int = 0
     sessions_lost: int = 0  # too old to be counted in detail
 
@@ -42,10 +33,8 @@ class AskedRecipient:
     """One RCPT that a host has answered."""
 
     at_s: float
-    answered_at_s: float
     mailbox: str
     is_refused: bool  # as unknown, not by a ban
-    is_read: bool  # the client sent another command after the reply
 
     @property
     def domain(self) -> str:
@@ -56,11 +45,6 @@ def count_kinds(
     hosts: Mapping[str, MailHost], kinds: Mapping[str, str], listed: AbstractSet[str]
 ) -> dict[str, KindCounts]:
     """The counts by kind; hosts and kinds are by IP address, `listed` is in lower case."""
-    refused_at_s: dict[str, list[float]] = defaultdict(list)  # by domain: of listed addresses
-    for address in kinds:
-        for asked in _recipients(hosts[address]):
-            if asked.is_refused and asked.is_read and asked.mailbox in listed:
-                refused_at_s[asked.domain].append(asked.answered_at_s)
     counts: dict[str, KindCounts] = {}
     domains: dict[str, set[str]] = {}
     for address, kind in kinds.items():
@@ -70,12 +54,7 @@ def count_kinds(
             for asked in _recipients(hosts[address]):
                 domains.setdefault(kind, set()).add(asked.domain)
                 found.recipients += 1
-                if asked.mailbox not in listed:
-                    found.random_names += 1
-                    found.needless_names += any(
-                        KNOWN_AFTER_S < asked.at_s - at_s < PROVEN_S
-                        for at_s in refused_at_s.get(asked.domain, ())
-                    )
+                found.random_names += asked.mailbox not in listed
     for kind, named in domains.items():
         counts[kind].domains = len(named)
     return counts
@@ -114,16 +93,8 @@ def _recipients(host: MailHost) -> Iterator[AskedRecipient]:
 
 def _of_commands(host: MailHost, commands: list[LoggedCommand]) -> Iterator[AskedRecipient]:
     ban = host.defence.ban_reply if host.defence is not None else None
-    last_at_s = max((command.at_s for command in commands), default=0.0)
     for command in commands:
         mailbox = rcpt_mailbox(command.line)
         if mailbox is not None and command.reply is not None:
             refused = command.reply.startswith("5") and command.reply != ban
-            answered_at_s = command.answered_at_s if command.answered_at_s is not None else inf
-            yield AskedRecipient(
-                command.at_s,
-                answered_at_s,
-                mailbox.lower(),
-                is_refused=refused,
-                is_read=answered_at_s <= last_at_s,
-            )
+            yield AskedRecipient(command.at_s, mailbox.lower(), is_refused=refused)

@@ -52,7 +52,16 @@ GATEWAY_NAMES: Mapping[str, str] = {
 GATEWAYS_EACH = 3
 SHARES = {"gateway": 0.35, "google-like": 0.25, "microsoft-like": 0.25}  # others: the rest
 HOSTING_HOSTS = 15  # cPanel's: shared by 40 % of the others' domains
-OTHER_KINDS = ("mdaemon", "exim-recipe", "kerio", "exchange", "postscreen", "postfix", "exim")
+OTHER_KINDS = (
+    "fail2ban",
+    "mdaemon",
+    "exim-recipe",
+    "kerio",
+    "exchange",
+    "postscreen",
+    "postfix",
+    "exim",
+)
 HOSTED_OF_TEN = 4
 
 PREFERENCE = 10  # of an only exchange

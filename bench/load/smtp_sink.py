@@ -8,7 +8,7 @@
 One loop over epoll, one listening socket on the loopback device (all of 127.0.0.0/8,
 nothing else), no state but a connection's unread octets: 1 to 7 µs a recipient, so that
 the prober is what is measured. It knows the commands that a prober says, accepts
-mailboxes that begin with `ok-` and refuses the others. A resolver (DNS over HTTP/1.1)
+mailboxes of `ok` and a number and refuses the others. A resolver (DNS over HTTP/1.1)
 answers for its domains in the same process.
 """
 
@@ -35,7 +35,8 @@ REPLIES = {
     b"HELO": b"250 sink\r\n",
     b"QUIT": b"221 2.0.0 Bye\r\n",
 }
-BANNER = b"220 sink ESMTP Postfix\r\n"  # which tolerates many refusals
+# A host that does not tell its software, or is named as one that tolerates many refusals.
+BANNERS = {False: b"220 sink ESMTP ready\r\n", True: b"220 sink ESMTP Postfix\r\n"}
 OFFER = {True: b"250-sink\r\n250 PIPELINING\r\n", False: b"250 sink\r\n"}
 RECEIVE_OCTETS = 64 * 1024
 BACKLOG = 4096
@@ -59,7 +60,15 @@ class SmtpSink:
 
     def mailbox(self, number: int, *, exists: bool = True) -> str:
         """An address at the n-th domain that no other number has."""
-        return f"{'ok' if exists else 'no'}-{number}@{self.domain(number)}"
+        return f"{'ok' if exists else 'no'}{number}@{self.domain(number)}"
+
+    def turnarounds(self) -> int:
+        """How often it has received something from mail clients."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("?")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
     def cpu_s(self) -> float:
         """The processor time that it has used (proc(5); to 10 ms)."""
@@ -70,15 +79,26 @@ class SmtpSink:
 
 @contextmanager
 def start_sink(
-    *, hosts: int, domains: int | None = None, delay_ms: float = 0.0, pipelining: bool = True
+    *,
+    hosts: int,
+    domains: int | None = None,
+    delay_ms: float = 0.0,
+    pipelining: bool = True,
+    named: bool = False,
 ) -> Iterator[SmtpSink]:
     """Run mail hosts as long as the block lasts. Each reply is `delay_ms` late, in its turn.
 
-    Replies to what was written together come together, as over a long line.
+    `named`: their greeting tells a software. Replies to what was written together come together, as over a long line.
     """
     domains = domains or hosts
     words = json.dumps(
-        {"hosts": hosts, "domains": domains, "delay_ms": delay_ms, "pipelining": pipelining}
+        {
+            "hosts": hosts,
+            "domains": domains,
+            "delay_ms": delay_ms,
+            "pipelining": pipelining,
+            "named": named,
+        }
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "mailprobe.bench.load.smtp_sink", words],
@@ -109,8 +129,16 @@ def host_address(number: int) -> str:
     return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
+def _is_living(line: bytes) -> bool:
+    return line[8:11] == b"<ok" and line[11:12].isdigit()  # a random name has letters there
+
+
 class _SmtpSinkProcess:
-    def __init__(self, hosts: int, domains: int, delay_ms: float, pipelining: bool) -> None:
+    def __init__(
+        self, hosts: int, domains: int, delay_ms: float, pipelining: bool, named: bool
+    ) -> None:
+        self._banner = BANNERS[named]
+        self._received = 0
         self._hosts = hosts
         self._delay_s = delay_ms / 1000
         self._offer = OFFER[pipelining]
@@ -140,7 +168,10 @@ class _SmtpSinkProcess:
         while True:
             for number, _ in self._ready():
                 if number == 0:
-                    return
+                    if not os.read(0, 1):
+                        return
+                    print(self._received, flush=True)
+                    continue
                 if number == self._smtp.fileno():
                     self._greet(self._smtp, smtp=True)
                 elif number == self._doh.fileno():
@@ -166,7 +197,7 @@ class _SmtpSinkProcess:
                 self._open[caller.fileno()] = caller, smtp
                 self._epoll.register(caller.fileno(), select.EPOLLIN)
                 if smtp:
-                    self._send(caller, BANNER)
+                    self._send(caller, self._banner)
 
     def _receive(self, caller: socket.socket, smtp: bool) -> None:
         try:
@@ -184,13 +215,14 @@ class _SmtpSinkProcess:
             self._receive_query(caller, octets)
 
     def _receive_smtp(self, caller: socket.socket, octets: bytes) -> None:
+        self._received += 1
         *lines, rest = octets.split(b"\r\n")
         if rest:
             self._unread[caller] = rest
         replies = []
         for line in lines:
             if line[:4] == b"RCPT":
-                replies.append(ACCEPTED if line[8:12] == b"<ok-" else REFUSED)
+                replies.append(ACCEPTED if _is_living(line) else REFUSED)
             else:
                 replies.append(REPLIES.get(line[:4], self._offer))
         if replies:

@@ -66,7 +66,7 @@ def _cold_us(folder: Path) -> float:
 
 def _clean_cold(folder: Path, sink: SmtpSink, rows: int, domains: int) -> Cleaned:
     source = folder / f"cold-{rows}.csv"
-    addresses = (f"ok-{number}@{sink.domain(number % domains)}\n" for number in range(rows))
+    addresses = (f"ok{number}@{sink.domain(number % domains)}\n" for number in range(rows))
     source.write_text("email\n" + "".join(addresses), "ascii")
     return _clean(source, folder / f"cold-{rows}.out.csv", sink)
 
@@ -80,7 +80,7 @@ def _figures(what: str, rows: int, took: Cleaned) -> list[Figure]:
 
 
 def _row(number: int, sink: SmtpSink) -> tuple[int, str, str, str, str]:
-    address = f"ok-{number}@{sink.domain(number // 20)}"
+    address = f"ok{number}@{sink.domain(number // 20)}"
     return number, f"Jürgen Müller {number}", address, "Müller, Söhne & Co", "2024-02-29"
 
 

@@ -5,7 +5,8 @@ encoded. "On one core" is computed from the processor time of this process. The 
 the naive loop (mailprobe.bench.load.naive) alternate with the engine's, so that both run
 on an equally busy machine; beside it this process and the sink have a core each. Hosts that
 answer at once, and 1 and 5 ms late: what comes in one wake-up differs. Calls and wake-ups are
-counted in a round of their own.
+counted in a round of their own. The hosts' greetings do not tell their software; hosts that are
+named are measured beside them once.
 
 `MAILPROBE_BENCH_ADDRESSES` (1,000,000) is the number of addresses of "as work grows".
 """
@@ -75,7 +76,7 @@ def run() -> Result:
 
 
 async def _run() -> Result:
-    figures = [*await _near(), *await _growth()]
+    figures = [*await _near(), *await _unnamed(), *await _growth()]
     far, series = await _far()
     return Result([*figures, *far], series)
 
@@ -171,6 +172,39 @@ async def _beside_naive(delay_ms: float) -> list[list[EngineRound]]:
     return [list(each) for each in zip(*rounds[1:], strict=True)]
 
 
+async def _unnamed() -> list[Figure]:
+    """Hosts whose greeting does not tell their software, beside hosts that are named."""
+    rounds: list[list[EngineRound]] = []
+    with (
+        start_sink(hosts=HOSTS, delay_ms=COUNTED_MS, named=True) as named,
+        start_sink(hosts=HOSTS, delay_ms=COUNTED_MS) as unnamed,
+        pinned(named.process.pid, unnamed.process.pid),
+    ):
+        sinks = (named, unnamed)
+        texts = _sorted_by_domain(named.mailbox(number) for number in range(LIST))
+        async with (
+            _engine(named, CONNECTIONS) as one,
+            _engine(unnamed, CONNECTIONS) as other,
+        ):
+            for engine in (one, other):
+                await verify(engine, texts)  # the first time: nothing is known of a host
+            first = [sink.turnarounds() for sink in sinks]
+            for _ in range(ROUNDS):
+                rounds.append(
+                    [
+                        await _timed(named, partial(verify, one, texts), LIST),
+                        await _timed(unnamed, partial(verify, other, texts), LIST),
+                    ]
+                )
+            later = [sink.turnarounds() - before for sink, before in zip(sinks, first, strict=True)]
+    of_named, of_unnamed = ([each[place] for each in rounds] for place in (0, 1))
+    return [
+        _times("unnamed hosts: CPU of each, beside named ones", of_unnamed, of_named),
+        Figure("unnamed hosts: turn-arounds, beside named ones", later[1] / later[0], "×"),
+        Figure("unnamed hosts: turn-arounds of the first list", first[1] / first[0], "×"),
+    ]
+
+
 def _sorted_by_domain(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=lambda text: text.partition("@")[2])
 
@@ -239,7 +273,7 @@ async def _growth() -> list[Figure]:
 
 def _in_runs(sink: SmtpSink, number: int) -> str:
     """Return an address; twenty consecutive numbers share a domain, as in a sorted list."""
-    return f"ok-{number}@{sink.domain(number // 20)}"
+    return f"ok{number}@{sink.domain(number // 20)}"
 
 
 async def _domains() -> Figure:

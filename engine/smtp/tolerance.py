@@ -39,6 +39,10 @@ BAN_RULE = "ban.recognised"  # of one that was not answered because the host has
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
+ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
+ANSWER_S = 10.0  # an answer comes so long after its recipient, at most
+RETRY_S = 10.0  # where no time can be told at which there is room
+ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
@@ -116,6 +120,10 @@ class _Account:
     refused: int = 0
     recent: int = 0  # refused within the window
     under_way: int = 0
+    # Of its lists, turned away in the latest round (see `Tolerance.turned_away`) and not sent since:
+    rows_waiting: int = 0
+    names_waiting: int = 0
+    turned_at: float = -inf
 
     @property
     def lives_here(self) -> bool:
@@ -139,7 +147,7 @@ class Tolerance:
             "_last_at",
         ),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
-        *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
+        *("_rest_until", "_times", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
     )
@@ -172,7 +180,6 @@ class Tolerance:
         self._requested_at = -inf
         self._bans: deque[float] = deque(maxlen=len(RESTS_S))
         self._rest_until = -inf
-        self._turned_away = 0  # rows of lists that found nothing left, since there was room
         self.limits, self.label = UNKNOWN, label
         self.set_limits(limits, label)
 
@@ -350,7 +357,8 @@ class Tolerance:
     def _left_of_share(self, now: float) -> int:
         """The most recipients of which all may be refused, with the share still below its limit."""
         share = self.limits.share or 1.0
-        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S:
+        # The host has counted them sooner than their answers came.
+        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S + ANSWER_S:
             self._asked_hour.popleft()
         flying = sum(self._under_way.values())
         sent, refused = len(self._asked_hour) + flying, len(self._times) + flying
@@ -404,12 +412,15 @@ class Tolerance:
         if kind is Kind.CONTROL:
             return
         self._under_way[kind] += 1
+        here = self._accounts.get(account)
+        if here is not None and kind is Kind.NAME:
+            here.names_waiting = max(0, here.names_waiting - 1)
+        elif here is not None and kind is Kind.LIST:
+            here.rows_waiting = max(0, here.rows_waiting - 1)
         if kind.is_name:
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
-        if kind is Kind.LIST and self._turned_away:
-            self._turned_away -= 1
         here = self._account(account, now)
         here.under_way += 1
         if self.lease is not None:
@@ -540,9 +551,20 @@ class Tolerance:
 
     # -- growth --------------------------------------------------------------------------------
 
-    def turned_away(self) -> None:
-        """A row of a list found nothing left: it comes back."""
-        self._turned_away += 1
+    def turned_away(self, kind: Kind, account: str, now: float) -> None:
+        """A row of a list, or the random name of its domain, found nothing left: it comes back.
+
+        Rows of an account are turned away together, and again each time that they come back: only
+        the latest round is counted, for the same rows would count twice.
+        """
+        here = self._account(account, now)
+        if now - here.turned_at > ROUND_S:
+            here.rows_waiting = here.names_waiting = 0
+        here.turned_at = now
+        if kind is Kind.NAME:
+            here.names_waiting += 1
+        else:
+            here.rows_waiting += 1
 
     def growth(
         self,
@@ -566,7 +588,7 @@ class Tolerance:
         wait_s = 0.0
         if patience_s > 0:
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
-            if now < self._refused_at + wait_s or self._is_done_in_time(now, patience_s):
+            if now < self._refused_at + wait_s or self._is_done_in_time(account, now, patience_s):
                 return Growth.NOT
         elif not self._may_hurry(account, now):
             return Growth.NOT
@@ -605,8 +627,10 @@ class Tolerance:
         return unleased > self._room(kind, account, now, flying)
 
     def _is_spent_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's, or that the store of leases is away?"""
+        """Is it a limit that does not grow: the hour's, a share's, or that the store of leases is away?"""
         if self.lease is not None and self.lease.is_away:
+            return True
+        if self.limits.share is not None and self._left_of_share(now) <= 0:
             return True
         return self.hour is not None and self.refused(now) >= self.hour
 
@@ -614,19 +638,28 @@ class Tolerance:
         here = self._accounts.get(account)
         return here is None or 2 * here.accepted >= here.refused or self._is_alone(account, now)
 
-    def _is_done_in_time(self, now: float, patience_s: float) -> bool:
+    def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
         windows = aim_s / WINDOW_S
-        first = self._count if self._last_at <= now + aim_s - GUARDED_S else 0
-        room = self.tolerance * max(0.0, windows - 1) + first if windows >= 1 else first
-        return max(1, self._turned_away) * self.share <= room
+        room = float(self._count if self._last_at <= now + aim_s - GUARDED_S else 0)
+        if windows > 1:
+            room += self._limits_of(Kind.LIST, account, now)[0] * (windows - 1)
+        return self._refusals_waiting(now) <= room
+
+    def _refusals_waiting(self, now: float) -> float:
+        """The refusals that the rows of lists that wait are expected to cost."""
+        rows = names = 0
+        for here in self._accounts.values():
+            if now - here.turned_at < 2 * WINDOW_S:
+                rows += here.rows_waiting
+                names += here.names_waiting
+        return max(1, rows) * self.share + names
 
     def grow(self) -> None:
         """Raise it: work needs it, and the host still judges."""
         self.tolerance = min(self._ceiling, 2 * self.tolerance)
         self.has_grown = self.changed = True
-        self._turned_away = 0
         if self.lease is not None:
             self.lease.request_more()
 
@@ -648,21 +681,29 @@ class Tolerance:
             return CONTESTED_S
         waits = []
         if self.recent(now):
-            slower_at = self._first_at + self._count * GUARDED_S / (max(1, self.tolerance) - 0.5)
+            most = max(1.0, self._limits_of(kind, account, now)[0])
+            # Until a part of it is free again: the rate falls slowly, and a list comes back whole.
+            slower_at = self._first_at + self._count * GUARDED_S / min(
+                most - 0.5, most * ROOM_SHARE
+            )
             waits.append(
                 min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
             )
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
-            and not self._is_done_in_time(now, patience_s)
+            and not self._is_done_in_time(account, now, patience_s)
         ):
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
             grows_s = self._refused_at + wait_s - now
-            waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)  # else a proof is lacking
-        wait_s = min(waits, default=1.0)
+            # Where that time has come, nothing has shown that the host judges: not soon again.
+            waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)
+        wait_s = min((each for each in waits if each > 0), default=RETRY_S)
         if self.hour is not None and len(self._times) >= self.hour:
             wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)
+        if self.limits.share is not None and self._times and self._left_of_share(now) <= 0:
+            # What others have accepted meanwhile lowers the share sooner.
+            wait_s = max(wait_s, min(WINDOW_S, self._times[0][0] + HOUR_S - now))
         return max(1.0, wait_s)
 
     # -- bans ----------------------------------------------------------------------------------

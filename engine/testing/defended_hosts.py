@@ -1,15 +1,16 @@
 """Mail hosts with their products' default defences against address harvesting, by kind.
 
-MDaemon's dynamic screening, Exim as shipped, with the common recipe of rcpt_fail_count and
-as cPanel configures it, Forcepoint's and Trend Micro's and Cisco's (AsyncOS) directory
-harvest prevention, Kerio Connect, Exchange's tarpit, Postfix and its postscreen.
+fail2ban's jail (five refused recipients in ten minutes), MDaemon's dynamic screening, Exim
+as shipped, with the common recipe of rcpt_fail_count and as cPanel configures it, Forcepoint's
+and Trend Micro's and Cisco's (AsyncOS) directory harvest prevention, Kerio Connect, Exchange's
+tarpit, Postfix and its postscreen.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mailprobe.engine.testing.host_defences import HOUR_S, Defence
+from mailprobe.engine.testing.host_defences import FIND_S, HOUR_S, Defence
 from mailprobe.engine.testing.host_profiles import EXCHANGE, EXIM, POSTFIX, TARPIT_S
 from mailprobe.engine.testing.mail_host import MailHost
 
@@ -21,9 +22,15 @@ CPANEL_BANNER = (
 )
 TOO_MANY_FAILED = "421 {name} too many failed recipients from your address"
 EXIM_DATED = replace(EXIM, banner=f"220 {{name}} ESMTP Exim 4.96 {DATE}")
+FAIL2BAN = Defence(jail_refusals_max=4, ban_s=FIND_S, ban_delay_s=3.0, ban_reply="")
 GATEWAY = MailHost(banner="220 {name} ESMTP Service ready", recipients_max=1_000)
 
 DEFENDED_HOSTS: Mapping[str, MailHost] = {
+    "fail2ban": MailHost(  # any server may have it, and nothing shows it
+        banner="220 {name} ESMTP ready",
+        default_unknown="550 5.1.1 <{rcpt}>: no such mailbox",
+        defence=FAIL2BAN,
+    ),
     "mdaemon": MailHost(
         banner=f"220 {{name}} ESMTP MDaemon 23.5.3; {DATE}",
         mail_reply="250 2.1.0 Sender OK",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 HOUR_S = 3600.0
+FIND_S = 600.0  # fail2ban's findtime, and its bantime
 SOURCES_MAX = 1_000  # sources of one host; a later one is counted with the first
 
 
@@ -31,8 +32,12 @@ class Defence:
     message_recipients_max: int = 10  # more recipients than this, of which
     message_refusals_max: int = 5  # more than this are refused (Trend Micro)
 
+    jail_refusals_max: int | None = None  # one refused recipient more bans (see `Jail`)
+
     ban_s: float = HOUR_S
+    ban_delay_s: float = 0.0  # from the refusal until the ban holds: a jail reads the log
     ban_reply: str = "550 5.7.1 Too many unknown recipients from your address, blocked"
+    # ^ empty: it hangs up without a word
     bans_recipients: bool = False  # a banned source is greeted, and each RCPT gets the reply
 
     connections_max: int | None = None  # of one source
@@ -50,28 +55,67 @@ class SourceMessage:
 
 
 @dataclass(slots=True)
+class Jail:
+    """A source's failures as fail2ban counts them (FailData.adjustTime, FailManager.cleanup).
+
+    Each failure counts until no other came for FIND_S. Over a longer time the count is that of
+    the rate since the first one.
+    """
+
+    count: int = 0
+    _first_at_s: float = -inf
+    _last_at_s: float = -inf
+
+    def refuse(self, now: float) -> None:
+        if now - self._last_at_s >= FIND_S:
+            self.count, self._first_at_s = 0, now
+        elif (span_s := now - self._first_at_s) > FIND_S:
+            self.count = round(self.count / span_s * FIND_S)
+            self._first_at_s = now - FIND_S
+        self.count += 1
+        self._last_at_s = now
+
+
+@dataclass(slots=True)
 class SourceHistory:
     """What a host remembers of one source."""
 
     connections_now: int = 0
     recipients: deque[tuple[float, bool]] = field(default_factory=deque)  # (time, refused)
     messages: deque[SourceMessage] = field(default_factory=deque)
+    jail: Jail = field(default_factory=Jail)
+    banned_from_s: float = -inf
     banned_until_s: float = -inf
     bans: int = 0
     has_passed: bool = False  # it waited for the greeting once
 
     def is_banned(self, now: float) -> bool:
-        return now < self.banned_until_s
+        return self.banned_from_s <= now < self.banned_until_s
 
-    def ban(self, now: float, ban_s: float) -> None:
-        self.bans += 1
-        self.banned_until_s = now + ban_s
+    def ban(self, now: float, ban_s: float, delay_s: float = 0.0) -> None:
+        """Ban the source, unless it is banned already or will be in a moment."""
+        if now >= self.banned_until_s:
+            self.bans += 1
+            self.jail = Jail()
+            self.banned_from_s = now + delay_s
+            self.banned_until_s = now + delay_s + ban_s
+
+    def refused_since(self, since_s: float) -> int:
+        """Refused recipients after this time."""
+        count = 0
+        for at_s, refused in reversed(self.recipients):
+            if at_s <= since_s:
+                break
+            count += refused
+        return count
 
     def clear(self) -> None:
         """Start again; connections that are open still count."""
         self.recipients.clear()
         self.messages.clear()
-        self.banned_until_s, self.bans, self.has_passed = -inf, 0, False
+        self.jail = Jail()
+        self.banned_from_s = self.banned_until_s = -inf
+        self.bans, self.has_passed = 0, False
 
 
 @dataclass(slots=True)
@@ -106,20 +150,25 @@ class SessionDefence:
         while recipients[0][0] <= now - HOUR_S:
             recipients.popleft()
         self.refusals += refused
+        if refused:
+            self.source.jail.refuse(now)
         self._message_recipients += 1
         self._message_refusals += refused
-        if self._is_over_limit():
-            self.source.ban(now, self.defence.ban_s)
+        if self._is_over_limit(now):
+            self.source.ban(now, self.defence.ban_s, self.defence.ban_delay_s)
 
-    def _is_over_limit(self) -> bool:
-        rules, recipients = self.defence, self.source.recipients
-        bad = sum(refused for _, refused in recipients)
+    def _is_over_limit(self, now: float) -> bool:
+        rules, source = self.defence, self.source
         if rules.refusal_banned is not None and self.refusals >= rules.refusal_banned:
             return True
-        if rules.hour_refusals_max is not None and bad > rules.hour_refusals_max:
+        most = rules.hour_refusals_max
+        if most is not None and source.refused_since(now - HOUR_S) > most:
             return True
-        after = rules.half_bad_after
-        if after is not None and len(recipients) > after and 2 * bad >= len(recipients):
+        most = rules.jail_refusals_max
+        if most is not None and source.jail.count > most:
+            return True
+        after, asked = rules.half_bad_after, len(source.recipients)
+        if after is not None and asked > after and 2 * source.refused_since(-inf) >= asked:
             return True
         percent = rules.bad_messages_percent
         return percent is not None and self._bad_messages_percent() >= percent

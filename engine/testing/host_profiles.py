@@ -35,6 +35,12 @@ POSTFIX = MailHost(
     default_unknown="550 5.1.1 <{rcpt}>: Recipient address rejected: "
     "User unknown in virtual mailbox table",
 )
+PLAIN = MailHost(  # of which nothing tells the software
+    banner="220 {name} ESMTP ready",
+    mailboxes=frozenset({"postmaster"}),
+    recipients_max=1_000,
+    default_unknown="550 5.1.1 <{rcpt}>: no such mailbox here",
+)
 EXIM = MailHost(
     banner="220 {name} ESMTP Exim 4.96 Mon, 01 Jan 2024 00:00:00 +0000",
     ehlo_lines=("SIZE 52428800", "8BITMIME", "PIPELINING", "PIPECONNECT", "CHUNKING", "PRDR"),
@@ -177,6 +183,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     # servers
     "friendly": MailHost(),
     "postfix": POSTFIX,
+    "plain": PLAIN,
     "exim": EXIM,
     "opensmtpd": OPENSMTPD,
     "exchange": EXCHANGE,

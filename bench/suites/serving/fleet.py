@@ -124,7 +124,7 @@ def _check(client: httpx.Client, list_id: str, texts: Sequence[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(response.raise_for_status().text)))
     assert [row["email"] for row in rows] == list(texts)
     for row in rows:
-        expected = "deliverable" if row["email"].startswith("ok-") else "undeliverable"
+        expected = "deliverable" if row["email"].startswith("ok") else "undeliverable"
         if row["status"] != expected:
             raise AssertionError(f"{row['email']}: {row}")
 

@@ -21,14 +21,16 @@ def settle_awaiting(
 ) -> None:
     """The test was answered: settle the probes that await it."""
     now, budget = pool.now(), pool.budget
+    accounts: set[str] = set()  # whose lists wait for the random name
     for probe in pool.dispatcher.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
             probe.retry_after(wait_s, budget.tolerance)
-            if probe.deferred_start:
-                budget.turned_away()
+            if probe.deferred_start and probe.asker not in accounts:
+                accounts.add(probe.asker)
+                budget.turned_away(kind, probe.asker, now)
         pool.settle(probe, acceptance.outcome, rule)
 
 

@@ -80,6 +80,32 @@ async def test_counts_of_an_hour_are_forgotten_after_it(autojump_clock: Any) -> 
     assert host.record.bans == 0
 
 
+async def test_fail2ban_bans_a_moment_after_the_fifth_refusal_within_ten_minutes(
+    autojump_clock: Any,
+) -> None:
+    host = defended_host("fail2ban", "mx.shop.test")
+    async with open_fake_network() as network:
+        assert await name_recipients(network, host, "uuuuk") == "550 550 550 550 250"
+        await trio.sleep(601)
+        assert await name_recipients(network, host, "uuuuuk") == "550 550 550 550 550 250"
+        await trio.sleep(4)
+        client = await meet(network, host)
+        assert await client.reply() == "closed"
+        await trio.sleep(600)
+        assert await name_recipients(network, host, "k") == "250"
+        assert host.record.bans == 1
+
+
+async def test_fail2ban_does_not_forget_a_failure_while_others_follow(autojump_clock: Any) -> None:
+    """Its count is that of the rate since the first one, until no other came for ten minutes."""
+    host = defended_host("fail2ban", "mx.shop.test")
+    async with open_fake_network() as network:
+        for bans in (0, 0, 1):  # four within ten minutes
+            await name_recipients(network, host, "uu")
+            assert host.record.bans == bans
+            await trio.sleep(400)
+
+
 async def test_a_ban_holds_on_the_open_connections_too(autojump_clock: Any) -> None:
     host = defended_host("mdaemon", "mx.shop.test")
     async with open_fake_network() as network:
@@ -149,7 +175,13 @@ async def test_postscreen_lets_a_stranger_wait_once(autojump_clock: Any) -> None
 
 
 def test_every_kind_is_tried() -> None:
-    assert DEFENDED_HOSTS.keys() == DEFENCES.keys() | {"postfix", "exim", "exchange", "postscreen"}
+    assert DEFENDED_HOSTS.keys() == DEFENCES.keys() | {
+        "fail2ban",
+        "postfix",
+        "exim",
+        "exchange",
+        "postscreen",
+    }
 
 
 async def test_a_cpanel_host_greets_with_three_lines(autojump_clock: Any) -> None:

@@ -194,7 +194,7 @@ def test_beside_others_only_an_account_with_living_addresses_grows_it():
 def test_a_list_waits_a_minute_after_the_latest_refusal():
     host = tolerance_of(shared=True, refused=16)
     for _ in range(10_000):
-        host.turned_away()
+        host.turned_away(LIST, "me", T0)
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S - 1, PATIENCE_S) is Growth.NOT
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.PROVE
     assert host.growth(LIST, "me", T0 + 6, 60.0) is Growth.PROVE  # a tenth of a short patience
@@ -203,7 +203,7 @@ def test_a_list_waits_a_minute_after_the_latest_refusal():
 def test_a_list_needs_an_acceptance_after_that_minute():
     host = tolerance_of(shared=True, refused=16)
     for _ in range(10_000):
-        host.turned_away()
+        host.turned_away(LIST, "me", T0)
     host.answered(REQUEST, "me", T0 + 1, accepted=True, refused=False)
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.PROVE
     host.answered(REQUEST, "me", T0 + LIST_WAIT_S, accepted=True, refused=False)
@@ -217,7 +217,7 @@ def test_a_list_that_is_done_within_its_aim_does_not_grow_it(shared, rows, grows
     """The aim: at somebody's own server the patience, at a shared one a quarter of an hour."""
     host = tolerance_of(shared=shared, refused=16 if shared else 4, accepted=100)
     for _ in range(rows):
-        host.turned_away()
+        host.turned_away(LIST, "me", T0)
     found = host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S)
     assert (found is not Growth.NOT) is grows
     assert AIM_S < PATIENCE_S
@@ -293,7 +293,7 @@ def test_a_list_comes_back_when_a_refusal_leaves_the_window_or_it_may_grow():
     host = tolerance_of(shared=True, refused=16)
     assert WINDOW_S <= host.next_room_s(LIST, "me", T0, PATIENCE_S) <= LEFT_S
     for _ in range(10_000):
-        host.turned_away()
+        host.turned_away(LIST, "me", T0)
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
 
 

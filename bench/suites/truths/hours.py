@@ -1,8 +1,8 @@
-"""The lists of the scenario `defences` in virtual time, where the hours of a host's budget can pass.
+"""The lists of the scenario `defences` in virtual time, where the patience of a list can pass.
 
 The engine, the passes of `clean` and the hosts live by one virtual clock and meet in
 memory, so a run of many hours takes a minute. The same hosts ban by the same rules; what
-sockets and processes cost is measured on real ones (truth_defences).
+sockets and processes cost is measured on real ones (defences).
 """
 
 from dataclasses import asdict
@@ -25,9 +25,8 @@ from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.testing.fake_network import open_fake_network
 
-# `--recheck 10 --recheck-after 5m,1h`: as many as `clean` allows, because the hourly budget of
-# a strict host meets about 60 bad addresses at one gateway.
-RECHECK = Recheck(passes=PASSES_MAX, after_s=(300.0, 3600.0))
+# `--recheck 10 --recheck-after 5m,1h --patience 4h`: the patience of a list job.
+RECHECK = Recheck(passes=PASSES_MAX, after_s=(300.0, 3600.0), patience_s=4 * 3600.0)
 
 
 def verify_in_hours(scenario: Scenario, texts: list[str]) -> tuple[list[ReportedAddress], float]:

@@ -4,7 +4,8 @@ Each scenario is asked as a list through `mailprobe clean` with its later passes
 engine with empty caches as batches of 50 and as single requests; `internet` also as one list
 without later passes, to measure its clock. Then a list is killed in the middle. It prints the
 confusion matrices, and by kind of host what was wrong and what is unknown without a reason.
-Last come hosts that defend themselves: see mailprobe.bench.suites.truth_defences.
+Then come six cases at plain hosts (mailprobe.bench.suites.truths.rows), and last hosts that
+defend themselves: see mailprobe.bench.suites.truths.defences.
 """
 
 import re
@@ -18,9 +19,10 @@ from mailprobe.bench.harness.engine_runs import open_watched
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
-from mailprobe.bench.suites.truth_defences import defence_figures
-from mailprobe.bench.suites.truth_killed import killed_figures
-from mailprobe.bench.suites.truth_runs import Asked, clean, judge, shuffled, verify
+from mailprobe.bench.suites.truths.defences import defence_figures
+from mailprobe.bench.suites.truths.killed import killed_figures
+from mailprobe.bench.suites.truths.rows import row_figures
+from mailprobe.bench.suites.truths.runs import Asked, clean, judge, shuffled, verify
 from mailprobe.engine.smtp.catchall import UNANSWERED_S
 
 BATCH, BATCHES, BATCHES_AT_A_TIME = 50, 16, 4
@@ -65,7 +67,7 @@ def run() -> list[Figure]:
             *_clean("sequences, cleaned", sequences),
             *trio.run(_verify_requests, "sequences, requests", sequences, *_by_kind(lab)),
         ]
-    return [*figures, *defence_figures()]
+    return [*figures, *row_figures(), *defence_figures()]
 
 
 def _by_kind(lab: Lab) -> tuple[list[list[str]], list[str]]:

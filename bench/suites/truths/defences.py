@@ -1,17 +1,17 @@
 """Verifies lists at hosts that ban who names unknown recipients: is the second list of a day still welcome?
 
-    python -m mailprobe.bench.suites.truth_defences [lists|hours|groups|slow|shared]...
+    python -m mailprobe.bench.suites.truths.defences [lists|hours|groups|slow|shared]...
 
 runs it, or parts of it, without the rest of `bench truth`. Each list goes through
 `mailprobe clean` with later passes a few seconds apart. The lab counts as its hosts do, by
 kind: connections, refused recipients, random names, bans.
 
-The hosts count by the hour, and a run lasts minutes. On sockets their clock does not run
-faster: the engine would have to live by the same clock, or a budget that is wrong by that
-factor would look right. So an address whose host has no refusals left for us this hour stays
-unknown there, with the reason `host_budget`; these are a figure of their own, and the promise
-of few unknown ones is on the rest. The part `hours` repeats the lists in virtual time, by
-which engine and hosts both live, with a pass each hour: there it is on all addresses.
+The hosts count by minutes and hours, and a run lasts minutes. On sockets their clock does not
+run faster: the engine would have to live by the same clock, or a tolerance that is wrong by that
+factor would look right. So an address whose host takes no more refusals from us at the end of
+the list's patience there stays unknown; these are a figure of their own, and the promise of few
+unknown ones is on the rest. The part `hours` repeats the lists in virtual time, by which engine
+and hosts both live, with the patience of a list job: there it is on all addresses.
 """
 
 import re
@@ -30,15 +30,17 @@ from mailprobe.bench.harness.tables import figure_table
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.defences import FAR, LISTS, NEAR, ONE_HOST, SLOW, ListShape
 from mailprobe.bench.lab.scenarios import build
-from mailprobe.bench.suites.truth_hours import counts_of, verify_in_hours
-from mailprobe.bench.suites.truth_runs import clean, judge, shuffled, verify
+from mailprobe.bench.suites.truths.hours import counts_of, verify_in_hours
+from mailprobe.bench.suites.truths.runs import clean, judge, shuffled, verify
 from mailprobe.engine import Engine
 
 PASSES, PASS_S = 3, 6.0  # a host without an answer is asked again after 5 s (catchall.UNANSWERED_S)
 LIST_S = 400.0  # then a list is ended with what it knows
 SINGLES_EVERY_S = 0.1  # to each host
 STRANGERS = f"{ONE_HOST}postscreen"  # its first greeting takes 6 s: no request can wait so long
-NO_BUDGET = "host_budget"
+# Reasons of addresses that wait for their host, and would be asked again with more patience.
+WAITING = frozenset({"host_budget", "blocked_us", "host_changed", "unconfirmed"})
+JAILED = "fail2ban"  # hidden: only a ban can show it
 # The references: this suite before hosts had budgets of refusals, the lower of two
 # runs; and the wall of the best of the other verifiers (bench/peers) at a host 20 ms away.
 CONNECTIONS_BEFORE = {"first": 1_351, "second": 1_504}
@@ -54,7 +56,6 @@ COLUMNS: Mapping[str, str] = {
     "refused_session_max": "refused/session",
     "refused_hour_max": "refused/hour",
     "random_names": "random names",
-    "needless_names": "needless",
     "bans": "bans",
     "sessions_lost": "sessions lost",
 }
@@ -86,16 +87,16 @@ def _list(lab: Lab, known: KnownTruth, shape: ListShape) -> list[Figure]:
     reported, took_s = clean(
         lab, shuffled(lab.groups[shape.name]), PASS_S, passes=PASSES, within_s=LIST_S
     )
-    judged = [each for each in reported if (each.status, each.why) != ("unknown", NO_BUDGET)]
+    judged = [each for each in reported if each.status != "unknown" or each.why not in WAITING]
     print(f"# {who}: the whole list")
     for line in Matrix.of(known, reported).lines():
         print(f"# {line}")
     before = CONNECTIONS_BEFORE[shape.name]
     counted = _count_figures(who, shape, lab.records()["kinds"], before)
     return [
-        *judge(f"{who}, but for host_budget", known, _kind_by_name, judged),
+        *judge(f"{who}, but for what waits", known, _kind_by_name, judged),
         Figure(
-            f"{who}: left to another hour", len(reported) - len(judged), f"of {len(reported):,}"
+            f"{who}: left to more patience", len(reported) - len(judged), f"of {len(reported):,}"
         ),
         *counted,
         Figure(f"{who}: in all", took_s, "s"),
@@ -103,7 +104,7 @@ def _list(lab: Lab, known: KnownTruth, shape: ListShape) -> list[Figure]:
 
 
 def _hours(_: Lab, known: KnownTruth) -> list[Figure]:
-    """The lists in virtual time, where all hours pass that a host's budget needs."""
+    """The lists in virtual time, to the end of their patience."""
     figures = []
     for shape in LISTS:
         who = f"defences, {shape.addresses:,}, in hours"
@@ -122,10 +123,12 @@ def _count_figures(who: str, shape: ListShape, counts: Counts, before: int) -> l
     """Print what the hosts have counted; return the figures of what is promised to them."""
     _print_counts(who, counts)
     total = {column: sum(found[column] for found in counts.values()) for column in COLUMNS}
+    jailed = counts.get(JAILED, dict.fromkeys(COLUMNS, 0))
+    share = 100 * jailed["bans"] / max(1, jailed["hosts"])
     return [
-        Figure(f"{who}: bans", total["bans"], ""),
+        Figure(f"{who}: bans but by fail2ban", total["bans"] - jailed["bans"], ""),
+        Figure(f"{who}: fail2ban's bans, of its hosts", share, "%"),
         Figure(f"{who}: random names a domain", total["random_names"] / shape.domains, ""),
-        Figure(f"{who}: random names after a refusal", total["needless_names"], ""),
         Figure(f"{who}: connections", total["connections"], ""),
         Figure(f"{who}: connections, times before", total["connections"] / before, ""),
     ]

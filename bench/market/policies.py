@@ -1,0 +1,159 @@
+"""Policies of refused recipients, and what a client of the market asks by them and finds. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from mailprobe.bench.market.hosts import HostAnswer, MarketAddress, MarketDomain
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.controls import Known, Treatment
+from mailprobe.engine.smtp.tolerance import Kind, RefusalLimits, Tolerance
+
+BATCH = 8  # recipients under way in one session
+MANY = 1_000
+
+ACCEPTED, REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+TREATMENT = {HostAnswer.ACCEPTED: ACCEPTED, HostAnswer.REFUSED: REFUSED}
+
+
+class Ending(Enum):
+    """What the client is told of an address in the end."""
+
+    DELIVERABLE = "0.97"
+    UNTESTED = "0.90"
+    CATCH_ALL = "0.65"
+    UNDELIVERABLE = "undeliverable"
+    HOST_BUDGET = "host_budget"
+    BLOCKED = "blocked_us"
+    CHANGED = "host_changed"
+    UNCONFIRMED = "unconfirmed"
+    LATE = "late"  # a request whose deadline ended
+
+    __hash__ = object.__hash__
+
+    @property
+    def is_unknown(self) -> bool:
+        return self in _UNKNOWN
+
+
+_UNKNOWN = frozenset(
+    {Ending.HOST_BUDGET, Ending.BLOCKED, Ending.CHANGED, Ending.UNCONFIRMED, Ending.LATE}
+)
+
+
+ENDINGS = {Acceptance.SOME: Ending.DELIVERABLE, Acceptance.ALL: Ending.CATCH_ALL}
+TREATED = {
+    Ending.DELIVERABLE: ACCEPTED,
+    Ending.CATCH_ALL: ACCEPTED,
+    Ending.UNDELIVERABLE: REFUSED,
+}
+
+
+# -- policies ----------------------------------------------------------------------------------
+
+
+class NoBudget(Tolerance):
+    """Refusals are not counted; after a ban the host is left alone."""
+
+    __slots__ = ()
+
+    @property
+    def session_max(self) -> int:
+        return BATCH
+
+    def session_window(self, refused: int) -> int:
+        return max(0, BATCH - refused)
+
+    def room(self, kind: Kind, account: str, now: float) -> int:
+        return 0 if self.is_resting(now) else MANY
+
+    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
+        return self.is_resting(now)
+
+    def has_plenty(self, count: int, now: float) -> bool:
+        return not self.is_resting(now)
+
+
+class Fixed(Tolerance):
+    """Four refusals in ten minutes and 24 an hour, at every host."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(RefusalLimits(session=2, tolerance=4, ceiling=4, hour=24))
+
+    def share_host(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How refusals are budgeted, and what a refusal and an acceptance are taken for."""
+
+    name: str
+    tolerance: Callable[[], Tolerance]
+    recognises: bool = True  # a host's software by its greeting and its words
+    confirms: bool = True  # verdicts at a new record, and where nobody is accepted
+    waits: bool = True  # a list comes back to a host without room, for as long as its patience
+    spares_names: bool = False  # a refused listed address proves that its domain judges
+
+
+NO_BUDGET = Policy(
+    "no budget", NoBudget, recognises=False, confirms=False, waits=False, spares_names=True
+)
+FIXED = Policy("fixed 4/24", Fixed, recognises=False, confirms=False, spares_names=True)
+THESE = Policy("these rules", Tolerance)
+POLICIES = (NO_BUDGET, FIXED, THESE)
+
+
+# -- what is asked -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One address of a list or of a request, and what is told of it."""
+
+    address: MarketAddress
+    account: str
+    began_at: float
+    until: float  # a list's end of patience, a request's deadline
+    is_request: bool
+    said: Ending | None = None
+    said_at: float = inf
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.REQUEST if self.is_request else Kind.LIST
+
+    @property
+    def name_kind(self) -> Kind:
+        return Kind.LONE_NAME if self.is_request else Kind.NAME
+
+
+@dataclass(slots=True, eq=False)
+class DomainSeen:
+    """What is known of a domain, and the accepted rows that wait for its random name."""
+
+    market: MarketDomain
+    record: DomainAcceptance
+    awaiting: list[Row] = field(default_factory=list)
+    is_due: bool = False  # its random name waits to be sent, or is under way
+
+    def name_kind(self) -> Kind:
+        awaiting = self.awaiting
+        is_lone = len(awaiting) == 1 and awaiting[0].is_request
+        return Kind.LONE_NAME if is_lone else Kind.NAME
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One recipient of a batch: a listed one, a random name, or a control."""
+
+    kind: Kind
+    account: str
+    lives: bool
+    domain: DomainSeen
+    row: Row | None = None
+    known: Known | None = None  # of a control
+    expected: Treatment | None = None
+    is_postmaster: bool = False
