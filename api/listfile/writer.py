@@ -19,7 +19,8 @@ import orjson
 
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.dialect import Dialect
-from mailprobe.api.listfile.earlier_results import around
+from mailprobe.api.listfile.earlier_results import around, guarded_text
+from mailprobe.api.listfile.formulas import MARKS, Formulas, guarded_cells
 from mailprobe.api.listfile.opening import (
     TABLE_ENDINGS,
     Kind,
@@ -28,7 +29,7 @@ from mailprobe.api.listfile.opening import (
     OutputFormat,
     temporary_file,
 )
-from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns, RowAnswer, results_in
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.listfile.tables import TableList, TableRow
 from mailprobe.api.listfile.workbook.new_workbook import column_types, open_new_workbook
@@ -37,7 +38,6 @@ from mailprobe.api.listfile.workbook.sheet_writer import Place, open_sheet_write
 from mailprobe.api.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX, Sheet
 from mailprobe.api.listfile.workbook.whole import check_parts
 from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.terminal import plain
 
 SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
@@ -65,20 +65,26 @@ def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
     if ending == ".csv" and delimiter == "\t":
         delimiter = ","
-    return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
+    # A spreadsheet takes UTF-8 without a mark for the machine's own encoding.
+    return OutputFormat(kind, delimiter, manner.line_end, manner.bom or manner.is_recoded)
 
 
-Write = Callable[[ListRow, RowResult | None], None]
+Write = Callable[[ListRow, RowAnswer], None]
 AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
 def open_writer(
-    file: BinaryIO, manner: OutputFormat, source: List, columns: ResultColumns
+    file: BinaryIO,
+    manner: OutputFormat,
+    source: List,
+    columns: ResultColumns,
+    *,
+    formulas: Formulas = "keep",
 ) -> Iterator[Write]:
     """Yield a function that writes a row with its result; at the end of the block the file is complete.
 
-    All rows of `source` must have been read once before: only then are its columns known.
+    `formulas` says what becomes of the list's own cells in CSV. All rows of `source` must have been read once before: only then are its columns known.
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, source.named_members, columns)
@@ -88,20 +94,27 @@ def open_writer(
     else:
         with _text(file, manner) as text:
             if copies_text(source, manner):
-                yield _copy_rows(text, manner, source, columns)
+                yield _copy_rows(text, manner, source, columns, formulas)
             else:
-                yield _write_cells(_csv(text, manner, columns), source.columns, columns)
+                yield _write_cells(_csv(text, manner), source.columns, columns, formulas)
 
 
-def _write_cells(add_row: AddRow, own_names: Sequence[str], columns: ResultColumns) -> Write:
+def _write_cells(
+    add_row: AddRow, own_names: Sequence[str], columns: ResultColumns, formulas: Formulas
+) -> Write:
     """Write the header, and return the function that writes a row."""
     width = len(own_names)
-    add_row([*own_names, *columns.names(own_names)])
 
-    def write(row: ListRow, result: RowResult | None) -> None:
-        own = row.cells()
-        add_row([*own, *[""] * (width - len(own)), *columns.cells(result)])
+    def add(own: Sequence[str], results: list[str]) -> None:
+        if formulas == "guard":
+            own = guarded_cells(own)
+        own = [*own, *[""] * (width - len(own))]
+        add_row([*results, *own] if columns.come_first else [*own, *results])
 
+    def write(row: ListRow, answer: RowAnswer) -> None:
+        add(row.cells(), columns.defused(columns.cells(answer)))
+
+    add(own_names, columns.names(own_names))
     return write
 
 
@@ -115,7 +128,11 @@ def copies_text(source: List, manner: OutputFormat) -> bool:
 
 
 def _copy_rows(
-    text: io.TextIOWrapper, manner: OutputFormat, source: List, columns: ResultColumns
+    text: io.TextIOWrapper,
+    manner: OutputFormat,
+    source: List,
+    columns: ResultColumns,
+    formulas: Formulas,
 ) -> Write:
     """Write each row's own text, padded to the table's width, and its result after it."""
     table, dialect = source.content, source.dialect
@@ -124,14 +141,17 @@ def _copy_rows(
     delimiter, earlier = manner.delimiter, table.earlier
     encode = _cells_encoder(dialect)
     # The results stand after the row's own cells, or where an earlier cleaning has put them.
-    left_width = earlier.start if earlier else table.width
-    right_width = table.width - earlier.stop if earlier else 0
+    left_width = earlier.start if earlier else 0 if columns.come_first else table.width
+    right_width = table.width - left_width - len(earlier)
 
     def padded(cells: str, count: int, width: int) -> str:
         return cells + delimiter * (width - max(count, 1))
 
     def add(raw: str, own: int, results: list[str]) -> None:
-        left, right = (raw, "") if not earlier else around(raw, dialect, earlier)
+        if earlier:
+            left, right = around(raw, dialect, earlier)
+        else:
+            left, right = (raw, "") if left_width else ("", raw)
         parts = [encode(results)]
         if left_width:
             parts.insert(0, padded(left, own, left_width))
@@ -139,19 +159,25 @@ def _copy_rows(
             parts.append(padded(right, own - left_width, right_width))
         text.write(delimiter.join(parts) + manner.line_end)
 
+    def safe(raw: str) -> str:
+        return guarded_text(raw, dialect) if formulas == "guard" else raw
+
     for above in table.above:
-        text.write(above)
+        text.write(safe(above))
     names = columns.names(table.columns)
     if table.header is None:
         text.write(encode([*table.columns, *names]) + manner.line_end)
     else:
         widened = table.columns[len(table.columns) - table.widened :]
-        header = [_without_end(table.header), *(encode([name]) for name in widened)]
+        header = [safe(_without_end(table.header)), *(encode([name]) for name in widened)]
         add(delimiter.join(header), len(table.columns), names)
 
-    def write(row: ListRow, result: RowResult | None) -> None:
+    def write(row: ListRow, answer: RowAnswer) -> None:
         assert isinstance(row, TableRow)
-        add(_without_end(row.raw), len(row.values), columns.defused(columns.cells(result)))
+        raw = _without_end(row.raw)
+        if formulas == "guard" and any(cell.startswith(MARKS) for cell in row.values):
+            raw = guarded_text(raw, dialect)
+        add(raw, len(row.values), columns.defused(columns.cells(answer)))
 
     return write
 
@@ -194,7 +220,7 @@ def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
             text.detach()
 
 
-def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -> AddRow:
+def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
     # csv quotes a carriage return only if line ends contain one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -202,8 +228,6 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -
     )
 
     def add_row(cells: list[str]) -> None:
-        own, results = cells[: -len(columns)], cells[-len(columns) :]
-        cells = [*own, *columns.defused(results)]
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
     return add_row
@@ -237,10 +261,10 @@ def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Itera
     names = [*own_names, *columns.names(own_names)]
     with open_new_workbook(file, names, types, counts) as add:
 
-        def write(row: ListRow, result: RowResult | None) -> None:
-            if result is not None:
+        def write(row: ListRow, answer: RowAnswer) -> None:
+            for result in results_in(answer):
                 counts.count(result)
-            add(row.cells(), columns.values(result))
+            add(row.cells(), columns.values(answer))
 
         yield write
 
@@ -263,11 +287,11 @@ def _same_workbook(
     counts = ResultCounts()
     with open_sheet_writer(file, sheet, table.above, table.header, names, place, counts) as add:
 
-        def write(row: ListRow, result: RowResult | None) -> None:
+        def write(row: ListRow, answer: RowAnswer) -> None:
             assert isinstance(row, TableRow)
-            if result is not None:
+            for result in results_in(answer):
                 counts.count(result)
-            add(row.raw, columns.values(result))
+            add(row.raw, columns.values(answer))
 
         yield write
 
@@ -275,9 +299,9 @@ def _same_workbook(
 def _write_objects(file: BinaryIO, taken: Sequence[str], columns: ResultColumns) -> Write:
     names = columns.names(taken)
 
-    def write(row: ListRow, result: RowResult | None) -> None:
+    def write(row: ListRow, answer: RowAnswer) -> None:
         own = row.members().removesuffix(b"}").rstrip()
-        octets = orjson.dumps(dict(zip(names, columns.values(result), strict=True)))
+        octets = orjson.dumps(dict(zip(names, columns.values(answer), strict=True)))
         comma = b"" if own == b"{" else b","
         file.write(own + comma + octets[1:] + b"\n")
 

@@ -23,7 +23,7 @@ from mailprobe.api.cli.source import OpenSource, ResumableSource
 from mailprobe.api.errors import CommandError, Interrupted, print_error
 from mailprobe.api.listfile import BadList
 from mailprobe.api.listfile.journal import VERSION, Header, Journal, open_journal
-from mailprobe.api.reader.frames import ReadAddresses
+from mailprobe.api.reader.frames import ReadAddresses, RowAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
 from mailprobe.api.terminal import plain
 
@@ -48,7 +48,8 @@ def clean_list(
     """
     started = time.monotonic()
     check_output(order, standard_output)
-    with open_own_list(order.input, order.reading, order.output) as (source, reading):
+    as_asked = replace(order.reading, fields=order.fields)
+    with open_own_list(order.input, as_asked, order.output, each=order.each) as (source, reading):
         addresses = _read_addresses(source, reading)
         for remark in source.found.remarks:
             print_error(remark)
@@ -123,13 +124,16 @@ class OutputWriter:
         summary = Summary(
             outputs=tuple(written.paths),
             rows=addresses.rows,
-            blank=addresses.rows - written.counts.done,
+            blank=addresses.blank,
             addresses=len(addresses.numbers),
             verified=self._passes.asked,
             took_s=time.monotonic() - self._started,
             counts=written.counts,
             written=written.rows,
             report=order.report,
+            columns=tuple(self._source.found.columns),
+            unwrapped=self._source.found.unwrapped,
+            doubtful=self._source.found.doubtful,
         )
         if written.report is not None:
             summary = self._with_report(summary, written.report)
@@ -150,12 +154,25 @@ class OutputWriter:
 def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresses:
     """The first reading. Raises BadList for a bad list, before any verification."""
     addresses = DistinctAddresses()
-    for texts in source.read(reading):
-        for text in texts:
-            addresses.add(text)
+    columns = max(1, len(reading.reading.wanted))
+    for rows in source.read(reading):
+        if columns == 1 and not rows.more:
+            for text in rows.texts:
+                addresses.add(text)
+        else:
+            _add_rows(addresses, rows, columns)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the chosen column")
     return addresses
+
+
+def _add_rows(addresses: DistinctAddresses, found: RowAddresses, columns: int) -> None:
+    """Add rows with several columns, or several addresses in a cell."""
+    cells = [
+        [text, *found.more.get(place, ())] if text else [] for place, text in enumerate(found.texts)
+    ]
+    for first in range(0, len(cells), columns):
+        addresses.add_row(cells[first : first + columns])
 
 
 def _verify(passes: Passes, open_source: OpenSource, run: Run) -> bool:

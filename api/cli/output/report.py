@@ -177,12 +177,19 @@ def print_summary(summary: "Summary", stream: TextIO) -> None:
 
 
 def summary_line(summary: "Summary") -> str:
-    """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
-    blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
+    """`300 rows (2 without an address), 287 different addresses in email; 287 asked in 12 s, 23.9/s`."""
+    notes = {
+        "without an address": summary.blank,
+        "unwrapped": summary.unwrapped,
+        "doubtful": summary.doubtful,
+    }
+    noted = ", ".join(f"{count:,} {words}" for words, count in notes.items() if count)
+    noted = f" ({noted})" if noted else ""
+    where = f" in {' and '.join(summary.columns)}" if summary.columns else ""
     rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
     written = f"; {summary.written:,} rows written" if summary.written != summary.rows else ""
     return (
-        f"{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses; "
+        f"{summary.rows:,} rows{noted}, {summary.addresses:,} different addresses{where}; "
         f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}{written}"
     )
 

@@ -19,3 +19,6 @@ class Summary:
     counts: ResultCounts
     written: int  # rows, of all outputs
     report: Path | None = None
+    columns: tuple[str, ...] = ()  # that were verified, for people; none: each line is an address
+    unwrapped: int = 0  # rows in which something stood around the address
+    doubtful: int = 0  # rows whose address is suggested, and was not verified
