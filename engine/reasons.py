@@ -40,7 +40,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
 # Of the engine's own rules, where no reply was read.
 BY_RULE: dict[str, VerdictCause] = {
     # The resolver has answered: the domain is to blame, and asking again is no help.
-    "mx.no-host": VerdictCause("no_mx", "address"),
+    "mx.no-host": VerdictCause("no_mx", "host"),
     "exchange.no-address": VerdictCause("host_down", "host"),
     "exchange.not-public": VerdictCause("host_down", "host"),
     "connect.failed": VerdictCause("host_down", "host"),

@@ -42,8 +42,8 @@ NOISE = re.compile(rf"(?:[{re.escape(MARKS)}]|%20|(?:e-?mail|mailto|smtp)=)++", 
 _MARK_CLASS = re.escape(MARKS)
 MARK = re.compile(f"[{_MARK_CLASS}]")
 # Read from the at sign backwards, and forwards.
-LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|\\@\x00-\x1f{_MARK_CLASS}]*+')
-LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|\\@/?=&#%\x00-\x1f{_MARK_CLASS}]*+')
+LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{_MARK_CLASS}]*+')
+LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{_MARK_CLASS}]*+')
 DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{_MARK_CLASS}]*+")
 LOCAL_EDGE = "'`*~=/!?#&$^|"  # at the beginning of a local part that stands within other text
 JOINED = "_%$~^"  # a domain does not end before these and a letter
@@ -58,6 +58,7 @@ MAY_HAVE_ADDRESS = re.compile(
 # Doubtful texts. White space in them is a single space.
 AT_WORD = re.compile(r" ?[(\[{<] ?(?:at|ät|arroba|chez|a|@) ?[)\]}>] ?|[_-]at[_-]", re.IGNORECASE)
 BARE_AT_WORD = re.compile(r" (?:at|arroba) ", re.IGNORECASE)
+ESCAPED = re.compile(r"\\([@._+-])")  # as in Markdown
 DOT_WORD = re.compile(
     r" ?[(\[{<] ?(?:dot|punkt|punto|point|ponto|\.) ?[)\]}>] ?| (?:dot|punkt|punto) |[_-]dot[_-]",
     re.IGNORECASE,
@@ -215,7 +216,7 @@ def _candidates(text: str, *, is_link: bool) -> Iterator[str]:
     taken = 0  # the beginning of the next part that belongs to the domain before it
     local_of = LOCAL_IN_LINK_REVERSED if is_link else LOCAL_REVERSED
     for before, after in pairwise(parts):
-        local = _local_part(before[taken:], local_of, follows=bool(taken))
+        local = _local_part(before[taken:], local_of)
         found = DOMAIN.match(after)
         assert found is not None  # it may be empty
         taken = found.end()
@@ -230,7 +231,7 @@ def _candidates(text: str, *, is_link: bool) -> Iterator[str]:
         yield f"{local}@{domain}"
 
 
-def _local_part(before: str, local_of: re.Pattern[str], *, follows: bool) -> str:
+def _local_part(before: str, local_of: re.Pattern[str]) -> str:
     """The local part at the end of a text, quoted or not; "" if there is none."""
     before = before[-TEXT_CHARACTERS_MAX:]
     if before.endswith('"') and len(before) > 1 and (start := before.rfind('"', 0, -1)) >= 0:
@@ -240,7 +241,7 @@ def _local_part(before: str, local_of: re.Pattern[str], *, follows: bool) -> str
     local = _without_invisible(found[0][::-1]).lstrip(LOCAL_EDGE)
     if (noise := NOISE.match(local)) is not None:
         local = local[noise.end() :]
-    return local.lstrip("." if not follows else ".-")
+    return local.lstrip(".-") if len(local) < len(before) else local
 
 
 def _narrow(address: str) -> str | None:
@@ -292,6 +293,8 @@ def _supposed(text: str) -> str | None:
 def _attempts(text: str) -> Iterator[str]:
     """Readings of a doubtful text, the likely ones first."""
     yield text  # without what is invisible in it
+    if "\\" in text:
+        yield ESCAPED.sub(r"\1", text)
     spelt = DOT_WORD.sub(".", AT_WORD.sub("@", text))
     if "@" not in spelt:
         spelt = BARE_AT_WORD.sub("@", spelt)

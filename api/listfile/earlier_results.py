@@ -104,9 +104,10 @@ def guarded_text(raw: str, dialect: Dialect) -> str:
         at = start
         if dialect.spaced:
             at += len(raw[at:]) - len(raw[at:].lstrip(" "))
+        end = stop - 1
         if dialect.quoted and raw[at : at + 1] == '"':
-            at += 1
-        if raw[at : at + 1] in MARKS and needs_guard(raw[at : stop - 1].rstrip('"\r\n')):
+            at, end = at + 1, end - 1
+        if raw[at : at + 1] in MARKS and needs_guard(raw[at:end].rstrip("\r\n")):
             raw = raw[:at] + "'" + raw[at:]
     return raw
 

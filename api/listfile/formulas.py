@@ -13,7 +13,8 @@ from typing import Literal
 Formulas = Literal["guard", "keep"]  # what becomes of a list's own cells
 
 MARKS = ("=", "+", "-", "@", "\t", "\r")
-HARMLESS = re.compile(r"[+-][0-9 .,()/%-]*")  # -1.50, +49 (30) 123-4, a dash
+# A dash, a number such as -1.50, a telephone number such as +49 (30) 123-4.
+HARMLESS = re.compile(r"-{1,3}|[+-]?[0-9][0-9.,]*%?|\+[0-9 ().,/-]{5,}")
 
 
 def is_formula(cell: str) -> bool:

@@ -50,16 +50,27 @@ KINDS: dict[str, Kind] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-# Extensions of formats that cannot be written.
+TEXT_ENDING = ".txt"  # a table too
+# Of known formats that cannot be written.
 NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
+
+
+def check_ending(output: Path) -> None:
+    """Raise Misuse if an output's name has an ending of what is not written."""
+    if (ending := output.suffix.lower()) and ending not in KINDS and ending != TEXT_ENDING:
+        raise _not_written(output)
+
+
+def _not_written(output: Path) -> Misuse:
+    return Misuse(f"{plain(str(output))}: -o takes the endings {' '.join(KINDS)}")
 
 
 def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     """The output's format: by its extension, else like the input."""
     ending = path.suffix.lower() if path else ""
-    if ending in NOT_WRITTEN:
-        raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
-    kind = KINDS.get(ending, manner.kind if ending != ".txt" else "csv")
+    if path is not None and ending in NOT_WRITTEN:
+        raise _not_written(path)
+    kind = KINDS.get(ending, manner.kind if ending != TEXT_ENDING else "csv")
     if kind != "csv":
         return OutputFormat(kind)
     delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
