@@ -164,6 +164,10 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     stage: ListStage
     waits_until: Instant | None = None
     waits_for: str | None = None
+    columns: list[str] = []
+    unwrapped_rows: int = 0
+    doubtful_rows: int = 0
+    several_rows: int = 0
 
 
 class ListsResponse(Struct, frozen=True):

@@ -70,6 +70,7 @@ class StoredList:
     ran_from: int = 0  # how many addresses were answered then
     asks_hosts: bool = True  # False: layer 4 is left out
     trace: str | None = None
+    reading: str | None = None  # as in LoadedList; None: an earlier version has read it
 
     def matches(self, text: str) -> bool:
         """Whether the text is in its name, in whichever case, or its id begins with it."""

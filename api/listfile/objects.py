@@ -105,6 +105,12 @@ class Objects:
         return [plain(".".join(path)) for path in self._addresses if path]
 
     @property
+    def positions(self) -> Sequence[int]:
+        """The columns of fields that are not within others."""
+        names = [path[0] for path in self._addresses if len(path) == 1]
+        return [self.columns.index(name) for name in names if name in self.columns]
+
+    @property
     def sources(self) -> Sequence[str]:
         """The paths, if the results are to bear them."""
         return [".".join(path) for path in self._addresses] if self._is_named else ()

@@ -107,6 +107,10 @@ class Rows(Protocol):
     def verified_columns(self) -> list[str]:
         """See List."""
 
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of these columns, from 0."""
+
     def rows(self) -> "Iterator[ListRow]": ...
 
 
@@ -168,15 +172,21 @@ class List:
                 f"{wide.first:,} under it; see that the addresses there stand in the right column"
             )
         yield from self.content.notes.remarks(self.name)
-        if isinstance(self.content, TableList) and self.content.proposed:
-            yield self._proposal(self.content)
+        if isinstance(self.content, TableList) and (proposed := self.content.proposed):
+            positions = [*self.content.positions, *proposed]
+            names = [self.content.names[each] for each in positions]
+            others = " and ".join(self.proposed)
+            yield (
+                f"{self.name} has addresses in {others} too; for all: {proposal(names, positions)}"
+            )
 
-    def _proposal(self, table: TableList) -> str:
-        """Further columns of addresses, with the options that name all."""
-        positions = [*table.positions, *table.proposed]
-        names = [table.names[each] for each in positions]
-        others = " and ".join(map(plain, names[1:]))
-        return f"{self.name} has addresses in {others} too; for all: {proposal(names, positions)}"
+    @property
+    def proposed(self) -> list[str]:
+        """Further columns of addresses."""
+        content = self.content
+        if not isinstance(content, TableList):
+            return []
+        return [plain(content.names[each].strip()) for each in content.proposed]
 
     @property
     def verified_columns(self) -> list[str]:

@@ -13,6 +13,7 @@ import msgspec
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.listfile.opening import ReadOptions
+from mailprobe.api.results.list_reading import ListReading
 
 # To a forked reader: CPU seconds, seconds or 0, whether it is the last.
 ORDER = struct.Struct(">II?")
@@ -133,6 +134,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     rows: int
     addresses: int
     blank_rows: int  # without an address
+    reading: ListReading = ListReading()
 
 
 class RowAddresses(msgspec.Struct, frozen=True, tag=True):

@@ -4,7 +4,8 @@
     results    [3, "ann@shop.test", true, "deliverable", ...]
 
 A row names the chunk and the number of its address there; the address itself is only in the
-row that has it first. A row without an address has null in the place of all three. Pure.
+row that has it first. A row without an address has null in the place of all three. A row with
+several addresses has the further ones at its end. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.results.stored_row import StoredRow
+from mailprobe.api.results.stored_row import FURTHER_END, StoredRow
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.list_records import ListChunk
@@ -82,19 +83,30 @@ def found_at(
     }
     starts = tuple(f'[{chunk.place},{number},"' for number in wanted)
     for line in _lines(chunk.rows):
-        if line.startswith(starts):
+        if line.startswith(starts) or line.endswith(FURTHER_END):
             row = _rows.decode(line)
-            if row.number in results:
-                yield row.number, row, results[row.number]
+            for number, _ in _new_addresses(row):
+                if number in results:
+                    yield number, row, results[number]
+
+
+def _new_addresses(row: StoredRow) -> Iterator[tuple[int, str]]:
+    """The addresses that a row has first, with their numbers in the chunk."""
+    if row.address is not None and row.number is not None:
+        yield row.number, row.address
+    for each in row.further:
+        if each.address is not None:
+            yield each.number, each.address
 
 
 def addresses_of(chunk: ListChunk) -> dict[int, str]:
     """The chunk's addresses that have no result yet, by number."""
     answered = {_results.decode(line).number for line in _lines(chunk.results)}
     return {
-        row.number: row.address
+        number: address
         for row in rows_of(chunk)
-        if row.address is not None and row.number is not None and row.number not in answered
+        for number, address in _new_addresses(row)
+        if number not in answered
     }
 
 

@@ -48,7 +48,8 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace,"
+    " lists.reading"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -200,12 +201,12 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
         columns = json.dumps(loaded.columns)
         db.change(
             "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
-            " blank_rows = :blank_rows,"
+            " blank_rows = :blank_rows, reading = :reading,"
             " octets = octets + :octets WHERE id = :id",
             {
                 "id": command.list_id, "columns": columns, "octets": len(columns),
                 "rows": loaded.rows, "addresses": loaded.addresses,
-                "blank_rows": loaded.blank_rows,
+                "blank_rows": loaded.blank_rows, "reading": loaded.reading,
             },
         )  # fmt: skip
         if not loaded.addresses:
@@ -300,13 +301,13 @@ def list_of(row: Row) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, reading = waits
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace,
+        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, reading,
     )  # fmt: skip
 
 

@@ -167,9 +167,7 @@ ONE = {
 
 
 @pytest.mark.parametrize(("cell", "expected"), [*SEVERAL.items(), *ONE.items()])
-def test_several_addresses_in_a_cell_are_noted(
-    tmp_path: Path, cell: str, expected: str
-) -> None:
+def test_several_addresses_in_a_cell_are_noted(tmp_path: Path, cell: str, expected: str) -> None:
     quoted = cell.replace('"', '""')
     (tmp_path / "a.csv").write_text(f'n,email\n1,bob@shop.test\n2,"{quoted}"\n')
     (tmp_path / "a.ndjson").write_text(

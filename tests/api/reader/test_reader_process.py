@@ -22,6 +22,7 @@ from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.forks import Fork, Forks, is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
 from mailprobe.api.reader.turns import FairTurns
+from mailprobe.api.results.list_reading import ListReading
 from tests.api.fake_source import FakeSource
 
 WITHIN_S = 300.0  # only a failing test waits so long
@@ -64,7 +65,7 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
             "[null,null,null,[]]\n"
             '[0,0,null,["Bob","ann@shop.test","x"]]\n',
         ),
-        Loaded(["name", "email", "note"], 3, 1, 1),
+        Loaded(["name", "email", "note"], 3, 1, 1, ListReading(["email"], [1])),
     ]
 
 

@@ -16,6 +16,7 @@ LATER = (
     "*_pauses_and_traces.sql",
     "*_operators_acts.sql",
     "*_lists_not_ended.sql",
+    "*_list_reading.sql",
 )
 COLUMNS = (
     "id, account, key, name, state, columns, rows, addresses, answered, counts, created_at, host"

@@ -34,7 +34,7 @@ from mailprobe.api.pages.dashboard.try_page import (
     turns_of,
 )
 from mailprobe.api.refusals import ListNotFound, Refusal
-from mailprobe.api.rest.lists import FORMATS
+from mailprobe.api.rest.lists import FORMATS, formulas_of
 from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
 from mailprobe.api.results.row_filter import RowFilter
@@ -191,7 +191,8 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         media_type, make = FORMATS[name]
         only = table_query(request.args).only
-        parts = await begun(make(ListResults(frame.service.store, stored, only)))
+        formulas = formulas_of(request.args.get("formulas")) or "guard"
+        parts = await begun(make(ListResults(frame.service.store, stored, only, formulas)))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
