@@ -33,6 +33,7 @@ class CellAnswer:
 
 
 NO_ANSWER = CellAnswer()
+Values = list[Any]  # text, numbers, truths and None
 # Of a row: of its only cell, or of each of its cells with addresses.
 RowAnswer = RowResult | None | Sequence[CellAnswer]
 
@@ -88,7 +89,7 @@ class ResultColumns:
         self._picked = [ALL_FIELDS.index(name) for name in fields]
         self._takes_all = tuple(fields) == RESULT_FIELDS
         self._foreign = [at for at, name in enumerate(fields * self._groups) if name in FOREIGN]
-        self._nothing: list[Any] = [None] * len(self.fields)
+        self._nothing: Values = [None] * len(self.fields)
         self._empty = [""] * len(self.fields)
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class ResultColumns:
         """Their names, with a prefix where the list has one of that name."""
         return free_names(self.fields, taken)
 
-    def values(self, answer: RowAnswer) -> list[Any]:
+    def values(self, answer: RowAnswer) -> Values:
         """The values in the columns' order; all None for a row without an address."""
         if answer is None:
             return self._nothing
@@ -106,7 +107,7 @@ class ResultColumns:
             return self._of_cell(answer, None)
         return [value for each in answer for value in self._of_cell(each.result, each.others)]
 
-    def _of_cell(self, result: RowResult | None, others: str | None) -> list[Any]:
+    def _of_cell(self, result: RowResult | None, others: str | None) -> Values:
         if result is None:
             return [None] * len(self._picked)
         values = [*msgspec.structs.astuple(result)[:-1], light_of(result)]

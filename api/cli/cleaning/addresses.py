@@ -1,7 +1,7 @@
 """The distinct addresses of a list: which are answered, and which to ask about again. Pure."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mailprobe.api.results.row_result import domain_of
@@ -36,13 +36,24 @@ class DistinctAddresses:
         self.blank += not address
         self._add(address)
 
-    def add_row(self, cells: Sequence[Sequence[str]]) -> None:
-        """Add a row with several cells or addresses."""
-        self.rows += 1
-        self.blank += not any(cells)
-        for addresses in cells:
-            for address in addresses or ("",):
-                self._add(address)
+    def add_cells(
+        self, texts: Sequence[str], more: Mapping[int, Sequence[str]], columns: int = 1
+    ) -> None:
+        """Add rows: the address of each of their cells, "" without one.
+
+        `more` has the further addresses of a cell, by its place in `texts`.
+        """
+        if columns == 1 and not more:
+            for text in texts:
+                self.add(text)
+            return
+        for first in range(0, len(texts), columns):
+            self.rows += 1
+            self.blank += not any(texts[first : first + columns])
+            for place in range(first, first + columns):
+                self._add(texts[place])
+                for text in more.get(place, ()):
+                    self._add(text)
 
     def _add(self, address: str) -> None:
         number = self.numbers.get(address, NO_ADDRESS)

@@ -23,7 +23,7 @@ from mailprobe.api.cli.source import OpenSource, ResumableSource
 from mailprobe.api.errors import CommandError, Interrupted, print_error
 from mailprobe.api.listfile import BadList
 from mailprobe.api.listfile.journal import VERSION, Header, Journal, open_journal
-from mailprobe.api.reader.frames import ReadAddresses, RowAddresses
+from mailprobe.api.reader.frames import ReadAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
 from mailprobe.api.terminal import plain
 
@@ -167,23 +167,10 @@ def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresse
     addresses = DistinctAddresses()
     columns = max(1, len(reading.reading.wanted))
     for rows in source.read(reading):
-        if columns == 1 and not rows.more:
-            for text in rows.texts:
-                addresses.add(text)
-        else:
-            _add_rows(addresses, rows, columns)
+        addresses.add_cells(rows.texts, rows.more, columns)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the chosen column")
     return addresses
-
-
-def _add_rows(addresses: DistinctAddresses, found: RowAddresses, columns: int) -> None:
-    """Add rows with several columns, or several addresses in a cell."""
-    cells = [
-        [text, *found.more.get(place, ())] if text else [] for place, text in enumerate(found.texts)
-    ]
-    for first in range(0, len(cells), columns):
-        addresses.add_row(cells[first : first + columns])
 
 
 def _verify(passes: Passes, open_source: OpenSource, run: Run) -> bool:

@@ -56,7 +56,7 @@ def drawn(table: object, width: int = 80) -> str:
         ("ann (at) shop.test", "ann (at) shop.test"),
     ],
 )
-def test_what_stands_around_an_address_is_left_out(text: str, address: str) -> None:
+def test_typed_arguments_are_unwrapped(text: str, address: str) -> None:
     assert list(_texts([text])) == [address]
 
 
