@@ -26,7 +26,9 @@ ADDRESSES_MAX = 1_000  # of a cell: a cell of 32,767 characters has room for fiv
 DOUBTFUL_CHARACTERS_MAX = 2 * TEXT_CHARACTERS_MAX  # of a text in which an address is only supposed
 
 # Nearly every cell: such a text has nothing around it, whether it is an address or not.
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*+@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++").fullmatch
+PLAIN = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_+-]*+(?:\.[A-Za-z0-9_+-]++)*+@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"
+).fullmatch
 
 # Quotes, brackets, bullets and separators of all scripts: none is a part of an address in use.
 MARKS = (
@@ -64,6 +66,7 @@ DOT_WORD = re.compile(
     re.IGNORECASE,
 )
 SPACE_IN_DOMAIN = re.compile(r"[.-]? [.-]?[a-z0-9-]{1,63}(?:\.[a-z]{2,24})*\.?$", re.IGNORECASE)
+SPACED_DOT = re.compile(r" ?\. ?")
 CUT_DOMAIN = re.compile(r"\. ?[a-z]{2,6}\.?$| \.[a-z0-9.-]+$")
 SIMPLE_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 # Words before an address that are no part of it.
@@ -311,6 +314,7 @@ def _attempts(text: str) -> Iterator[str]:
     after = after.lstrip("@")
     local, domain = before.rstrip(), after.lstrip()
     yield f"{local}@{domain}"  # a space beside the at sign, or two of these
+    yield f"{local}@{SPACED_DOT.sub('.', domain)}"
     if (torn := SPACE_IN_DOMAIN.search(domain)) is not None:
         yield f"{local}@{domain[: torn.start()]}{torn[0].replace(' ', '')}"
         yield f"{local}@{domain[: torn.start()]}.{torn[0].strip(' .-')}"
