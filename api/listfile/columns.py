@@ -242,9 +242,10 @@ def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> 
 
 
 def _is_full(rows: Sequence[Sequence[str]], position: int) -> bool:
-    """Do most of the cells that are not blank look like an address?"""
-    cells = [row[position] for row in rows if position < len(row) and row[position].strip()]
-    return 2 * sum(map(has_address, cells)) > len(cells)
+    """Do most of the cells have an address? Those that say that there is none do not count."""
+    readings = [read_cell(row[position]) for row in rows if position < len(row)]
+    said = [each for each in readings if each.addresses]
+    return 2 * sum(each.has_address or each.suggestion is not None for each in said) > len(said)
 
 
 def has_address(cell: str) -> bool:
