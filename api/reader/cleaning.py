@@ -147,11 +147,13 @@ class RowWriting:
     def write_rows(self, offsets: Iterator[int]) -> None:
         with self.journal.reading() as answers:
             for row in _rows_again(self.source):
-                found = [
-                    self._found(reading.addresses, offsets, answers) for reading in row.readings
-                ]
-                for answer in self._answers(found):
-                    self._write(row, answer)
+                found = [self._found(each.addresses, offsets, answers) for each in row.readings]
+                if len(found) == 1 and len(found[0]) < 2:
+                    result = found[0][0] if found[0] else None
+                    self._write(row, result, result)
+                else:
+                    for answer in self._answers(found):
+                        self._write(row, answer, best_of(results_in(answer)))
         if next(offsets, None) is not None:
             raise _changed(self.source)
 
@@ -175,17 +177,15 @@ class RowWriting:
         return result
 
     def _answers(self, found: Sequence[Sequence[RowResult]]) -> Iterator[RowAnswer]:
-        """What the row shows, and with `each` what further rows of it do."""
-        if len(found) == 1 and len(found[0]) < 2:
-            yield found[0][0] if found[0] else None
-        elif self.each:
+        """What a row of several cells or addresses shows, and with `each` its further rows."""
+        if self.each:
             for place in range(max(1, *map(len, found))):
                 yield [answer_of(results[place : place + 1]) for results in found]
         else:
             yield [answer_of(results) for results in found]
 
-    def _write(self, row: ListRow, answer: RowAnswer) -> None:
-        result = best_of(results_in(answer))
+    def _write(self, row: ListRow, answer: RowAnswer, result: RowResult | None) -> None:
+        """Write a row, unless it is not selected by its best result."""
         if result is not None and self.selection.dedupe:
             mailbox = mailbox_of(result.email)
             if mailbox in self._mailboxes:
