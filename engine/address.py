@@ -63,7 +63,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 def parse(text: str) -> Address:
     """Parse an address. Raises NotAnAddress and nothing else.
 
-    The mailbox of an Address is printable, within the limits of RFC 5321, can
+    The mailbox of an Address is printable but for joiners, within the limits of RFC 5321, can
     be encoded, and parses to itself.
     """
     if len(text) > TEXT_CHARACTERS_MAX:

@@ -14,10 +14,11 @@ time is linear in the length of the cell. Pure.
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from unicodedata import category, normalize
 from urllib.parse import unquote
+
+import msgspec
 
 from mailprobe.api.cells.placeholders import is_placeholder
 from mailprobe.engine.address import TEXT_CHARACTERS_MAX, NotAnAddress, parse
@@ -78,8 +79,7 @@ LABEL_WORDS = """
 LABELS = frozenset(LABEL_WORDS.split())
 
 
-@dataclass(frozen=True, slots=True)
-class CellReading:
+class CellReading(msgspec.Struct, frozen=True, gc=False):
     """What a cell has.
 
     `addresses` are to be verified; none: the row has no address. A text that is no address is

@@ -1,11 +1,11 @@
 """Rows of cells: delimited text, plain lines, and the parts that sheets share with them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
+import msgspec
 import orjson
 
 from mailprobe.api.cells.unwrapping import CellReading, read_cell
@@ -71,8 +71,7 @@ class Unvalued(str):
     """An empty cell with a formula but no stored value: it may be an address."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True):
     """One row; `values` unchanged, `readings` of its cells with addresses."""
 
     readings: Sequence[CellReading]

@@ -147,13 +147,14 @@ class RowWriting:
     def write_rows(self, offsets: Iterator[int]) -> None:
         with self.journal.reading() as answers:
             for row in _rows_again(self.source):
-                found = [self._found(each.addresses, offsets, answers) for each in row.readings]
-                if len(found) == 1 and len(found[0]) < 2:
-                    result = found[0][0] if found[0] else None
+                readings = row.readings
+                if len(readings) == 1 and len(readings[0].addresses) == 1:
+                    result = self._result(readings[0].addresses[0], offsets, answers)
                     self._write(row, result, result)
-                else:
-                    for answer in self._answers(found):
-                        self._write(row, answer, best_of(results_in(answer)))
+                    continue
+                found = [self._found(each.addresses, offsets, answers) for each in readings]
+                for answer in self._answers(found):
+                    self._write(row, answer, best_of(results_in(answer)))
         if next(offsets, None) is not None:
             raise _changed(self.source)
 

@@ -371,8 +371,11 @@ def mapped_by_uts46(domain: str) -> bool:
 
 
 def the_library_is_stricter(text: str) -> bool:
-    """It takes no joiner in a domain, though RFC 5892 A.1 and A.2 have a place for them."""
-    domain = parse(text).domain
+    """It takes no joiner, though RFC 5892 A.1 and A.2 have a place for them."""
+    address = parse(text)
+    if any(joiner in address.local for joiner in "\u200c\u200d"):
+        return True
+    domain = address.domain
     return any(joiner in idna.decode(domain.encode()) for joiner in "\u200c\u200d")
 
 
