@@ -16,8 +16,9 @@ from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile import BadList, ReadOptions
 from mailprobe.api.listfile.writer import check_ending
+from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.verdict import Outcome
-from tests.api.cli.cleaning.test_passes import ScriptedSource, VerdictCause
+from tests.api.cli.cleaning.test_passes import ScriptedSource
 
 ANN, BOB, CY = "ann@shop.test", "nobody@shop.test", "catch@shop.test"
 CAUSES = {
@@ -50,7 +51,7 @@ def column(rows: Sequence[dict[str, str]], name: str) -> list[str]:
     return [row[name] for row in rows]
 
 
-def test_a_row_shows_what_was_asked_and_the_summary_what_was_unwrapped(tmp_path: Path) -> None:
+def test_a_row_shows_the_address_that_stood_within_a_cell(tmp_path: Path) -> None:
     order = list_of(
         tmp_path, "contact,n", f"mailto:{ANN},1", "ann (at) shop.test,2", "n/a,3", f"{BOB},4"
     )
@@ -107,7 +108,7 @@ def test_another_column_never_overwrites_the_first_ones_answers(tmp_path: Path) 
     assert refreshed == second
 
 
-def test_two_columns_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+def test_columns_of_one_name_have_numbers(tmp_path: Path) -> None:
     order = list_of(tmp_path, "email,email", f"{ANN},{BOB}")
     summary, _ = cleaned(tmp_path, replace(order, reading=ReadOptions("2")))
     assert summary.columns == ("email (number 2)",)
