@@ -11,6 +11,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0 github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
 CRDS := github.com/prometheus-operator/prometheus-operator@v0.80.1
 OASDIFF := github.com/oasdiff/oasdiff@v1.37.0
+MINUTES ?= 20
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Further interpreters that this machine has, of those we support.
@@ -22,7 +23,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers clients browser shots check actionlint compatible described helm bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers campaign clients browser shots check actionlint compatible described helm bench format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -83,6 +84,13 @@ peers:
 	@tests/peers/install
 	$(BIN)/python -m pytest --numprocesses 3 --no-loadscope-reorder --ignore $(STORE_SUITES) tests/peers
 	$(BIN)/python -m pytest $(STORE_SUITES)
+
+# Faults under load, from a seed, until the minutes are over: docs/campaign.md. Takes root, and libfaketime of Debian.
+campaign:
+	@tests/campaign/able
+	@$(MAKE) --no-print-directory tools
+	@tests/campaign/install
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # The image, built and run by podman, which is installed if there is none: that takes root. Where its
 # base image cannot be had, a stand-in is made of a Python of this machine.
@@ -149,9 +157,10 @@ compatible: tools
 		echo "make check: left out oasdiff, which needs Go and its module $(OASDIFF)"; \
 	fi
 
-# Keeps the description of the version that is about to be released.
+# Keeps the description of the version that is about to be released, and its script of forms.
 described: tools
 	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
+	cp api/forms/form.js api/forms/kept/$$($(BIN)/python -c 'from mailprobe.api.forms import script; print(script.script_name(script.script_text()))')
 
 # The chart of Kubernetes, by helm lint and kubeconform: Go programs. The schemas are of a package for pip, and
 # of the Prometheus operator's module. Not optimized, the programs are compiled in two thirds of the time.

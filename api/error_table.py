@@ -145,6 +145,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
         404, "list_not_found", "The account has no list with this id.",
         "GET {base_url}/v1/lists has the lists that are kept.", "lists",
     ),
+    refusals.BounceNotFound: ErrorRow(
+        404, "bounce_not_found", "No bounce of this address is kept for the account.",
+        "Nothing needs to be done: the address is not bounced.", "bounces",
+    ),
     refusals.TooManyLists: ErrorRow(
         429, "list_limit_reached", "The account has {lists_max} lists that have not ended.",
         "Wait until one has ended, or cancel one.", "lists", retry_s=60,
@@ -201,6 +205,10 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     refusals.Overloaded: ErrorRow(
         503, "overloaded", "The service is overloaded.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
+    ),
+    refusals.StorageFull: ErrorRow(
+        507, "storage_full", "The service's disk is full.",
+        "Send it again later; nothing was counted. The operator makes room.", "errors", retry_s=60,
     ),
     refusals.ProbingUnavailable: ErrorRow(
         503, "probing_unavailable", "The service reaches no mail host at the moment.",

@@ -173,6 +173,11 @@ class ListNotFound(Refusal):
 
 
 @dataclass(eq=False)
+class BounceNotFound(Refusal):
+    """No bounce of this address is kept for the account."""
+
+
+@dataclass(eq=False)
 class TooManyLists(Refusal):
     """The account has as many lists as it may have that have not ended."""
 
@@ -245,6 +250,11 @@ class AnswerLost(Refusal):
 @dataclass(eq=False)
 class Overloaded(Refusal):
     """The service is at its capacity."""
+
+
+@dataclass(eq=False)
+class StorageFull(Refusal):
+    """A disk of the service is full."""
 
 
 @dataclass(eq=False)

@@ -12,7 +12,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
-from mailprobe.engine.verdict import Reason
 from mailprobe.storage.audit.records import ActKind
 from mailprobe.storage.list_records import ListState
 from mailprobe.storage.records import ActorKind, JobState, SoldTier
@@ -87,11 +86,33 @@ class VerifyEmailResult(Verdict, frozen=True):
     evidence: Evidence | UnsetType = UNSET
 
 
+# Of the reasons, those that tell nothing of the account or of this service.
+FormReason = Literal[
+    "accepted",
+    "untested",
+    "catch_all",
+    "syntax",
+    "disposable",
+    "no_mx",
+    "no_mailbox",
+    "disabled",
+    "full",
+    "greylisted",
+    "temporary",
+    "policy",
+    "needs_smtputf8",
+    "host_down",
+    "host_error",
+    "timeout",
+    "unclear",
+]
+
+
 class FormResponse(Struct, frozen=True):
     """What a form does with an address, and why. A suggestion is the domain that was meant."""
 
     light: Light
-    reason: Reason
+    reason: FormReason
     suggestion: str | None
 
 

@@ -58,7 +58,8 @@ from mailprobe.api.quota.known_facts import KnownFacts, exchanging
 from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans
-from mailprobe.api.quota.self_probe import PROVIDERS, sees
+from mailprobe.api.quota.refusal_leases import open_refusal_leases
+from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.rest.operations import HEALTH, LISTS, LIVE, description
@@ -72,6 +73,7 @@ from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import commit, version
 from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
@@ -83,6 +85,7 @@ log = logging.getLogger("mailprobe.serve")
 
 UPLOADS = (LISTS.encode(), LISTS_PAGE.encode())  # paths whose body is a list
 RETENTION_EVERY_S = 60.0  # units of a dead reservation are free again within a minute
+BEAT_S = 1.0  # between two heartbeats of a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,8 @@ async def serve_until_drained(
 ) -> None:
     """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
-    Calls `ready` when it accepts requests, and from then on `beat` as long as the event loop
-    does not hang. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
+    Calls `ready` when it accepts requests, and `beat` as long as the event loop does not hang.
+    From `ready` on the watchdog ends a process that hangs. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
     if the store cannot be opened.
     """
     metrics = Metrics(counters.attach()) if counters else None
@@ -119,6 +122,7 @@ async def serve_until_drained(
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
         nursery.start_soon(watchdog.limit_stop, drain)
+        nursery.start_soon(_beating, beat)
         deployment = deployment_of(settings, workers, counters)
         opening = open_service(settings, plans, metrics, deployment)
         tracing = open_traces(settings.traces_protocol)
@@ -136,10 +140,16 @@ async def serve_until_drained(
             nursery.start_soon(supervised, _keep_hosts_fresh, settings, service.quota.engine.lists)
             tune_collector()
             ready()
-            nursery.start_soon(watchdog.watch, beat)
+            nursery.start_soon(watchdog.watch)
             nursery.start_soon(_log_stop, service, drain)
         log.info("stopped", extra={"version": version(), "commit": commit()})
         nursery.cancel_scope.cancel()
+
+
+async def _beating(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await trio.sleep(BEAT_S)
 
 
 async def _log_stop(service: Service, drain: trio.Event) -> None:
@@ -251,10 +261,11 @@ async def _open_engine(
     deployment: Deployment | None,
     observer: Observer,
 ) -> AsyncIterator[tuple[Engine, StoredControl | None]]:
-    """The engine, and what it shares with other processes: connections, egresses and facts."""
+    """The engine, and what it shares with other processes: connections, refusals, egresses and facts."""
     facts = _known_facts(settings, store, metrics, deployment)
     async with (
         _open_leases(settings, store, facts) as leases,
+        _open_refusal_leases(settings, store) as refusals,
         _open_control(settings, store) as control,
         open_engine(
             settings.engine,
@@ -262,6 +273,7 @@ async def _open_engine(
             permits=leases,
             egress_control=control,
             exchange=facts,
+            refusals=refusals,
         ) as engine,
         exchanging(facts),
     ):
@@ -308,10 +320,10 @@ async def _watching(
     dials = {row.name: dial_of(row, settings) for row in settings.egresses.rows}
     providers = () if settings.allow_private else PROVIDERS
 
-    async def probe(domains: Sequence[str], must_answer: bool) -> bool:
+    async def probe(domains: Sequence[str]) -> bool | None:
         active = [name for name in dials if control is None or control.state(name) == "active"]
         dial = dials[random.choice(active or list(dials))]
-        return await sees(engine, dial, domains, must_answer, providers)
+        return await is_greeted(engine, dial, domains, providers)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervised, protection.watch, probe)
@@ -326,6 +338,13 @@ def _open_leases(
         return nullcontext()
     before_use = checkpoint if facts is None else facts.refresh
     return open_leases(store, settings.engine.host_connections, before_use)
+
+
+def _open_refusal_leases(
+    settings: Settings, store: Store
+) -> AbstractAsyncContextManager[RefusalLedger | None]:
+    """What hosts tolerate of all processes together; a store in memory has one, and ends with it."""
+    return open_refusal_leases(store) if is_shared(settings.database) else nullcontext()
 
 
 def _open_control(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
+from mailprobe.api.durations import read_seconds
 from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 from mailprobe.engine.settings import EngineSettings
@@ -36,6 +37,18 @@ def read_whole(low: int, high: int) -> Callable[[str], int]:
         if not (text.isascii() and text.isdigit() and low <= int(text[:12]) <= high):
             raise ValueError
         return int(text)
+
+    return read
+
+
+def read_time(seconds_max: float) -> Callable[[str], float]:
+    """A time such as 15m, in seconds."""
+
+    def read(text: str) -> float:
+        seconds = read_seconds(text.strip())
+        if seconds is None or seconds > seconds_max:
+            raise ValueError
+        return seconds
 
     return read
 

@@ -5,6 +5,7 @@ overrides the defaults. A setting is one row of `TABLE`. The first wrong value r
 WrongSetting with one line for a person.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -41,6 +42,7 @@ from mailprobe.api.setting_values import (
     read_retry_waits,
     read_secret_key,
     read_sender_or_none,
+    read_time,
     read_webhook_secret,
     read_whole,
     read_word_or_none,
@@ -59,6 +61,7 @@ LIST_ROWS_MAX = 20_000_000  # 200,000 chunks, and a message to the reader for ea
 LIST_OCTETS = 256 << 20
 LIST_OCTETS_MAX = 16 << 30  # of an upload: several may be on the disk at a time
 LISTS_ACTIVE_MAX = 1_000  # of an account: a claim reads a little of each running list
+PATIENCE_S_MAX = 24 * 3600.0  # a mail host that takes a list only after a day is not worth it
 LIST_CHUNKS_MIN = 20  # fewer leave no place for a second account
 LIST_CHUNKS_MAX = 10_000  # each is extended every 4 s by a transaction
 WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
@@ -186,6 +189,12 @@ TABLE: tuple[Setting, ...] = (
         read_whole(0, BITS_MAX),
         f"a whole number, 0 (off) to {BITS_MAX}",
     ),
+    Setting(
+        "PATIENCE",
+        lambda: None,
+        read_time(PATIENCE_S_MAX),
+        "a time of at most 24 h, such as 15m or 4h, or 0",
+    ),
     Setting("WHEN_BLIND", lambda: "answer", read_one_of("answer", "503"), "answer or 503"),
     Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
     Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
@@ -244,6 +253,8 @@ class Settings:
     operators: tuple[str, ...] | None
     production: bool  # takes no test keys
     refuses_when_blind: bool  # with 503, while no mail host is reached
+    # How long a list waits for what mail hosts take; None: 4 h for list jobs, 15 min for `clean`.
+    patience_s: float | None
     list_rows_max: int | None  # None: by tier
     list_octets_max: int  # of an upload
     lists_active_max: int  # of an account
@@ -277,6 +288,11 @@ class Settings:
     provisioning_key: str | None = field(repr=False)  # of `mailprobe mcp`
 
     @classmethod
+    def from_environment(cls) -> "Settings":
+        """The settings of a program: those of its environment. See `read()`."""
+        return cls.read(os.environ)
+
+    @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
         """Read `environ`, and the file that it names or the one in `directory`.
 
@@ -304,6 +320,7 @@ class Settings:
             command_s=value["COMMAND_SECONDS"],
             operators=value["OPERATOR"],
             refuses_when_blind=value["WHEN_BLIND"] == "503",
+            patience_s=value["PATIENCE"],
             upload_folder=value["UPLOAD_DIR"],
             about_probes=value["ABOUT_PROBES_FILE"],
             traces_protocol=traces_protocol(environ),

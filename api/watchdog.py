@@ -36,11 +36,10 @@ class Watchdog:
         self._is_stopping = False
         self._exit = _ExitTimer()
 
-    async def watch(self, on_beat: Callable[[], None] = lambda: None) -> None:
-        """Beat until cancelled, and call `on_beat` each time."""
+    async def watch(self) -> None:
+        """Beat until cancelled."""
         while True:
             self.beat()
-            on_beat()
             await trio.sleep(self._silence_s / BEATS)
 
     def beat(self) -> None:

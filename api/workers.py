@@ -28,12 +28,14 @@ from mailprobe.api.signals import drain_signals
 
 logger = logging.getLogger("mailprobe.workers")
 
-Work = Callable[[Callable[[], None]], None]
+Work = Callable[[Callable[[], None], Callable[[], None]], None]
 
 DRAIN_S = 9.5  # after a worker's own drain, within the 10 s that a stop may take
 SILENCE_S = 10.0  # without a heartbeat; a worker's own watchdog is quicker, unless it is halted
+START_SILENCE_S = 30.0  # likewise before it accepts requests: its start computes for a while
 CHECKS = 10  # of the heartbeats in that time
 BEATS_OCTETS = 65_536  # a whole pipe
+READY, BEAT = b"r", b"b"
 BACKOFF_S = 0.1  # before a worker is replaced, doubling
 BACKOFF_S_MAX = 30.0
 STEADY_S = 30.0  # a worker that served so long did not die at its start: no back-off
@@ -48,12 +50,14 @@ def supervise(
     sockets: Sequence[socket.socket] = (),
     drain_s: float = DRAIN_S,
     silence_s: float = SILENCE_S,
+    start_silence_s: float = START_SILENCE_S,
     ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Run `work` in `count` processes until one of `drain_signals`; return the exit code.
 
-    `work(ready)` serves until its process gets one of them. It calls `ready` when it accepts
-    requests, and then again and again: without such a call for `silence_s` it is killed and
+    `work(ready, beat)` serves until its process gets one of them. It calls `ready` when it accepts
+    requests, and `beat` again and again from its start on: without such a call for
+    `start_silence_s`, and for `silence_s` once it accepts requests, it is killed and
     replaced. When all accept requests, `ready` is called here, once. The listening `sockets`
     are closed here when the drain begins, so that no client connects that no worker will
     serve.
@@ -71,7 +75,8 @@ def supervise(
     watched = {signal.SIGCHLD, *drain_signals()}
     mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
     try:
-        return _Supervisor(work, count, sockets, drain_s, silence_s, ready, watched, mask).run()
+        silences_s = start_silence_s, silence_s
+        return _Supervisor(work, count, sockets, drain_s, silences_s, ready, watched, mask).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -80,18 +85,19 @@ def supervise(
 class _Worker:
     pid: int
     started: float
-    ready_fd: int  # the reading end of a pipe: a byte comes when the worker serves, and each beat
+    ready_fd: int  # the reading end of a pipe: READY comes when the worker serves, BEAT each time
     was_ready: bool = False  # as of the last poll
-    silent_s: float = 0.0  # since its last beat
+    silent_s: float = 0.0  # since its last beat, or its start
+    is_hung: bool = False  # it was killed for that
 
     def poll(self) -> bool:
         """Update `was_ready`; return whether there was a beat since the last poll."""
         try:
-            has_beaten = os.read(self.ready_fd, BEATS_OCTETS) != b""
+            beats = os.read(self.ready_fd, BEATS_OCTETS)
         except BlockingIOError:  # a child of the worker may hold the other end open
             return False
-        self.was_ready = self.was_ready or has_beaten
-        return has_beaten
+        self.was_ready = self.was_ready or READY in beats
+        return beats != b""
 
     def close(self) -> None:
         self.poll()
@@ -115,7 +121,7 @@ class _Supervisor:
         count: int,
         sockets: Sequence[socket.socket],
         drain_s: float,
-        silence_s: float,
+        silences_s: tuple[float, float],
         ready: Callable[[], None],
         watched: set[signal.Signals],
         mask: set[int],
@@ -123,7 +129,8 @@ class _Supervisor:
         self._work = work
         self._sockets = sockets
         self._drain_s = drain_s
-        self._silence_s = silence_s
+        self._start_silence_s, self._silence_s = silences_s
+        self._check_s = min(silences_s) / CHECKS
         self._checked_at = time.monotonic()
         self._ready: Callable[[], None] | None = ready  # until it has been called
         self._watched = watched
@@ -150,7 +157,7 @@ class _Supervisor:
         """Kill each worker that has been silent for too long; it is replaced when it has ended."""
         now = time.monotonic()
         # If this process was halted too, its workers had no time to be heard.
-        passed_s = min(now - self._checked_at, 2 * self._silence_s / CHECKS)
+        passed_s = min(now - self._checked_at, 2 * self._check_s)
         self._checked_at = now
         for slot in self._slots:
             worker = slot.worker
@@ -158,7 +165,9 @@ class _Supervisor:
                 continue
             worker.silent_s = 0.0 if worker.poll() else worker.silent_s + passed_s
             slot.ever_ready |= worker.was_ready
-            if worker.was_ready and worker.silent_s >= self._silence_s:
+            silence_s = self._silence_s if worker.was_ready else self._start_silence_s
+            if worker.silent_s >= silence_s:
+                worker.is_hung = True
                 logger.error("worker hangs: pid=%d silent_s=%g", worker.pid, worker.silent_s)
                 os.kill(worker.pid, signal.SIGKILL)
 
@@ -177,7 +186,7 @@ class _Supervisor:
 
     def _until_due(self) -> float:
         dues = [slot.due for slot in self._slots if slot.worker is None]
-        check_s = self._silence_s / CHECKS
+        check_s = self._check_s
         return max(0.0, min(min(dues) - time.monotonic(), check_s)) if dues else check_s
 
     def _reap(self) -> list[tuple[_WorkerSlot, _Worker, int]]:
@@ -195,8 +204,8 @@ class _Supervisor:
         return ended
 
     def _schedule_successor(self, slot: _WorkerSlot, worker: _Worker, code: int) -> bool:
-        """Schedule a replacement; False if no worker of this slot was ever ready."""
-        if not slot.ever_ready:
+        """Schedule a replacement; False if the slot's first worker ended by itself before it was ready."""
+        if not (slot.ever_ready or worker.is_hung):
             logger.error("worker did not start: pid=%d exit=%s", worker.pid, _described(code))
             return False
         now = time.monotonic()
@@ -259,17 +268,17 @@ class _Supervisor:
 
             os.set_blocking(reported_fd, False)  # a halted parent reads nothing
 
-            is_first = True
+            def beat() -> None:
+                with suppress(BlockingIOError):
+                    os.write(reported_fd, BEAT)
 
             def ready() -> None:
-                nonlocal is_first
                 with suppress(BlockingIOError):
-                    os.write(reported_fd, b".")
-                if is_first and os.getppid() == parent:
+                    os.write(reported_fd, READY)
+                if os.getppid() == parent:
                     os.kill(parent, signal.SIGCHLD)  # wakes it, to announce that all are ready
-                is_first = False
 
-            self._work(ready)
+            self._work(ready, beat)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

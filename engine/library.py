@@ -13,12 +13,13 @@ thread of its own: see engine_calls.
 """
 
 import asyncio
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -33,6 +34,8 @@ from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, Reason, Verdict
+
+PASSED_OVER = frozenset({"mailprobe", "asyncio", "trio", "outcome"})  # frames of no caller
 
 
 class HeloNameWarning(UserWarning):
@@ -102,9 +105,9 @@ class BlockingVerifier:
     def __init__(self, calls: EngineCalls) -> None:
         self._calls = calls
 
-    def verify(self, text: str) -> FullVerdict:
+    def verify(self, email: str) -> FullVerdict:
         """Verify one address. Takes about 3 s at most once its mail host is known."""
-        with VerdictStream(self._calls, (text,), is_list=False) as stream:
+        with VerdictStream(self._calls, (email,), is_list=False) as stream:
             return next(stream)
 
     def batch(self, texts: Iterable[str]) -> list[FullVerdict]:
@@ -219,10 +222,10 @@ class AsyncVerifier:
         self._calls = calls
         self._signal = signal
 
-    async def verify(self, text: str) -> FullVerdict:
+    async def verify(self, email: str) -> FullVerdict:
         """Verify one address. Takes about 3 s at most once its mail host is known."""
         async with AsyncVerdictStream(
-            self._calls, (text,), self._signal(), is_list=False
+            self._calls, (email,), self._signal(), is_list=False
         ) as stream:
             return await anext(stream)
 
@@ -263,7 +266,7 @@ class Verifier:
                 f"helo_name={self.settings.helo_name!r} is a local name, which some mail hosts "
                 "refuse; set it to this machine's full public name"
             )
-            warnings.warn(warning, HeloNameWarning, stacklevel=2)
+            warnings.warn(warning, HeloNameWarning, stacklevel=_level_of_caller())
         self._thread: EngineThread | None = None
         self._block: AbstractAsyncContextManager[EngineCalls] | None = None  # on trio
 
@@ -336,6 +339,18 @@ class Verifier:
         return thread
 
 
+def _level_of_caller() -> int:
+    """The `stacklevel` of the nearest frame that is neither ours nor an event loop's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _package_of(frame) in PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def _in_event_loop() -> bool:
     if trio.lowlevel.in_trio_task():
         return True
@@ -346,16 +361,18 @@ def _in_event_loop() -> bool:
     return True
 
 
-def verify(text: str, settings: EngineSettings | None = None, **changes: Any) -> FullVerdict:
+def verify(email: str, settings: EngineSettings | None = None, **changes: Any) -> FullVerdict:
     """Verify one address with an engine of its own, outside event loops. For several, use Verifier.
 
     Raises RuntimeError in an event loop; settings are as for Verifier.
     """
     with Verifier(settings, **changes) as verifier:
-        return verifier.verify(text)
+        return verifier.verify(email)
 
 
-async def averify(text: str, settings: EngineSettings | None = None, **changes: Any) -> FullVerdict:
+async def averify(
+    email: str, settings: EngineSettings | None = None, **changes: Any
+) -> FullVerdict:
     """Verify one address with an engine of its own, on asyncio or trio. For several, use Verifier."""
     async with Verifier(settings, **changes) as verifier:
-        return await verifier.verify(text)
+        return await verifier.verify(email)

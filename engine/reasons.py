@@ -6,8 +6,10 @@ are documented in docs/verdicts.md. Pure: no clock, no network.
 
 from typing import NamedTuple
 
+from mailprobe.engine.dns.messages import DNS_LAG_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
+from mailprobe.engine.smtp.tolerance import BAN_RULE
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict
 
 
@@ -30,6 +32,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
     Outcome.MAILBOX_FULL: VerdictCause("full", "address"),
     Outcome.NEEDS_SMTPUTF8: VerdictCause("needs_smtputf8", "host"),
     Outcome.HOST_BUDGET: VerdictCause("host_budget", "host"),
+    Outcome.UNCONFIRMED: VerdictCause("unconfirmed", "host"),
     Outcome.HOST_CHANGED: VerdictCause("host_changed", "host"),
     Outcome.NO_EGRESS: VerdictCause("no_egress", "us"),
     Outcome.BOUNCED: VerdictCause("bounced", "address"),
@@ -43,12 +46,14 @@ BY_RULE: dict[str, VerdictCause] = {
     "mx.no-host": VerdictCause("no_mx", "host"),
     "exchange.no-address": VerdictCause("host_down", "host"),
     "exchange.not-public": VerdictCause("host_down", "host"),
+    DNS_LAG_RULE: VerdictCause("resolver", "us"),
     "connect.failed": VerdictCause("host_down", "host"),
     "connect.unreachable": VerdictCause("host_down", "network"),
     RANDOM_UNANSWERED: VerdictCause("untested", "host"),
     RANDOM_UNASKED: VerdictCause("untested", "host"),
     # Not the network's: one result cannot tell a dead host from a closed port 25.
     "clock.connect": VerdictCause("timeout", "host"),
+    BAN_RULE: VerdictCause("blocked_us", "us"),
     "clock.permit": VerdictCause("no_connection_free", "us"),
 }
 

@@ -17,13 +17,12 @@ import msgspec
 
 from mailprobe.engine.background import log_fault
 
-FactKind = Literal["backoff", "strike", "refusals", "acceptance", "route"]
+FactKind = Literal["backoff", "strike", "acceptance", "route"]
 
 # The longest that a fact of each kind may last, whatever it says itself.
 KEPT_S_MAX: dict[str, float] = {
     "backoff": 3600.0,  # throttle.REFUSAL_BACKOFF_S_MAX
     "strike": 3600.0,
-    "refusals": 3600.0,  # refusal_budget.HOUR_S
     "acceptance": 6 * 3600.0,  # EngineSettings.cache_s
     "route": 6 * 3600.0,
 }

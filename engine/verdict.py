@@ -34,6 +34,7 @@ Reason = Literal[
     "host_error",
     "host_changed",
     "host_budget",
+    "unconfirmed",
     "timeout",
     "no_connection_free",
     "no_egress",
@@ -49,7 +50,7 @@ PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
         *("no_connection_free", "no_egress", "resolver", "untested", "host_changed"),
-        *("host_budget", "paused"),
+        *("host_budget", "unconfirmed", "paused"),
     )
 )
 # `us` is this machine: its address, its names, its reputation. `network` lies between.
@@ -76,6 +77,7 @@ class Outcome(Enum):
     TIMED_OUT = "timed_out"
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
     HOST_BUDGET = "host_budget"  # not asked: it tolerates no more refusals from us at the moment
+    UNCONFIRMED = "unconfirmed"  # refused by a host that has accepted nobody yet
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
     NO_EGRESS = "no_egress"  # no egress may ask this host now, or none could connect
     BOUNCED = "bounced"  # not asked: its owner says that mail to it came back
@@ -116,6 +118,7 @@ LADDER: dict[Outcome, Rung] = {
     Outcome.TIMED_OUT: Rung("unknown", False, 0.50, "smtp_timeout"),
     Outcome.HOST_CHANGED: Rung("unknown", False, 0.50, None),
     Outcome.HOST_BUDGET: Rung("unknown", False, 0.50, None),
+    Outcome.UNCONFIRMED: Rung("unknown", False, 0.50, None),
     Outcome.NO_CONNECTION_FREE: Rung("unknown", False, 0.50, None),
     Outcome.NO_EGRESS: Rung("unknown", False, 0.50, None),
     Outcome.BOUNCED: Rung("undeliverable", False, 0.02, "smtp"),

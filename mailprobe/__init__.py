@@ -2,8 +2,9 @@
 
     from mailprobe import verify, averify, Verifier  # docs/library.md
     from mailprobe import EngineSettings, open_answers, open_engine  # on trio, nearer to the engine
+    from mailprobe import Settings  # the service's and the command line's, from the environment
 
-The library's names are the engine's. They are imported when they are first used:
+The library's other names are the engine's. They are imported when they are first used:
 `mailprobe --help` needs none of them.
 """
 
@@ -11,6 +12,7 @@ The library's names are the engine's. They are imported when they are first used
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from mailprobe.api.settings import Settings as Settings
     from mailprobe.engine import *  # noqa: F403
     from mailprobe.engine import __all__ as __all__
 
@@ -24,6 +26,8 @@ else:
             return version()
         from importlib import import_module
 
+        if name == "Settings":
+            return import_module("mailprobe.api.settings").Settings
         if name == "__all__" or not name.startswith("_"):
             engine = import_module("mailprobe.engine")
             if name == "__all__" or name in engine.__all__:

@@ -43,6 +43,12 @@ class FindBounces(StoreCommand[Mapping[str, Bounce]]):
     hashes: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class ForgetBounces(StoreCommand[int]):
+    account_id: str
+    hashes: Sequence[str]
+
+
 class BounceStore(StorePart):
     """The part of the store that keeps bounces."""
 
@@ -56,6 +62,16 @@ class BounceStore(StorePart):
         for begin in range(0, len(hashes), ASKED_MAX):
             part = hashes[begin : begin + ASKED_MAX]
             await self._execute(RecordBounces(account_id, part, source))
+
+    async def forget_bounces(self, account_id: str, mailboxes: Sequence[str]) -> int:
+        """Forget that mail to these mailboxes came back; return how many had been kept."""
+        hashes = list(self._by_hash(account_id, mailboxes))
+        return sum(
+            [
+                await self._execute(ForgetBounces(account_id, hashes[begin : begin + ASKED_MAX]))
+                for begin in range(0, len(hashes), ASKED_MAX)
+            ]
+        )
 
     async def has_bounces(self, account_id: str) -> bool:
         """Return whether any bounce of the account is kept."""

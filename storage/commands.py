@@ -280,6 +280,7 @@ class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes]):
     lease_s: float
     keep_s: float
     mark: int
+    holder: str | None = None  # the process in which it runs; see lease_holders
 
     def lease_until(self, now: datetime) -> datetime:
         return (now + timedelta(seconds=self.lease_s - 1)).replace(microsecond=self.mark)

@@ -53,6 +53,10 @@ class StoreUnavailable(Exception):
     """
 
 
+class StoreFull(StoreUnavailable):
+    """The disk of the database is full."""
+
+
 class OutcomeUnknown(StoreUnavailable):
     """The store did not answer in time, or the connection was lost in a commit: it may be done yet.
 

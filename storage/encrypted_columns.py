@@ -44,18 +44,21 @@ def idempotency_context(account_id: str, key: str) -> str:
 
 def packed(answer: Answered) -> bytes:
     """Serialise an answer: a line of JSON with status and headers, then the body."""
-    head: list[object] = [answer.status, answer.headers]
-    if answer.body is None:
-        head.append("not kept")
+    head = {"status": answer.status, "headers": answer.headers, "kept": answer.body is not None}
     return json.dumps(head).encode() + b"\n" + (answer.body or b"")
 
 
 def unpacked(octets: bytes) -> Answered:
-    """Restore an answer from the octets that `packed` returned."""
+    """Restore an answer from the octets that `packed` returned, or that of an earlier version.
+
+    That had an array in the place of the names: the status, the headers, and "not kept".
+    """
     head, _, body = octets.partition(b"\n")
-    status, headers, *not_kept = json.loads(head)
-    named = tuple((name, value) for name, value in headers)
-    return Answered(status, named, None if not_kept else body)
+    found = json.loads(head)
+    if isinstance(found, list):
+        found = {"status": found[0], "headers": found[1], "kept": len(found) == 2}
+    headers = tuple((name, value) for name, value in found["headers"])
+    return Answered(found["status"], headers, body if found["kept"] else None)
 
 
 def encrypted_first(cipher: "Cipher", first: FirstAnswer) -> EncryptedFirst:

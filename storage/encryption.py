@@ -15,6 +15,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from mailprobe.storage.contract import StoreBroken
 
 KEY_OCTETS = 32  # AES-256
+# The check value of the key, which every start compares: a known text that the database keeps encrypted.
+CHECK_NAME = "seal"  # in `store_properties`; also the context of the encryption
+CHECK_TEXT = b"mailprobe"
 NONCE_OCTETS = 12  # NIST SP 800-38D 8.2.2: random nonces suffice for 2**32 messages per key
 
 
@@ -44,6 +47,19 @@ class Cipher:
         except InvalidTag:
             message = "a secret in the database was encrypted with another secret key"
             raise StoreBroken(message) from None
+
+
+def check_value(cipher: Cipher) -> bytes:
+    """Return the value that a database keeps of this key."""
+    return cipher.close(CHECK_TEXT, CHECK_NAME)
+
+
+def is_key_of(cipher: Cipher, value: bytes) -> bool:
+    """Whether the check value was made with this key."""
+    try:
+        return cipher.open(value, CHECK_NAME) == CHECK_TEXT
+    except StoreBroken:
+        return False
 
 
 def key_path(database: Path) -> Path:

@@ -34,6 +34,16 @@ def new_holder() -> str:
     return f"{place}/{own.pid}@{own.started}/{token}" if place and own else token
 
 
+def own_holder() -> str:
+    """Return the name of this process as a holder: always the same, until it forks."""
+    return _holder_of(os.getpid())
+
+
+@cache
+def _holder_of(_: int) -> str:
+    return new_holder()
+
+
 def is_gone(holder: str) -> bool:
     """Return whether the holder's process has ended for certain."""
     named = NAME.fullmatch(holder)

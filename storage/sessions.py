@@ -1,4 +1,4 @@
-"""Browser sessions that were signed out before their cookies end, and the last use of keys."""
+"""What has ended before its time: browser sessions, challenges that were used. The last use of keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +23,12 @@ class HasSessionEnded(StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class UseChallenge(StoreCommand[bool]):
+    id: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class NoteKeyUses(StoreCommand[None]):
     key_ids: Sequence[str]
 
@@ -40,7 +46,7 @@ class KeyUseStore(StorePart):
 
 
 class SessionStore(StorePart):
-    """The part of the store that keeps ended sessions."""
+    """The part of the store that keeps ended sessions and used challenges, until their time."""
 
     async def end_session(
         self, session_id: str, until: datetime, account_id: str, by: Actor
@@ -51,3 +57,7 @@ class SessionStore(StorePart):
     async def has_session_ended(self, session_id: str) -> bool:
         """Return whether the session was ended."""
         return await self._execute(HasSessionEnded(session_id))
+
+    async def use_challenge(self, challenge_id: str, until: datetime) -> bool:
+        """Use a challenge that is good until then; False if it was used, in whatever process."""
+        return await self._execute(UseChallenge(challenge_id, until))

@@ -33,6 +33,7 @@ from mailprobe.storage.encrypted_columns import (
 from mailprobe.storage.facts.store import FactStore
 from mailprobe.storage.fleet.connection_leases import ConnectionLeases
 from mailprobe.storage.fleet.pauses import PauseStore
+from mailprobe.storage.lease_holders import own_holder
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.queues import QueueStore
 from mailprobe.storage.lists.store import ListStore
@@ -64,6 +65,7 @@ from mailprobe.storage.records import (
 )
 from mailprobe.storage.sessions import KeyUseStore, SessionStore
 from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.tolerances.store import ToleranceStore
 
 R = TypeVar("R")
 
@@ -303,12 +305,14 @@ class IdempotencyStore(StorePart):
 
         Returns a record if this request is the first, else the answer to the first. Raises
         IdempotencyInProgress, IdempotencyKeyReused (which takes precedence), and KeyError
-        if there is no such account. A first request that died is forgotten after `lease_s`,
-        an answer `keep_s` after its request began. After an OutcomeUnknown the key is freed
+        if there is no such account. A first request that died is forgotten after `lease_s`, or
+        at once if its process has ended for certain (see `lease_holders`), an answer `keep_s` after its request began. After an OutcomeUnknown the key is freed
         by `mark`, a random number below MARKS (`IdempotencyRecord.marked`).
         """
         begun = await self._execute(
-            commands.BeginIdempotent(account_id, key, body_sha256, lease_s, keep_s, mark)
+            commands.BeginIdempotent(
+                account_id, key, body_sha256, lease_s, keep_s, mark, own_holder()
+            )
         )
         if isinstance(begun, IdempotencyRecord):
             return begun
@@ -528,6 +532,7 @@ class Store(
     PauseStore,
     ConnectionLeases,
     FactStore,
+    ToleranceStore,
 ):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+DEFAULT_FOLDER = Path("data")  # of the database where no other is named: it is created
 POSTGRES = ("postgresql://", "postgres://")
 
 

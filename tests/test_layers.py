@@ -27,6 +27,7 @@ PURE = [
     "mailprobe.engine.lists.typos",
     "mailprobe.engine.lights",
     "mailprobe.engine.verdict",
+    "mailprobe.engine.smtp.replies.nested",
     "mailprobe.engine.smtp.replies.prefilter",
     "mailprobe.engine.smtp.pairing",
     "mailprobe.engine.smtp.patience",

@@ -29,14 +29,25 @@ def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path: Path) -
     assert release.commit_of(tmp_path) == commit
     (tmp_path / "a").write_text("2")
     assert release.commit_of(tmp_path) == f"{commit}-dirty"
+    assert release.head_of(tmp_path) == commit
+    git(tmp_path, "pack-refs", "--all")
+    assert release.head_of(tmp_path) == commit
+    git(tmp_path, "worktree", "add", "--quiet", "--detach", "tree")
+    assert release.head_of(tmp_path / "tree") == commit
+    git(tmp_path, "-C", "tree", "checkout", "--quiet", "-b", "side")
+    assert release.head_of(tmp_path / "tree") == commit
     inner = tmp_path / "site-packages"
     inner.mkdir()
     assert release.commit_of(inner) == "unknown"  # another project's commit is not ours
+    assert release.head_of(inner) == "unknown"
 
 
 def test_without_git_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git").mkdir()
     assert release.commit_of(tmp_path) == "unknown"  # no repository after all
+    assert release.head_of(tmp_path) == "unknown"
+    (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    assert release.head_of(tmp_path) == "unknown"  # nothing was committed yet
     monkeypatch.setenv("PATH", "")
     assert release.commit_of(tmp_path) == "unknown"
 
@@ -45,8 +56,7 @@ def test_the_command_says_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     built = tmp_path / "commit.txt"
     built.write_text("0123456789ab\n")
     monkeypatch.setattr(release, "BUILT_FROM", built)
-    # This process has read its own.
-    monkeypatch.setattr(release, "commit", release.commit.__wrapped__)
+    monkeypatch.setattr(subprocess, "Popen", None)  # it starts no process
     said = CliRunner().invoke(main, ["--version"])
     assert said.output == f"mailprobe, version {PROJECT['version']} (commit 0123456789ab)\n"
     assert mailprobe.__version__ == PROJECT["version"]

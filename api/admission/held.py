@@ -18,10 +18,10 @@ class Admission:
         if self.ticket is not None:
             self.ticket.leave()
 
-    def identified(self, key: str) -> None:
-        """The request has this API key."""
+    def identified(self, account_id: str) -> None:
+        """The request has a key of this account."""
         if self.arrival is not None:
-            self.arrival.identify(key)
+            self.arrival.identify(account_id)
 
     def stored(self, octets: int) -> None:
         """So many octets of the request's body are on disk."""

@@ -2,13 +2,13 @@
 
 A body is awaited from the moment at which the application wants it and nothing of it is there to
 read, to its last byte. Its owner is the client's address until the API key is known, then the
-key. Each owner may have a limited number of
+key's account. Each owner may have a limited number of
 awaited bodies. Beyond that the one awaited longest is refused: a body that is really being
 sent arrives within a moment.
 
 All bodies together hold at most `octets_max` bytes, from their first byte until their
 request is over. Beyond that the youngest without a key is refused; if all have a key, the
-youngest of the key that holds most. Bodies of at most SMALL_SHARE are refused last: that frees
+youngest of the account that holds most. Bodies of at most SMALL_SHARE are refused last: that frees
 nothing, and would hit a single verification in the place of the megabytes beside it. Bodies
 that arrive in pieces leave ONE_PIECE_SHARE free for requests in one piece. Otherwise large bodies that wait for a slow store would use up
 the budget, and even the smallest request would be refused.
@@ -21,9 +21,9 @@ OCTETS_MAX = 64 * 1024 * 1024
 ONE_PIECE_SHARE = 1 / 16  # 4 MiB: 3,000 requests in flight of 1.4 KB; a single verify has 0.1 KB
 SMALL_SHARE = 1 / 4096  # 16 KiB
 ADDRESS_BODIES_MAX = 100  # a proxy's clients share its address
-KEY_BODIES_MAX = 200
+ACCOUNT_BODIES_MAX = 200
 
-Owner = tuple[Literal["address", "key"], str]
+Owner = tuple[Literal["address", "account"], str]
 
 
 class BodyBudget:
@@ -33,14 +33,14 @@ class BodyBudget:
         self,
         octets_max: int = OCTETS_MAX,
         address_bodies_max: int = ADDRESS_BODIES_MAX,
-        key_bodies_max: int = KEY_BODIES_MAX,
+        account_bodies_max: int = ACCOUNT_BODIES_MAX,
     ) -> None:
         self.octets = 0  # held by all bodies
         self._octets_max = octets_max
         self._in_pieces = 0  # of those, held by bodies that came in pieces
         self._in_pieces_max = octets_max - int(octets_max * ONE_PIECE_SHARE)
         self._small = int(octets_max * SMALL_SHARE)
-        self._awaited_max = {"address": address_bodies_max, "key": key_bodies_max}
+        self._awaited_max = {"address": address_bodies_max, "account": account_bodies_max}
         self._awaited: dict[Owner, dict[ArrivingBody, None]] = {}  # ordered: awaited longest first
         self._holding: dict[ArrivingBody, None] = {}  # ordered: oldest first
 
@@ -124,14 +124,14 @@ class ArrivingBody:
             self.is_awaited = True
             self._intake.await_body(self)
 
-    def identify(self, key: str) -> None:
-        """The request has this API key, which owns the body from now on."""
+    def identify(self, account_id: str) -> None:
+        """The request has a key of this account, which owns the body from now on."""
         if self.is_awaited and self.owner[0] == "address":
             self._intake.await_no_more(self)
-            self.owner = ("key", key)
+            self.owner = ("account", account_id)
             self._intake.await_body(self)
         else:
-            self.owner = ("key", key)
+            self.owner = ("account", account_id)
 
     def acquire(self, octets: int) -> None:
         """Count so many more octets; if `is_refused` afterwards, they must be dropped."""

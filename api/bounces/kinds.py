@@ -33,6 +33,13 @@ MEANINGS: dict[Meaning, Kind] = {
     Meaning.TLS_DEMANDED: "refused",
     Meaning.SENDER_REFUSED: "refused",
 }
+# A mail service's notice that it sent nothing: the address is on its list, whatever the status.
+NOT_SENT = re.compile(
+    r"\bsuppression[- ]list\b|\bhas suppressed sending\b|\bsuppressed sending to this address\b|"
+    r"\bdid not send the message to this address\b|\baddress (?:was |is )?suppressed due to\b|"
+    r"\bnot delivering to (?:a )?(?:previously bounced|unsubscribed|complained)\b",
+    re.IGNORECASE,
+)
 NO_WORDS = 554  # the code for a text without one: no rule reads it by itself
 REPLY = re.compile(
     r"(?<!\d:)(?<![\d.,/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
@@ -55,30 +62,33 @@ OF_SERVERS: Table = (
                 r"could ?n[o']t (?:connect|establish)|no route to host|network (?:is )?unreachable"),
      "temporary"),
 )  # fmt: skip
+# SparkPost's classes of bounces; what is not here is none, such as 60, an automatic reply.
+SPARKPOST_CLASSES: dict[str, Kind] = {
+    "1": "unknown", "10": "no_mailbox", "20": "temporary", "21": "temporary", "22": "temporary",
+    "23": "refused", "24": "temporary", "25": "temporary", "30": "unknown", "40": "temporary",
+    "50": "refused", "51": "refused", "52": "refused", "53": "refused", "54": "refused",
+    "70": "temporary", "100": "temporary",
+}  # fmt: skip
 CODES: dict[str, Kind] = {
     "1.2": "no_mailbox", "1.3": "no_mailbox", "1.6": "no_mailbox", "4.4": "no_mailbox",
     "4.310": "no_mailbox", "1.7": "refused", "1.8": "refused", "2.2": "temporary",
     "2.3": "refused", "3.4": "refused", "4.7": "temporary", "4.316": "temporary",
 }  # fmt: skip
-# How mail services call the kinds of bounces in their exports.
-TYPES: Table = (
-    (re.compile(r"\b(?:soft(?:[ _-]?bounces?)?|transient|temporar\w*|defer\w*|delayed|full|"
-                r"mailbox[ _-]?full|quota|greylist\w*)\b"), "temporary"),
-    (re.compile(r"\b(?:spam|polic\w+|block(?:ed)?|blacklist\w*|blocklist\w*|reputation|"
-                r"complaint)\b"), "refused"),
-    (re.compile(r"\b(?:hard(?:[ _-]?bounces?)?|permanent|invalid|bad[ _-]?(?:mailbox|address|email)|"
-                r"no[ _-]?email|non[ _-]?existent|does ?n[o']t exist|inactive|disabled)\b"),
-     "no_mailbox"),
-)  # fmt: skip
 
 
-def kind_of(text: str) -> Kind:
-    """What the words of a row or a report say."""
-    return kind_of_reason(text) or _first_match(TYPES, text) or "unknown"
+def kind_of_bounce(word: Kind, reason: str) -> Kind:
+    """The kind of a bounce that a mail service calls `word`.
+
+    The reason decides where the service says that the bounce is final; its word holds where the
+    reason says nothing.
+    """
+    return word if word in ("temporary", "refused") else kind_of_reason(reason) or word
 
 
 def kind_of_reason(text: str) -> Kind | None:
     """What the reason in a report says; None if it says nothing that is understood."""
+    if NOT_SENT.search(" ".join(text[:TEXT_MAX].split())):
+        return "temporary"
     kinds = (_kind_of_passage(passage) for passage in _passages(text))
     return next((kind for kind in kinds if kind is not None), None)
 

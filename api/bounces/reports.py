@@ -10,13 +10,13 @@ import email
 import html
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import getaddresses
 from itertools import islice
 
-from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of_reason
+from mailprobe.api.bounces.kinds import KINDS, REPLY, Kind, kind_of_reason
 
 SCAN_OCTETS_MAX = 1 << 16  # flufl.bounce reads a mail some fifty times
 # Of a report that is posted; what it returns is not read. The email package takes seconds for
@@ -35,6 +35,13 @@ HEADER_MAX = 10_000
 BLOCK_LINES_MAX = 40  # under an address
 PLACES_MAX = 5  # at which an address stands
 ADDRESSES_MAX = 200  # of one mail
+EXTENSIONS_MAX = 20  # fields of a recipient whose names begin with X-
+# Exim, of a forwarded mail: the address that failed, and the one that mail was sent to.
+GENERATED = re.compile(
+    r"^[ \t>]{0,8}<?([^\s<>()]{3,320}|an undisclosed address)>?:?[ \t]*\n"
+    r"[ \t>]{0,12}\((?:ultimately )?generated from <?([^\s<>()]{3,320}@[^\s<>()]{1,255})>?\)",
+    re.IGNORECASE | re.MULTILINE,
+)
 UNREADABLE = "\ufffd"  # in the place of bytes that are no text
 
 STATUS_TYPES = ("message/delivery-status", "message/global-delivery-status")
@@ -91,7 +98,8 @@ def reported_in(octets: bytes) -> dict[str, Kind]:
     try:
         message = email.message_from_bytes(octets)
         blocks = list(islice(_status_blocks(message), REPORTED_MAX))
-        return _by_status(blocks, "") if blocks else {}
+        found = _by_status(blocks, "")
+        return _of_originals(found, _text_of(message)) if found else {}
     except Exception:  # the email package raises others at hostile text
         return {}
 
@@ -100,14 +108,15 @@ def _bounces_of(octets: bytes) -> dict[str, Kind] | None:
     message = email.message_from_bytes(octets)
     text = _text_of(message)
     if blocks := list(_status_blocks(message))[:ADDRESSES_MAX]:
-        return _by_status(blocks, text) or None
+        return _of_originals(_by_status(blocks, text), text) or None
     if not _may_be_bounce(message, text):
         return None
     is_from_server = _is_from_server(message)
     addresses_later, addresses = _scan(email.message_from_bytes(octets[:SCAN_OCTETS_MAX]))
     if is_from_server and not (addresses or addresses_later):
         addresses = _named(message, text)
-    found = _by_text(text, addresses, addresses_later)
+    addresses |= _undisclosed(text)
+    found = _of_originals(_by_text(text, addresses, addresses_later), text)
     return found or ({} if is_from_server else None)
 
 
@@ -124,6 +133,21 @@ def _by_status(blocks: Collection[tuple[str, str, str]], text: str) -> dict[str,
             continue  # delivered, relayed or expanded
         found[address] = min(found.get(address, kind), kind, key=KINDS.index)
     return found
+
+
+def _of_originals(found: Mapping[str, Kind], text: str) -> dict[str, Kind]:
+    """The kinds by the addresses that mail was sent to, before Exim forwarded it."""
+    originals = {each[1].lower(): each[2].lower() for each in GENERATED.finditer(text)}
+    made: dict[str, Kind] = {}
+    for address, kind in found.items():
+        original = originals.get(address, address)
+        made[original] = min(made.get(original, kind), kind, key=KINDS.index)
+    return made
+
+
+def _undisclosed(text: str) -> frozenset[str]:
+    """The addresses that mail was sent to, where Exim does not say to which others it went."""
+    return frozenset(each[2].lower() for each in GENERATED.finditer(text) if "@" not in each[1])
 
 
 def _may_be_bounce(message: Message, text: str) -> bool:
@@ -216,7 +240,17 @@ def _status_blocks(message: Message) -> Iterator[tuple[str, str, str]]:
             if address := _recipient(block):
                 diagnostic = " ".join(_header(block, "Diagnostic-Code").split())
                 action = _header(block, "Action").strip().lower()
-                yield address, action, f"{diagnostic}\n\n{_header(block, 'Status')}"
+                said = [diagnostic, *_extensions(block), _header(block, "Status")]
+                yield address, action, "\n\n".join(said)
+
+
+def _extensions(block: Message) -> Iterator[str]:
+    """Fields of servers' own with a reply in them, such as X-Supplementary-Info of IronPort."""
+    names = [name for name, _ in block.raw_items() if name.lower().startswith("x-")]
+    for name in names[:EXTENSIONS_MAX]:
+        value = " ".join(_header(block, name).split())
+        if REPLY.search(value):
+            yield value
 
 
 def _blocks_of(part: Message) -> Iterator[Message]:

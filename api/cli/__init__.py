@@ -217,9 +217,9 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     """The callback of --version: prints version and commit, and ends the program."""
     if not wanted or context.resilient_parsing:
         return
-    from mailprobe.release import commit, version
+    from mailprobe.release import commit_on_file, version
 
-    click.echo(f"mailprobe, version {version()} (commit {commit()})")
+    click.echo(f"mailprobe, version {version()} (commit {commit_on_file()})")
     context.exit()
 
 

@@ -14,6 +14,7 @@ from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
 T = TypeVar("T")
 
 WITHOUT_KEY = "without a secret key: keep the service's MAILPROBE_SECRET_KEY too"
+UNCHECKED = "; an earlier version made it without a checksum, so that it cannot be checked whole"
 BESIDE = ("-wal", "-shm", ".key", ".lock")  # files that belong to the database
 
 
@@ -23,14 +24,14 @@ BESIDE = ("-wal", "-shm", ".key", ".lock")  # files that belong to the database
 def backup(file: Path, force: bool) -> None:
     """Back up the SQLite database into FILE, while the service runs.
 
-    FILE holds the secret key too, and is for its owner alone (mode 0600). It appears under its name
-    once it was checked and is on disk.
+    FILE holds the secret key too, and is for its owner alone (mode 0600). Its last octets are its
+    length and SHA-256. It appears under its name once it was checked and is on disk.
     """
     from mailprobe.api.listfile.replacing import replacing_by_name
     from mailprobe.storage import utc_now
     from mailprobe.storage.sqlite.backup import back_up
 
-    database = _database()
+    database, given_key = _database()
     if file.absolute() in _files_of(database):
         raise Misuse(f"{file} belongs to the database itself; name another file")
     if file.exists() and not file.is_file():
@@ -38,7 +39,7 @@ def backup(file: Path, force: bool) -> None:
     if file.exists() and not force:
         raise Misuse(f"{file} is there already; name another file, or give --force")
     with _explained(), replacing_by_name(file, may_replace=force) as part:
-        made = _in_thread(lambda: back_up(database, part, now=utc_now()))
+        made = _in_thread(lambda: back_up(database, part, given_key, now=utc_now()))
     key = "with its secret key: keep it as secret" if made.has_key else WITHOUT_KEY
     print_error(
         f"{database} is backed up in {file}, {made.octets:,} bytes of schema {made.schema}, {key}"
@@ -51,13 +52,14 @@ def backup(file: Path, force: bool) -> None:
 def restore(file: Path, force: bool) -> None:
     """Put the backup FILE in the place of the SQLite database. Stop the service first.
 
-    FILE is checked before anything is changed. The database is replaced at once or not at all.
+    FILE and its key are checked before anything is changed. The database is replaced at once or not
+    at all.
     """
     from mailprobe.api.listfile.replacing import replacing_by_name
     from mailprobe.storage.sqlite import backup as backups
     from mailprobe.storage.sqlite.file import prepare
 
-    database = _database()
+    database, given_key = _database()
     if not file.is_file():
         raise Misuse(f"{file} is not there or no file")
     if backups.is_there(database) and not force:
@@ -67,6 +69,7 @@ def restore(file: Path, force: bool) -> None:
         )
     with _explained():
         _in_thread(lambda: backups.check_backup(file))
+        backups.check_key_for(file, database, given_key)
         with (
             backups.replacing_database(database),
             replacing_by_name(database, may_replace=True) as part,
@@ -75,19 +78,22 @@ def restore(file: Path, force: bool) -> None:
             backups.finish_log(database)
         prepare(database)  # takes the key out, and brings the schema up to date
     key = "with its secret key" if held.has_key else WITHOUT_KEY
-    print_error(f"{database} is restored as it was at {held.made_at}, {key}")
+    unchecked = "" if held.was_checked else UNCHECKED
+    print_error(f"{database} is restored as it was at {held.made_at}, {key}{unchecked}")
 
 
-def _database() -> Path:
+def _database() -> tuple[Path, bytes | None]:
+    """The database of the settings, and the secret key if they have one."""
     from mailprobe.storage import is_postgres
 
-    database = read_settings().database
+    settings = read_settings()
+    database = settings.database
     if is_postgres(database):
         raise Misuse(
             "MAILPROBE_DATABASE is a postgresql:// URL: use pg_dump and pg_restore, and keep"
             " MAILPROBE_SECRET_KEY beside the dump, without which it cannot be read"
         )
-    return Path(database)
+    return Path(database), settings.secret_key
 
 
 def _files_of(database: Path) -> set[Path]:

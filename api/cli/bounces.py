@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.errors import CommandError, Misuse, print_error
 
 if TYPE_CHECKING:
+    from mailprobe.api.listfile import ReadOptions
     from mailprobe.storage.records import Account
     from mailprobe.storage.store import Store
 
@@ -18,24 +19,36 @@ SOURCE = "file"
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
+    "--forget",
+    "forgets",
+    is_flag=True,
+    help="Forget the bounces of the addresses in FILE, or of one address given instead of it.",
+)
+@click.option(
     "--account", "account_id", metavar="ID", help="Whose mails they were; needed if there are more."
 )
 @click.option("--column", metavar="NAME", help="Column of the addresses in a list.")
-def bounces(file: Path, account_id: str | None, column: str | None) -> None:
+def bounces(file: Path, forgets: bool, account_id: str | None, column: str | None) -> None:
     """Remember for 90 days which addresses of FILE do not exist.
 
     FILE is an mbox, a mail (.eml), a folder of mails such as a Maildir, or a list of bounced
     addresses that a mail service exports. The service answers these addresses from then on with
     the reason `bounced`, for this account alone. Other bounces, such as of full mailboxes, are
-    counted and change nothing. Only a keyed hash of an address is kept.
+    counted and change nothing, and so are rows that do not say that mail came back. Only a keyed
+    hash of an address is kept. With --forget, FILE may be an address.
     """
-    from mailprobe.api.cli.scoring.bounces import read_bounces
+    from mailprobe.api.cli.scoring.bounces import NOTHING_TAKEN, as_counts, read_bounces
     from mailprobe.api.listfile import ReadOptions
 
+    if forgets:
+        _forget(_addresses_of(file, ReadOptions(column)), account_id)
+        return
     found = read_bounces(file, ReadOptions(column))
+    if found.rows and not found.kinds:
+        print_error(NOTHING_TAKEN)
 
     async def record(store: "Store") -> str:
-        account = await (find(store, account_id) if account_id else _only_account(store))
+        account = await _named_account(store, account_id)
         await store.record_bounces(account.id, found.gone, SOURCE)
         return account.id
 
@@ -43,10 +56,34 @@ def bounces(file: Path, account_id: str | None, column: str | None) -> None:
         {
             "account_id": with_store(record),
             "recorded": len(found.gone),
-            "ignored": len(found.kinds) - len(found.gone),
+            **as_counts(found),
             "unread": found.unread,
         }
     )
+
+
+def _forget(addresses: "list[str]", account_id: str | None) -> None:
+    from mailprobe.api.quota.bounced import mailboxes_of
+
+    async def forget(store: "Store") -> tuple[str, int]:
+        account = await _named_account(store, account_id)
+        return account.id, await store.forget_bounces(account.id, [*mailboxes_of(addresses)])
+
+    account, forgotten = with_store(forget)
+    print_json({"account_id": account, "forgotten": forgotten, "addresses": len(addresses)})
+
+
+def _addresses_of(file: Path, reading: "ReadOptions") -> list[str]:
+    """The addresses of a list, or the one that is given instead of a file. Raises BadList."""
+    from mailprobe.api.reader.own_list import rows_of
+
+    if "@" in file.name and not file.exists():
+        return [str(file)]
+    return [row.address for part in rows_of(file, reading) for row in part.rows if row.address]
+
+
+async def _named_account(store: "Store", account_id: str | None) -> "Account":
+    return await (find(store, account_id) if account_id else _only_account(store))
 
 
 async def _only_account(store: "Store") -> "Account":

@@ -92,6 +92,11 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     help="Wait before each time, such as 30s or 5m,30m,4h; the last one repeats. Default: 5m.",
 )
 @click.option(
+    "--patience",
+    metavar="TIME",
+    help="Wait so long for what mail hosts take, such as 4h; 0: not at all. Default: 15m.",
+)
+@click.option(
     "--strict-clocks",
     is_flag=True,
     help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
@@ -133,6 +138,7 @@ def clean(
     resume: bool,
     recheck: int | None,
     recheck_after: str,
+    patience: str | None,
     strict_clocks: bool,
     no_smtp: bool,
     bounces: Path | None,
@@ -181,7 +187,7 @@ def clean(
     lights = None if only is None else lights_of(only, "--only")
     raise_open_files()
     order = Order(
-        source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, is_patient=not strict_clocks),
+        source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, patience, is_patient=not strict_clocks),
         Selection(lights, dedupe=dedupe), split, suggest, force,
         None if report is None else Path(os.path.realpath(report)),
         fields, short, each, formulas,
@@ -234,10 +240,17 @@ def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
     return source, Path(os.path.realpath(output))
 
 
-def _schedule(passes: int | None, times: str, *, is_patient: bool) -> "Recheck":
+def _schedule(
+    passes: int | None, times: str, patience: str | None, *, is_patient: bool
+) -> "Recheck":
     """The passes, with their waits. Raises Misuse."""
-    from mailprobe.api.cli.cleaning.passes import Recheck
+    from mailprobe.api.cli.cleaning.passes import PATIENCE_S, Recheck
+    from mailprobe.api.settings import Settings
 
+    kept_s = Settings.read(os.environ).patience_s
+    patience_s = PATIENCE_S if kept_s is None else kept_s
+    if patience is not None:
+        patience_s = seconds_of(patience.strip(), "--patience", seconds_max=RECHECK_AFTER_S_MAX)
     waits = tuple(
         seconds_of(time.strip(), "--recheck-after", seconds_max=RECHECK_AFTER_S_MAX)
         for time in times.split(",")
@@ -250,7 +263,7 @@ def _schedule(passes: int | None, times: str, *, is_patient: bool) -> "Recheck":
         )
     if passes is None:
         passes = max(Recheck().passes, len(waits))
-    return Recheck(passes, waits, is_patient)
+    return Recheck(passes, waits, is_patient, patience_s)
 
 
 def _source(
@@ -268,7 +281,6 @@ def _source(
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
     from mailprobe.api.cli.remote.named_service import named_service
-    from mailprobe.api.cli.scoring.bounces import bounced_in
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
@@ -276,7 +288,7 @@ def _source(
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-        bounced = bounced_in(bounces)
+        bounced = _bounced_in(bounces)
         return (lambda: _open_own_engine(engine, bounced)), True
     if live:
         from mailprobe.api.cli.remote.live_source import open_live_source
@@ -285,6 +297,15 @@ def _source(
     from mailprobe.api.cli.remote.opening import open_http_source
 
     return (lambda: open_http_source(*service, asks_hosts=asks_hosts)), False
+
+
+def _bounced_in(path: Path | None) -> Mapping[str, str]:
+    """Which addresses do not exist by the file's bounces, if one is given. Raises BadList."""
+    if path is None:
+        return {}
+    from mailprobe.api.cli.scoring.bounces import bounced_in
+
+    return bounced_in(path, print_error)
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
 
         settings = Settings.read(os.environ)
     service = named_service(server, key, settings, bounces)
-    bounced = bounced_in(bounces)
+    bounced = bounced_in(bounces, print_error)
     if sys.stdin.isatty():
         print_error("waiting for a client's messages on standard input; Ctrl-C ends")
     raise_open_files()

@@ -108,11 +108,11 @@ def _serve(
         serve_until_signal(share, plans, listeners, announce, counters, notices=notices)
         return
 
-    def work(ready: Callable[[], None]) -> None:
+    def work(ready: Callable[[], None], beat: Callable[[], None]) -> None:
         try:
             serve_until_signal(
                 share, plans, listeners, ready, counters,
-                workers=workers, beat=ready, notices=notices,
+                workers=workers, beat=beat, notices=notices,
             )  # fmt: skip
         except CommandError as error:
             error.show()
@@ -338,7 +338,7 @@ def serve_until_signal(
 
     `notices`: says what the operator should know of this machine, beside the service.
 
-    Once it serves it calls `beat` every second. If its event loop hangs, or its end takes too
+    It calls `beat` every second. Once it serves, if its event loop hangs, or its end takes too
     long, the process ends with exit code 70. So the caller does nothing else afterwards.
     """
     import trio

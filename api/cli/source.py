@@ -53,12 +53,21 @@ class ResumableSource(Protocol):
     def keep_record(self, record: SentRecord) -> None: ...
 
 
+@runtime_checkable
+class PatientSource(Protocol):
+    """An AnswerSource of a list that comes back for what its mail hosts do not take at once."""
+
+    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+        """`left_s` returns what is left of the list's patience, in seconds."""
+
+
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
 class OwnEngine:
     """An engine in this process. A probe's deadline starts once its host has a free connection.
 
+    With `is_request` the deadlines are those of a request to the service, from the first moment.
     Mail hosts and resolvers are shared fairly by `account`. `bounced`: see open_answers().
     """
 
@@ -69,11 +78,18 @@ class OwnEngine:
         account: str = ACCOUNT,
         asks_hosts: bool = True,
         bounced: Mapping[str, str] = NO_BOUNCES,
+        is_request: bool = False,
     ) -> None:
         self._engine = engine
+        self._is_request = is_request
         self._account = account
         self._asks_hosts = asks_hosts
         self._bounced = bounced
+        self._patience_left_s: Callable[[], float] = lambda: 0.0
+
+    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+        """See PatientSource."""
+        self._patience_left_s = left_s
 
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
@@ -84,24 +100,31 @@ class OwnEngine:
             self._engine,
             texts,
             account=self._account,
-            deferred_start=True,
+            deferred_start=not self._is_request,
             explain=explain,
             patient=patient,
             asks_hosts=self._asks_hosts,
             bounced=self._bounced,
+            patience_s=self._patience_left_s(),
         )
 
 
 @asynccontextmanager
 async def open_own_engine(
-    settings: EngineSettings, bounced: Mapping[str, str] = NO_BOUNCES
+    settings: EngineSettings,
+    bounced: Mapping[str, str] = NO_BOUNCES,
+    *,
+    is_request: bool = False,
 ) -> AsyncIterator[AnswerSource]:
-    """Open an engine for one command, which knows who `bounced`; leaving the block closes its connections with QUIT."""
+    """Open an engine for one command, which knows who `bounced`.
+
+    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine.
+    """
     from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
         tune_collector(COMMAND_COLLECT_AFTER)
-        yield OwnEngine(engine, bounced=bounced)
+        yield OwnEngine(engine, bounced=bounced, is_request=is_request)
 
 
 def in_request_order(addresses: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mailprobe.api.results.row_result import RowResult
     from mailprobe.engine.stream.answers import Answer
 
+REQUEST_MAX = 50  # typed addresses with the deadlines of a request; more are a list
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 
 
@@ -74,8 +75,9 @@ def verify(
         if bounces is not None:  # what reads such files takes a tenth of a second to load
             from mailprobe.api.cli.scoring.bounces import bounced_in
 
-            bounced = bounced_in(bounces)
-        source = partial(open_own_engine, engine, bounced)
+            bounced = bounced_in(bounces, print_error)
+        is_request = "-" not in addresses and len(texts) <= REQUEST_MAX
+        source = partial(open_own_engine, engine, bounced, is_request=is_request)
     if as_json:
         print_json(texts, source, explain=explain)
     else:

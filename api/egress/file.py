@@ -5,7 +5,6 @@ and a value of the wrong kind are errors. Each is one line with the egress and t
 without the password of a proxy.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -220,6 +219,8 @@ def _check_keys(subject: str, table: Mapping[str, object], known: tuple[str, ...
 
 
 def _hint(word: str, known: tuple[str, ...]) -> str:
+    import difflib  # a mistake only
+
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
 

@@ -87,6 +87,10 @@ class HttpConnection:
     async def _read(self) -> None:
         """Feed a reader until the client sends no more and has its last answer."""
         while True:
+            if (
+                self._wire.socket.fileno() < 0
+            ):  # aborted meanwhile: no selector takes a closed socket
+                return
             try:
                 # trio's receive_some tries to read first, which almost always fails here
                 self._count_awaited()

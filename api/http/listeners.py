@@ -4,7 +4,9 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterable
+from math import inf
 
 import trio
 
@@ -60,7 +62,26 @@ def listeners_on(sockets: Iterable[socket.socket]) -> list[trio.SocketListener]:
     return [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
 
 
+LOGGED_EVERY_S = 1.0
 _FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class _Failures:
+    """Logs failures to accept, of all listeners together, at most once in LOGGED_EVERY_S."""
+
+    def __init__(self) -> None:
+        self._logged_at = -inf
+        self._unlogged = 0
+
+    def log(self, error: OSError) -> None:
+        now = time.monotonic()
+        self._unlogged += 1
+        if now - self._logged_at >= LOGGED_EVERY_S:
+            logger.error("accept failed: error=%s times=%d", error, self._unlogged)
+            self._logged_at, self._unlogged = now, 0
+
+
+_failures = _Failures()
 
 
 async def accept(listener: trio.SocketListener) -> trio.SocketStream:
@@ -71,7 +92,7 @@ async def accept(listener: trio.SocketListener) -> trio.SocketStream:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            logger.error("accept failed: error=%s", error)
+            _failures.log(error)
             await trio.sleep(0.1)  # as trio.serve_listeners does
 
 

@@ -131,8 +131,11 @@ class JobQueue:
 
     async def _claim(self, work: Work, limit: int) -> Sequence[Claim]:
         bounds = BOUNDS[work]
-        if work == "verify" and self._quota.protection.holds_requests:
-            return ()
+        protection = self._quota.protection
+        if work == "verify" and protection.holds_requests:
+            if not protection.lets_pass("job"):
+                return ()
+            limit = 1
         return await self._store.claim_jobs(
             work,
             limit=limit,

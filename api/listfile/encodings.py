@@ -7,12 +7,14 @@ encodings are detected by charset-normalizer from the lines that are not ASCII.
 
 import codecs
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SAMPLE_PIECE_OCTETS = 1 << 14  # per piece, so that the sample spans the file
 SAMPLE_OCTETS_MAX = 1 << 17
 
-HIGH_LINES = re.compile(rb"[^\r\n]*[\x80-\xff][^\r\n]*")
+HIGH_OCTET = re.compile(rb"[\x80-\xff]")
+LINE_END = re.compile(rb"[\r\n]|\Z")
 INVALID = re.compile("[\udc80-\udcff]")
 HIGH = re.compile("[^\x00-\x7f\udc80-\udcff]+")
 
@@ -33,6 +35,7 @@ BY_COUNTRY = {
     **dict.fromkeys((b"lt", b"lv", b"ee"), "cp1257"),
     b"gr": "cp1253",
     b"tr": "cp1254",
+    b"th": "cp874",
 }
 COUNTRY = re.compile(rb"@[\w.-]+\.([a-z]{2})\b", re.IGNORECASE)
 
@@ -44,6 +47,23 @@ CAPITAL_INSIDE = re.compile(r"[a-zà-öø-ÿ][À-ÖØ-ÞŒŸ][a-zà-öø-ÿ]")
 # `£ukasz` and `Micha³` are Polish names in another encoding.
 SIGN_IN_WORD = re.compile(r"[£¹³¼½¾¯][^\W\d_]|[^\W\d_]{2}[£¹³¼½¾¡¿¯]")
 WORD = re.compile(r"[^\W\d_]+")
+
+# How Thai text looks in cp874, however short: each mark stands on a letter, each leading vowel before
+# one (Unicode, chapter 16.1). Text in another encoding that decodes as Thai breaks these rules.
+THAI = re.compile("[\u0e01-\u0e5b]")
+THAI_VOWELS = re.compile("[\u0e30-\u0e39\u0e40-\u0e44\u0e47-\u0e4c]")
+THAI_RARE = re.compile("[\u0e06\u0e0c\u0e0f\u0e11\u0e2c\u0e2e]")
+THAI_MARKS = frozenset("\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026\u20ac\u00a0")
+NOT_THAI = re.compile(
+    "(?<![\u0e01-\u0e2e\u0e31\u0e34-\u0e39\u0e47-\u0e4c])[\u0e31\u0e34-\u0e39\u0e47-\u0e4c]"  # a mark on nothing
+    "|[\u0e31\u0e34-\u0e39\u0e47][\u0e31\u0e34-\u0e39\u0e47]"  # two vowels on one letter
+    "|[\u0e48-\u0e4c][\u0e31\u0e34-\u0e39\u0e47-\u0e4c]"  # a mark above a tone
+    "|(?<![\u0e01-\u0e2e\u0e31\u0e32\u0e48-\u0e4c])[\u0e30\u0e32\u0e33]"
+    "|[\u0e40-\u0e44](?![\u0e01-\u0e2e])"  # a leading vowel before no letter
+    "|[A-Za-z][\u0e01-\u0e4e]|[\u0e01-\u0e4e][A-Za-z]|[\u0e50-\u0e59][\u0e01-\u0e4e]"
+    "|(?<![\u0e01-\u0e4e])[\u0e2f\u0e46]"
+    "|[\u0e03\u0e05\u0e3a\u0e3f\u0e4d-\u0e4f\u0e5a\u0e5b]"  # no longer written, or a sign
+)
 
 
 def line_ends(text: str) -> int:
@@ -84,11 +104,11 @@ class Octets:
                 self._line + line_ends(text[: first.start()])
             )
         room = min(SAMPLE_PIECE_OCTETS, SAMPLE_OCTETS_MAX - len(self.sample))
-        for line in HIGH_LINES.finditer(piece):
+        for line in _high_lines(piece):
             if room <= 0:
                 break
-            self.sample += line[0][:room] + b"\n"
-            room -= len(line[0]) + 1
+            self.sample += line[:room] + b"\n"
+            room -= len(line) + 1
 
     @property
     def is_utf8(self) -> bool:
@@ -96,16 +116,36 @@ class Octets:
 
     @property
     def is_nearly_utf8(self) -> bool:
-        """Whether most of the text beyond ASCII is valid: by accident hardly a fifth is."""
-        return self.valid > self.invalid > 0
+        """Whether most of the text beyond ASCII is valid: by accident hardly a fifth is.
+
+        Of a few Thai names in cp874 more may be: two letters in a row may be one in UTF-8.
+        """
+        if not self.valid > self.invalid > 0:
+            return False
+        sample = bytes(self.sample)
+        in_utf8 = 3 * (sample.count(b"\xe0\xb8") + sample.count(b"\xe0\xb9"))  # Thai letters
+        return 2 * in_utf8 >= self.valid or not _is_thai(sample)
 
 
 _ASCII = re.compile("[\x00-\x7f]+")
 
 
+def _high_lines(piece: bytes) -> Iterator[bytes]:
+    """The lines with an octet beyond ASCII. Each octet is looked at a few times at most."""
+    begin = 0
+    while (high := HIGH_OCTET.search(piece, begin)) is not None:
+        first = max(piece.rfind(end, begin, high.start()) for end in (b"\r", b"\n"))
+        end = LINE_END.search(piece, high.end())
+        assert end is not None
+        yield piece[begin if first < 0 else first + 1 : end.start()]
+        begin = end.end()
+
+
 def guess(octets: Octets) -> str | None:
     """The encoding of a file that is not UTF-8; None if it cannot be detected."""
     sample = bytes(octets.sample)
+    if _is_thai(sample):
+        return "cp874"
     from charset_normalizer import from_bytes
 
     plausible = {
@@ -133,6 +173,23 @@ def _by_country(sample: bytes) -> str | None:
             votes[name] = votes.get(name, 0) + 1
     name = max(votes, key=votes.__getitem__, default="")
     return name if name and 2 * votes[name] > total else None
+
+
+def _is_thai(sample: bytes) -> bool:
+    """Whether letters, vowels and tones stand where Thai has them; a name is enough."""
+    try:
+        text = sample.decode("cp874")
+    except UnicodeDecodeError:
+        return False
+    letters = len(THAI.findall(text))
+    if not letters or not {c for c in text if not c.isascii() and not THAI.match(c)} <= THAI_MARKS:
+        return False
+    if 100 * len(NOT_THAI.findall(text)) > letters:
+        return False
+    if _by_country(sample) == "cp874":
+        return True
+    vowels, rare = len(THAI_VOWELS.findall(text)), len(THAI_RARE.findall(text))
+    return 100 * vowels >= 15 * letters and 100 * rare <= 3 * letters
 
 
 def _is_western(sample: bytes) -> bool:

@@ -10,32 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.cells.unwrapping import CellReading
-from mailprobe.api.listfile.addresses import CellNotes
-from mailprobe.api.listfile.columns import proposal
-from mailprobe.api.listfile.conversion import conversion_of, csv_of
-from mailprobe.api.listfile.delimiter import (
-    declared_delimiter,
-    find_delimiter,
-    has_quoted_lines,
-)
-from mailprobe.api.listfile.dialect import DeclaredDialect, Dialect
-from mailprobe.api.listfile.objects import Objects
-from mailprobe.api.listfile.quoting import find_dialect
-from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
-from mailprobe.api.listfile.tables import (
-    TableList,
-    csv_records,
-    line_records,
-    read_lines,
-    read_table,
-)
-from mailprobe.api.listfile.text import text_lines
-from mailprobe.api.listfile.workbook.sheets import Sheet
-from mailprobe.api.listfile.workbook.summary import is_summary
+from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, NoRoom, Survey, survey
 from mailprobe.api.terminal import plain
+
+if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone are imported
+    from mailprobe.api.cells.unwrapping import CellReading
+    from mailprobe.api.listfile.addresses import CellNotes
+    from mailprobe.api.listfile.dialect import Dialect
+    from mailprobe.api.listfile.workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 
@@ -61,6 +45,7 @@ class ReadOptions:
     backslash: Literal["text", "escape"] | None = None
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
+    lines_max: int | None = None  # of text: no more are looked at
     # The fields of the results, which are refreshed where the list has them; None: all.
     fields: tuple[str, ...] | None = None
 
@@ -80,7 +65,7 @@ class ListRow(Protocol):
         """The first address, without what stands around it; "" if there is none."""
 
     @property
-    def readings(self) -> Sequence[CellReading]:
+    def readings(self) -> "Sequence[CellReading]":
         """What each of its cells with addresses has."""
 
     def results(self) -> dict[str, str]:
@@ -97,7 +82,7 @@ class Rows(Protocol):
     """The rows of a file; `columns` is complete once all were read."""
 
     columns: list[str]
-    notes: CellNotes
+    notes: "CellNotes"
 
     @property
     def sources(self) -> Sequence[str]:
@@ -133,8 +118,8 @@ class List:
     survey: Survey
     manner: OutputFormat
     content: Rows
-    dialect: Dialect | None = None  # of a file of delimited cells
-    sheet: Sheet | None = None  # of a workbook
+    dialect: "Dialect | None" = None  # of a file of delimited cells
+    sheet: "Sheet | None" = None  # of a workbook
 
     @property
     def columns(self) -> list[str]:
@@ -144,6 +129,8 @@ class List:
     @property
     def named_members(self) -> list[str]:
         """The member names of a row's JSON object."""
+        from mailprobe.api.listfile.tables import TableList
+
         content = self.content
         return content.unique_columns if isinstance(content, TableList) else content.columns
 
@@ -153,17 +140,13 @@ class List:
 
     def remarks(self) -> "Iterator[str]":
         """Notes for the user on how the list was read; complete once all rows were read."""
+        from mailprobe.api.listfile.columns import proposal
+        from mailprobe.api.listfile.tables import TableList
+
         if not self.survey.zipped and self.survey.encoding not in UTF8:
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
-        sheets = self.sheet.package.sheets if self.sheet is not None else []
-        sheets = [entry for entry in sheets if not is_summary(entry)]
-        if self.sheet is not None and len(sheets) > 1:
-            yield (
-                f"{self.name} has {len(sheets)} sheets; "
-                f"{plain(self.sheet.entry.title)} is cleaned; --sheet names another"
-            )
-        if self.sheet is not None and self.sheet.package.has_macros:
-            yield f"{self.name} holds macros, which are not kept"
+        if self.sheet is not None:
+            yield from self._remarks_on(self.sheet)
         wide = self.content.wide if isinstance(self.content, TableList) else None
         if wide is not None and wide.rows:
             rows = "rows are" if wide.rows > 1 else "row is"
@@ -183,6 +166,8 @@ class List:
     @property
     def proposed(self) -> list[str]:
         """Further columns of addresses."""
+        from mailprobe.api.listfile.tables import TableList
+
         content = self.content
         if not isinstance(content, TableList):
             return []
@@ -192,6 +177,18 @@ class List:
     def verified_columns(self) -> list[str]:
         """The columns of the addresses, for people; none: each line is an address."""
         return self.content.verified_columns
+
+    def _remarks_on(self, sheet: "Sheet") -> "Iterator[str]":
+        from mailprobe.api.listfile.workbook.summary import is_summary
+
+        sheets = [entry for entry in sheet.package.sheets if not is_summary(entry)]
+        if len(sheets) > 1:
+            yield (
+                f"{self.name} has {len(sheets)} sheets; "
+                f"{plain(sheet.entry.title)} is cleaned; --sheet names another"
+            )
+        if sheet.package.has_macros:
+            yield f"{self.name} holds macros, which are not kept"
 
 
 @contextmanager
@@ -230,7 +227,13 @@ def read_list(opened: ListFile, reading: ReadOptions) -> Iterator[List]:
     """Open the list in a file. Raises BadList."""
     name = opened.name
     with _unpacked_file(opened.file, name, reading.unpacked_octets_max) as file:
-        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
+        found = survey(
+            file,
+            name,
+            encoding=reading.encoding,
+            errors=reading.errors,
+            lines_max=reading.lines_max,
+        )
         with _converted_file(file, found, opened.ending, name) as (text, found, ending):
             yield _read(text, found, ending, reading, name)
 
@@ -240,18 +243,22 @@ def _converted_file(
     file: BinaryIO, found: Survey, ending: str, name: str
 ) -> Iterator[tuple[BinaryIO, Survey, str]]:
     """The file, or what it is converted to: see `conversion`."""
-    is_read = found.zipped or ending in OBJECT_ENDINGS
-    kind = None
-    if not is_read:
-        kind = conversion_of(found.sample, name, is_table=ending in TABLE_ENDINGS)
+    if found.zipped or ending in OBJECT_ENDINGS:
+        yield file, found, ending
+        return
+    from mailprobe.api.listfile.conversion import conversion_of, csv_of
+
+    kind = conversion_of(found.sample, name, is_table=ending in TABLE_ENDINGS)
     if kind is None:
         yield file, found, ending
         return
     if found.octets > CONVERTED_OCTETS_MAX:
         raise BadList(f"{name} is too large to be converted; save the list as CSV")
+    from mailprobe.api.listfile.text import text_lines
+
     text = "".join(text_lines(file, found, name))
     with _spooled(iter((csv_of(kind().rows(text, name)),)), name) as spool:
-        made = replace(survey(spool, name), bom=found.bom)
+        made = replace(survey(spool, name, lines_max=found.lines_max), bom=found.bom)
         yield spool, made, kind.ending
 
 
@@ -320,9 +327,10 @@ def _spooled(pieces: Iterator[bytes], name: str) -> Iterator[BinaryIO]:
                 spool.flush()
             except OSError as error:
                 reason = os.strerror(error.errno or 0)
-                raise BadList(
+                raise NoRoom(
                     f"{name} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
-                    "name a folder with room in TMPDIR, or name a file instead"
+                    "name a folder with room in TMPDIR, or name a file instead",
+                    error.errno or 0,
                 ) from None
         spool.seek(0)
         yield spool
@@ -344,9 +352,10 @@ def temporary_file() -> Iterator[BinaryIO]:
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError as error:
-        raise BadList(
+        raise NoRoom(
             f"no temporary file can be made: {os.strerror(error.errno or 0)}; name a folder that "
-            "can be written in TMPDIR"
+            "can be written in TMPDIR",
+            error.errno or 0,
         ) from None
     with file:
         yield file
@@ -364,17 +373,31 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     ):
         if reading.skip_lines:
             raise BadList(f"{name} holds JSON objects", ": --skip-lines is for tables")
+        from mailprobe.api.listfile.objects import Objects
+
         return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.wanted, name))
     return _read_text(file, found, ending, reading, name)
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
+    from mailprobe.api.listfile.tables import read_table
+    from mailprobe.api.listfile.workbook.sheets import Sheet
+
     sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
+    from mailprobe.api.listfile.delimiter import (
+        declared_delimiter,
+        find_delimiter,
+        has_quoted_lines,
+    )
+    from mailprobe.api.listfile.dialect import DeclaredDialect
+    from mailprobe.api.listfile.quoting import find_dialect
+    from mailprobe.api.listfile.tables import csv_records, line_records, read_lines, read_table
+
     if has_quoted_lines(found):
         found = replace(found, quoted_lines=True)
     said = declared_delimiter(found)

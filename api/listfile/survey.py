@@ -56,6 +56,22 @@ class BadList(Misuse):
         self.what, self.hint = what, hint
 
 
+class TooManyLines(BadList):
+    """A file with more lines than are read."""
+
+    def __init__(self, name: str, lines_max: int) -> None:
+        super().__init__(f"{name} has more than {lines_max:,} lines")
+        self.lines_max = lines_max
+
+
+class NoRoom(BadList):
+    """The file cannot be read, because the disk for temporary files is full or fails."""
+
+    def __init__(self, what: str, errno: int) -> None:
+        super().__init__(what)
+        self.errno = errno
+
+
 class Changed(Misuse):
     """The file was changed between two readings."""
 
@@ -78,6 +94,7 @@ class Survey:
     encoding: str
     bom: bool
     errors: str = "strict"
+    lines_max: int | None = None  # a file with more is refused where they end
     quoted_lines: bool = False  # each line stands between quotes as a whole
 
     @property
@@ -101,7 +118,12 @@ class Survey:
 
 
 def survey(
-    file: BinaryIO, name: str, *, encoding: str | None = None, errors: str = "strict"
+    file: BinaryIO,
+    name: str,
+    *,
+    encoding: str | None = None,
+    errors: str = "strict",
+    lines_max: int | None = None,
 ) -> Survey:
     """Read the whole file once. Raises BadList for a file that cannot be a list.
 
@@ -121,10 +143,13 @@ def survey(
         if is_zipped:
             continue
         seen.feed(piece)
-        if not nul_line:
-            if (nul := piece.find(b"\0")) >= 0:
-                nul_line = lines + piece.count(b"\n", 0, nul)
-            lines += piece.count(b"\n")
+        if not nul_line and (nul := piece.find(b"\0")) >= 0:
+            nul_line = lines + piece.count(b"\n", 0, nul)
+        lines += piece.count(b"\n")
+        # Text with octets of zero may be UTF-16, where other characters hold a line end's octet.
+        if lines_max is not None and lines > lines_max + 1 and not nul_line:
+            _refuse(head, name)
+            raise TooManyLines(name, lines_max)
     seen.feed(b"", final=True)
     _refuse(head, name)
     if is_zipped:
@@ -136,7 +161,7 @@ def survey(
     found = _named(encoding, bom) or bom or wide or _narrow(seen, errors, name)
     if found == "utf-8-sig" and errors == "strict" and not seen.is_utf8:
         raise _not_all_utf8(seen, name)
-    whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors)
+    whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors, lines_max)
     try:
         _ = whole.sample
     except UnicodeError:  # UTF-16 was named, but its byte order mark is missing

@@ -8,10 +8,18 @@ import hashlib
 import io
 from collections.abc import Iterator
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
 from mailprobe.api.listfile.bounds import ROW_CHARACTERS_MAX
-from mailprobe.api.listfile.survey import END_MARK, BadList, Changed, Survey, unquoted_line
+from mailprobe.api.listfile.survey import (
+    END_MARK,
+    BadList,
+    Changed,
+    Survey,
+    TooManyLines,
+    unquoted_line,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -58,10 +66,12 @@ def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
     text = io.TextIOWrapper(
         io.BufferedReader(watched, READ_OCTETS), survey.encoding, survey.errors, newline=""
     )
-    number = 0
+    number, most = 0, inf if survey.lines_max is None else survey.lines_max
     try:
         for line in iter(partial(text.readline, ROW_CHARACTERS_MAX), ""):
             number += 1
+            if number > most:
+                raise TooManyLines(name, int(most))
             if len(line) == ROW_CHARACTERS_MAX and not line.endswith(("\n", "\r")):
                 raise BadList(
                     f"{name}, line {number}: is longer than {ROW_CHARACTERS_MAX:,} characters; "

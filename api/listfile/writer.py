@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import orjson
 
@@ -32,13 +32,11 @@ from mailprobe.api.listfile.opening import (
 from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns, RowAnswer, results_in
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.listfile.tables import TableList, TableRow
-from mailprobe.api.listfile.workbook.new_workbook import column_types, open_new_workbook
-from mailprobe.api.listfile.workbook.package import NotAWorkbook
-from mailprobe.api.listfile.workbook.sheet_writer import Place, open_sheet_writer
-from mailprobe.api.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX, Sheet
-from mailprobe.api.listfile.workbook.whole import check_parts
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.terminal import plain
+
+if TYPE_CHECKING:  # a workbook's modules are imported for a workbook
+    from mailprobe.api.listfile.workbook.sheets import Sheet
 
 SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
 
@@ -247,6 +245,8 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
 @contextmanager
 def _checked_workbook(file: BinaryIO, source: List) -> Iterator[BinaryIO]:
     """A temporary file, copied to the output once the workbook in it is whole. Raises BadList if not."""
+    from mailprobe.api.listfile.workbook.package import NotAWorkbook
+
     with temporary_file() as made:
         try:
             yield made
@@ -266,6 +266,8 @@ def _workbook(
 
 @contextmanager
 def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Iterator[Write]:
+    from mailprobe.api.listfile.workbook.new_workbook import column_types, open_new_workbook
+
     counts = ResultCounts()
     own_names = source.columns
     types = column_types(row.cells() for row in source.rows())
@@ -282,9 +284,11 @@ def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Itera
 
 @contextmanager
 def _same_workbook(
-    file: BinaryIO, source: List, sheet: Sheet, columns: ResultColumns
+    file: BinaryIO, source: List, sheet: "Sheet", columns: ResultColumns
 ) -> Iterator[Write]:
     """Write the same workbook with the results after the columns of the cleaned sheet."""
+    from mailprobe.api.listfile.workbook.sheet_writer import Place, open_sheet_writer
+
     table = source.content
     assert isinstance(table, TableList)
     width = max(sheet.around.columns, table.width)
@@ -324,6 +328,10 @@ def check_header(source: List) -> None:
     table, sheet = source.content, source.sheet
     if sheet is None or not isinstance(table, TableList):
         return
+    from mailprobe.api.listfile.workbook.package import NotAWorkbook
+    from mailprobe.api.listfile.workbook.sheets import SHEET_COLUMNS_MAX
+    from mailprobe.api.listfile.workbook.whole import check_parts
+
     if table.header is None and not sheet.can_move_down():
         raise BadList(
             f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
@@ -349,6 +357,8 @@ def _sheet_characters(cell: str) -> int:
 
 def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
     """Raise BadList, before verification, if a workbook could not hold the output."""
+    from mailprobe.api.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX
+
     cells = row.cells()
     if (
         number >= ROWS_MAX

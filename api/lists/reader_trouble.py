@@ -1,21 +1,25 @@
-"""What a client reads if a reader refuses its list, or fails: one line, and what to do."""
+"""What a client reads if its list or its workbook cannot be read or made: one line, and what to do."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
 
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.reader.client import ReaderFault
 from mailprobe.api.reader.frames import TooManyRows
-from mailprobe.api.refusals import InvalidRequest, Overloaded
+from mailprobe.api.refusals import InvalidRequest, Overloaded, Refusal, StorageFull
 
 log = logging.getLogger("mailprobe.lists")
 
 
 @contextmanager
 def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None]:
-    """Raise InvalidRequest, which begins so, for the list's fault, and Overloaded for ours."""
+    """Raise InvalidRequest, which begins so, for the list's fault.
+
+    Raise Overloaded for ours, and StorageFull for a full disk.
+    """
     try:
         yield
     except TooManyRows as error:
@@ -26,5 +30,10 @@ def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None
         what = error.what if isinstance(error, BadList) else error.message
         raise InvalidRequest(f"{begin}: {what}.", "lists", fix=fix) from None
     except OSError as error:
-        log.error("reader not started: error=%s", error)
-        raise Overloaded from None
+        log.error("reader failed: error=%s", error)
+        raise refusal_of(error) from None
+
+
+def refusal_of(error: OSError) -> Refusal:
+    """What an error of this machine's files and processes is to a client."""
+    return StorageFull() if error.errno in (ENOSPC, EDQUOT) else Overloaded()

@@ -1,22 +1,24 @@
 """The results of a list, row by row: NDJSON, CSV or a workbook; also while it runs.
 
 In memory are the rows of a chunk, the results that they need, and a piece of the answer.
-Chunks are decoded and pieces are encoded in a thread, where downloads take turns.
+Chunks are decoded and pieces are encoded in a thread, where downloads take turns by account.
 """
 
 import csv
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from time import thread_time
-from typing import IO, TypeVar, TypeVarTuple
+from pathlib import PurePath
+from typing import IO
+from urllib.parse import quote
 
 import msgspec
 import trio
 
+from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.listfile.formulas import Formulas, guarded_cells
 from mailprobe.api.listfile.results import (
     CellAnswer,
@@ -26,12 +28,16 @@ from mailprobe.api.listfile.results import (
     best_of,
 )
 from mailprobe.api.listfile.results import results_in as results_of_row
+from mailprobe.api.lists.downloads import PIECE_OCTETS_MAX, pieces, worked
 from mailprobe.api.lists.reader_trouble import refusing_trouble
-from mailprobe.api.quota.list_limits import MADE_AT_ONCE_MAX
+from mailprobe.api.quota.list_limits import (
+    ACCOUNT_MADE_MAX,
+    MADE_AT_ONCE_MAX,
+    MADE_BEGUN_MAX,
+)
 from mailprobe.api.reader.bounds import workbook_bounds
-from mailprobe.api.reader.client import ReaderOrder, open_reader
+from mailprobe.api.reader.client import ReaderLost, ReaderOrder, open_reader
 from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
-from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.refusals import ListNotFound
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
@@ -45,66 +51,28 @@ from mailprobe.storage.store import Store
 CHUNKS_READ = 5  # at a time, a MiB each at most
 HELD_MAX = 200  # chunks whose results are held, for rows whose address was there first
 PLACES_MAX = 50  # of them that a group of rows needs: what one call of the store returns
-PIECE_OCTETS_MAX = 64 * 1024  # some milliseconds to encode
-PAUSE_S_MAX = 0.1
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 Row = tuple[list[str], RowAnswer]
 Results = dict[int, RowResult]  # of a chunk, by the address's number there
 Decoded = tuple[list[StoredRow], dict[int, Results]]  # of some chunks, the results by their place
 
 _encode = msgspec.json.Encoder().encode
-_turn = trio.Lock()  # of all downloads
-_workbook_turns = FairTurns(MADE_AT_ONCE_MAX)
+_workbook_turns = FairTurns(
+    MADE_AT_ONCE_MAX, account_max=ACCOUNT_MADE_MAX, begun_max=MADE_BEGUN_MAX
+)
 
 
-async def worked(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-    """Run a piece of work in a thread, and return its result.
-
-    All downloads together take at most half of a processor: they work one at a time, and each
-    pauses as long as it has worked.
-    """
-
-    def timed() -> tuple[T, float]:
-        began_s = thread_time()
-        return function(*arguments), thread_time() - began_s
-
-    async with _turn:
-        made, took_s = await trio.to_thread.run_sync(timed)
-        await trio.sleep(min(took_s, PAUSE_S_MAX))
-    return made
-
-
-async def pieces(lines: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield lines together, in pieces of at most PIECE_OCTETS_MAX."""
-    while octets := await worked(_next_lines, lines):
-        for first in range(0, len(octets), PIECE_OCTETS_MAX):
-            yield octets[first : first + PIECE_OCTETS_MAX]
-
-
-def _next_lines(lines: Iterator[bytes]) -> bytes:
-    """The next lines, until they have PIECE_OCTETS_MAX or a little more."""
-    octets = bytearray()
-    for line in lines:
-        octets += line
-        if len(octets) >= PIECE_OCTETS_MAX:
-            break
-    return bytes(octets)
-
-
-async def rows_of_chunks(store: Store, list_id: str) -> AsyncGenerator[Decoded, None]:
+async def rows_of_chunks(store: Store, source: StoredList) -> AsyncGenerator[Decoded, None]:
     """Yield the rows of some chunks together, and the results that these have.
 
     Raises ListNotFound if the list is deleted meanwhile, so that a part of it looks like no whole:
     first its lines go, then its chunks, then itself.
     """
-    first = 0
+    first, list_id = 0, source.id
     while chunks := await store.chunks(list_id, first=first, limit=CHUNKS_READ):
         if not all(chunk.rows for chunk in chunks):
             raise ListNotFound
-        yield await worked(_decoded, chunks)
+        yield await worked(source.account_id, _decoded, chunks)
         first = chunks[-1].place + 1
     if await store.stored_list(list_id) is None:
         raise ListNotFound
@@ -130,7 +98,7 @@ class ListResults:
 
         A group's rows need the results of few chunks, which are read before it is yielded.
         """
-        async with aclosing(rows_of_chunks(self.store, self.source.id)) as chunks:
+        async with aclosing(rows_of_chunks(self.store, self.source)) as chunks:
             async for rows, decoded in chunks:
                 self._hold(decoded)
                 for group, places in _groups(rows):
@@ -178,7 +146,12 @@ class ListResults:
         found = await self.store.list_results(self.source.id, missing)
         if len(found) < len(missing):  # deleted, as in rows_of_chunks()
             raise ListNotFound
-        self._hold(await worked(lambda: {place: results_in(lines) for place, lines in found}))
+        self._hold(
+            await worked(
+                self.source.account_id,
+                lambda: {place: results_in(lines) for place, lines in found},
+            )
+        )
 
     def _hold(self, decoded: Mapping[int, Results]) -> None:
         for place, results in decoded.items():
@@ -211,7 +184,7 @@ async def _pieces_of_rows(
     """Yield the lines of all rows. A client may leave: what it does not take is closed."""
     async with aclosing(results.groups()) as groups:
         async for group in groups:
-            async with aclosing(pieces(map(line, group))) as made:
+            async with aclosing(pieces(results.source.account_id, map(line, group))) as made:
                 async for octets in made:
                     yield octets
 
@@ -246,8 +219,7 @@ async def csv_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
         return csv_line([*shown, *_absent(cells, own), *found])
 
     names = [*own, *columns.names(own)]
-    async for octets in pieces(iter([csv_line(names if is_kept else guarded_cells(names))])):
-        yield octets
+    yield csv_line(names if is_kept else guarded_cells(names))
     async with aclosing(_pieces_of_rows(results, line)) as made:
         async for octets in made:
             yield octets
@@ -282,7 +254,12 @@ async def workbook_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
     with ExitStack() as stack:
         with refusing_trouble("No workbook can be made of the list", "Fetch the results as CSV."):
             file = stack.enter_context(tempfile.TemporaryFile())
-            await _make_workbook(results, file)
+            try:
+                await _make_workbook(results, file)
+            except ReaderLost:  # once more
+                file.seek(0)
+                file.truncate()
+                await _make_workbook(results, file)
         file.seek(0)
         while octets := await trio.to_thread.run_sync(file.read, PIECE_OCTETS_MAX):
             yield octets
@@ -302,25 +279,25 @@ async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
     command = MakeWorkbook([*own, *columns.names(own)], len(own))
     bounds = workbook_bounds(source.rows)
     work = ReaderOrder("the workbook", bounds, file.fileno(), command, "is not made, by our fault")
-    async with _workbook_turns.turn(source.account_id), open_reader(work) as maker:
+    async with (
+        _workbook_turns.turn(source.account_id) as turn,
+        open_reader(work, turn) as maker,
+    ):
         async with aclosing(results.groups()) as groups:
             async for group in groups:
-                await maker.send(await worked(made, group))
+                await maker.send(await worked(source.account_id, made, group))
         await maker.send(BookEnd(counts.lights, counts.statuses, counts.reasons))
         await maker.receive()
 
 
-async def begun(parts: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """The parts, of which the first is made: what cannot begin is refused before an answer has."""
-    first = await anext(parts, b"")
-    return _continued(first, parts)
-
-
-async def _continued(
-    first: bytes, parts: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(parts):
-        if first:
-            yield first
-        async for octets in parts:
-            yield octets
+def disposition(name: str, ending: str) -> str:
+    """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
+    base = PurePath(name.replace("\\", "/")).name
+    for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
+        base = base.removesuffix(end)
+    file = f"{base or 'list'}.verified.{ending}"
+    plain = "".join(
+        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
+        for each in file
+    )
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"

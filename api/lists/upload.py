@@ -1,4 +1,4 @@
-"""Reads an uploaded list from disk (`api/lists/spool.py`) into chunks for the store.
+"""Reads an uploaded list from disk (`api/lists/spool.py`) into chunks for the store, in turns.
 
 The file is read as `mailprobe clean` reads it, by a process with bounds of its own: what a
 file makes of its reader costs no other request anything.
@@ -7,16 +7,22 @@ file makes of its reader costs no other request anything.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
 
+from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.lists.reader_trouble import refusing_trouble
-from mailprobe.api.quota.list_limits import READ_AT_ONCE_MAX
+from mailprobe.api.lists.spool import Upload
+from mailprobe.api.quota.list_limits import (
+    ACCOUNT_READ_MAX,
+    READ_AT_ONCE_MAX,
+    READ_BEGUN_MAX,
+    WAITING_S_MAX,
+    WAITING_UPLOADS_MAX,
+)
 from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
 from mailprobe.api.reader.forks import is_short_text
-from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report
-from mailprobe.api.reader.turns import FairTurns
+from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload
 from mailprobe.api.results.list_reading import encode_reading
 from mailprobe.storage.list_records import ListChunk
 from mailprobe.storage.lists.commands import LoadedList
@@ -27,7 +33,13 @@ from mailprobe.storage.records import Account
 CHUNKS_STORED = 10
 STORED_OCTETS = 1 << 20  # with these no more is taken
 
-_turns = FairTurns(READ_AT_ONCE_MAX)
+_turns = FairTurns(
+    READ_AT_ONCE_MAX,
+    account_max=ACCOUNT_READ_MAX,
+    begun_max=READ_BEGUN_MAX,
+    waiting_max=WAITING_UPLOADS_MAX,
+    wait_s=WAITING_S_MAX,
+)
 
 # The types of the API's uploads, and the extension that the reader knows them by.
 EXTENSIONS = {
@@ -42,16 +54,20 @@ EXTENSIONS = {
 
 @asynccontextmanager
 async def open_list_reader(
-    file: BinaryIO, ending: str, name: str, reading: ReadOptions, account: Account, rows_max: int
+    account: Account, upload: Upload, ending: str, name: str, reading: ReadOptions, rows_max: int
 ) -> AsyncIterator["ListReader"]:
-    """Read an uploaded list by a process of its own, once it is the account's turn."""
-    descriptor = file.fileno()
+    """Read an uploaded list by a process of its own, once it is the account's turn.
+
+    Raises InvalidRequest, Overloaded, StorageFull, also for what the block does with the reader.
+    """
+    descriptor = upload.file.fileno()
     work = ReaderOrder(name, UPLOAD, descriptor, ReadUpload(name, ending, reading, rows_max))
-    async with (
-        _turns.turn(account.id),
-        open_reader(work, is_short_text=is_short_text(descriptor)) as reader,
-    ):
-        yield ListReader(reader)
+    with refusing_trouble("The list cannot be read"):
+        async with _turns.turn(account.id) as turn:
+            upload.begin_reading()
+            is_short = is_short_text(descriptor)
+            async with open_reader(work, turn, is_short_text=is_short) as reader:
+                yield ListReader(reader)
 
 
 @dataclass(slots=True)
@@ -62,11 +78,11 @@ class ListReader:
     loaded: LoadedList | None = None
 
     async def next_chunks(self) -> list[ListChunk]:
-        """The next chunks, none at the end. Raises InvalidRequest, Overloaded."""
+        """The next chunks, none at the end. Raises CommandError, OSError."""
         chunks: list[ListChunk] = []
         octets = 0
         while len(chunks) < CHUNKS_STORED and octets < STORED_OCTETS and self.loaded is None:
-            match await self._received():
+            match await self.reader.receive():
                 case Chunk(place=place, units=units, rows=rows):
                     chunks.append(ListChunk(place, units, rows))
                     octets += len(rows)
@@ -75,7 +91,3 @@ class ListReader:
                         columns, rows_in_all, addresses, blank_rows, encode_reading(reading)
                     )
         return chunks
-
-    async def _received(self) -> Report:
-        with refusing_trouble("The list cannot be read"):
-            return await self.reader.receive()

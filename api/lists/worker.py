@@ -9,7 +9,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from math import ceil
@@ -45,7 +45,6 @@ from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
 
 log = logging.getLogger("mailprobe.lists")
 
-PROBED_CHUNKS = 8  # claimed for their domains alone; each is released at once
 LEASE_S = 15.0  # after a crash, another process may claim the chunk
 EXTEND_EVERY_S = 4.0
 POLL_S = 5.0
@@ -123,10 +122,10 @@ class ListQueue:
         protection, most = self._quota.protection, self._claim_size.most
         if self._quota.pauses.drained:
             return []
-        if protection.blind:  # a few, so that the next probe asks about domains of lists that wait
-            if not protection.wants_domains:
+        if protection.blind:  # one, of which an address is asked
+            if not protection.lets_pass("list"):
                 return []
-            most = min(most, PROBED_CHUNKS)
+            most = min(most, 1)
         # Chunks that would only wait here for capacity are left to other processes.
         most = min(most, ceil(self._quota.list_capacity.free / CHUNK_UNITS))
         if most <= 0:
@@ -155,7 +154,10 @@ class ListQueue:
         return claims
 
     async def _work(self, claim: ListClaim, _: Batch[ListClaim]) -> AttemptResult:
-        """Verify a chunk, or finish its list; while this process is blind, let others claim it."""
+        """Verify a chunk, or finish its list; while this process is blind, one address of it.
+
+        Then other processes, which may see mail hosts, can claim it.
+        """
         if claim.is_last:
             return AttemptResult(partial(self._finish, claim))
         protection = self._quota.protection
@@ -164,13 +166,27 @@ class ListQueue:
         if not protection.blind:
             with protection.seeing():
                 return await self._verify_chunk(claim)
-        addresses = await decoded(addresses_of, claim.chunk)
-        protection.waiting(
-            claim.list.account_id, [text.rpartition("@")[2].lower() for text in addresses.values()]
-        )
+        elif await self._try_one(claim):
+            return AttemptResult(self._nothing)
         until = self._now() + timedelta(seconds=2 * PROBE_EVERY_S)  # it is claimed again before
         await self._store.note_wait(claim.list.id, until, row_of(ProbingUnavailable()).code)
         return AttemptResult(partial(self._store.release_chunk, claim, self._now()))
+
+    async def _try_one(self, claim: ListClaim) -> bool:
+        """Verify the first address, so that its answer shows whether mail hosts answer.
+
+        True if it was the last one without a result.
+        """
+        addresses = await decoded(addresses_of, claim.chunk)
+        paused = await self._set_paused_aside(claim, addresses)
+        if not addresses or claim.list.account_id in self._quota.pauses.accounts:
+            return False
+        first = next(iter(addresses))
+        paused |= addresses.keys() - {first}
+        tried = {first: addresses[first]}
+        with suppress(Refusal):
+            await self._verify(claim, tried, paused)
+        return not tried and not paused
 
     async def _verify_chunk(self, claim: ListClaim) -> AttemptResult:
         """Verify a chunk, as a span of its own trace: a request's list may have 100,000 chunks."""

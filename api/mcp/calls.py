@@ -143,11 +143,13 @@ class ToolServer:
                 "standard",
                 takes_test_keys=self._service.takes_test_keys,
             )
-            posted.admission.identified(caller.key.id)
+            posted.admission.identified(caller.account.id)
             check_head(posted.headers, BODY_OCTETS_MAX)
             posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
             media_type = posted.headers.get("content-type")
-            message = await read_message(posted.octets, media_type, self._docs_url)
+            message = await read_message(
+                posted.octets, media_type, self._docs_url, caller.account.id
+            )
             id_ = NULL if message.notifies else bytes(message.id)
             if message.method != "initialize":  # which negotiates the version
                 check_version(posted.headers, self._docs_url)
@@ -186,7 +188,9 @@ class ToolServer:
                 METHOD_NOT_FOUND, f"There is no method {method[:SHOWN_CHARACTERS_MAX]!r} here.",
                 f"Use one of {', '.join(known)}.",
             )  # fmt: skip
-        params = await self._decode(members_of(message.params), Params, "member params")
+        params = await self._decode(
+            members_of(message.params), Params, "member params", caller.account.id
+        )
         if method == "initialize":
             return ToolOutcome(initialized(params.protocolVersion, self._instructions), {})
         check_envelope(message, params, headers, self._docs_url)
@@ -208,7 +212,7 @@ class ToolServer:
             authorization = await self._provisioning(caller, posted.headers)
         octets = members_of(params.arguments)
         try:
-            taken = await self._decode(octets, tool.takes, "member arguments")
+            taken = await self._decode(octets, tool.takes, "member arguments", caller.account.id)
         except RpcFault as fault:
             if _is_counted(operation, fault, octets):
                 request = ToolRequest(body=octets)
@@ -272,8 +276,8 @@ class ToolServer:
         )  # fmt: skip
         return await answer(self._service, tool.operation, inbound)
 
-    async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:
-        return await decode(octets, kind, what, INVALID_PARAMS, self._docs_url)
+    async def _decode(self, octets: bytes, kind: type[T], what: str, account_id: str) -> T:
+        return await decode(octets, kind, what, INVALID_PARAMS, self._docs_url, account_id)
 
     def _fault_for(self, code: int, why: str, action: str) -> RpcFault:
         return reasoned(code, why, action, self._docs_url)

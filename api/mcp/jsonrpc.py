@@ -140,8 +140,10 @@ class _Identified(Struct, frozen=True):
     id: Raw = Raw(NULL)
 
 
-async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> Message:
-    """Decode one message; an array is refused. Raises RpcFault.
+async def read_message(
+    octets: bytes, media_type: str | None, docs_url: str, account_id: str = ""
+) -> Message:
+    """Decode one message of an account; an array is refused. Raises RpcFault.
 
     `id: null` is a request, by JSON-RPC; MCP clients never send it.
     """
@@ -150,7 +152,7 @@ async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> 
     except InvalidRequest as refusal:
         action = f"Send the header Content-Type: {JSON}."
         raise reasoned(INVALID_REQUEST, refusal.why, action, docs_url) from None
-    message = await decode(octets, Message, "request", INVALID_REQUEST, docs_url)
+    message = await decode(octets, Message, "request", INVALID_REQUEST, docs_url, account_id)
     if not message.notifies and not _is_id(message.id):
         why = "The member id is neither a string nor a number nor null."
     elif bytes(message.params)[:1] not in (b"{", b"[", b"n"):  # n: null counts as absent
@@ -160,14 +162,21 @@ async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> 
     raise reasoned(INVALID_REQUEST, why, AS_DESCRIBED, docs_url)
 
 
-async def decode(octets: bytes, kind: type[T], what: str, otherwise: int, docs_url: str) -> T:
+async def decode(
+    octets: bytes,
+    kind: type[T],
+    what: str,
+    otherwise: int,
+    docs_url: str,
+    account_id: str = "",
+) -> T:
     """Decode bytes as `kind`. Raises RpcFault, with code `otherwise` for JSON of another type.
 
     A duplicate member counts as malformed JSON: of two readers one would take the first,
     the other the last.
     """
     try:
-        return await parse(octets, kind, SECTION)
+        return await parse(octets, kind, SECTION, account_id)
     except InvalidRequest as refusal:
         wrong_type = refusal.was_json and not fits(octets, kind)
         why = refusal.why.replace("The body", f"The {what}", 1)

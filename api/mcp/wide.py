@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from mailprobe.api.lists.downloads import BegunDownload
 from mailprobe.api.mcp.tools import (
     ARGUMENTS,
     COUNTED,
@@ -260,7 +261,7 @@ async def _page(taken: ResultsArguments, reply: OperationReply) -> bytes:
 async def page_of(parts: AsyncIterator[bytes], offset: int, limit: int) -> bytes:
     """A page of lines in JSON, without reading further than to the row behind it."""
     async with AsyncExitStack() as stack:
-        if isinstance(parts, AsyncGenerator):
+        if isinstance(parts, AsyncGenerator | BegunDownload):
             await stack.enter_async_context(aclosing(parts))
         return _encode.encode(await _read_page(parts, offset, limit))
 

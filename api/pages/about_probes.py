@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.controls import REFUSALS_TRUSTED, WATCHED_S
+from mailprobe.engine.smtp.catchall import REFUSES_KEPT_S
+from mailprobe.engine.smtp.controls import ASKED_AGAIN_S, RECORD_FIRST
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S
@@ -25,6 +26,14 @@ from mailprobe.engine.smtp.throttle import (
     REFUSAL_BACKOFF_S_MAX,
     UNREACHABLE_BACKOFF_S,
     UNREACHABLE_BACKOFF_S_MAX,
+)
+from mailprobe.engine.smtp.tolerance import (
+    CEILING,
+    OWN_START,
+    RESTS_S,
+    SESSION_FIRST,
+    SHARED_START,
+    WINDOW_S,
 )
 
 URL = "/about-probes"
@@ -63,7 +72,6 @@ def _connections(settings: EngineSettings) -> Sequence[Row]:
 
 
 def _recipients(settings: EngineSettings) -> Sequence[Row]:
-    _, strict = load_operators().refusals_of("")
     return (
         (
             "recipients (`RCPT TO`) in a session",
@@ -72,27 +80,34 @@ def _recipients(settings: EngineSettings) -> Sequence[Row]:
         ),
         (
             "refused recipients in a session",
-            f"at most {REFUSALS_MAX}, then `QUIT`; {strict.session} where we do not know the software "
-            f"or the operator, {_session('exim')} at Exim, {_session('mdaemon')} at MDaemon",
+            f"at most {REFUSALS_MAX}, then `QUIT`; {SESSION_FIRST} until we know more of the host, "
+            f"{_session('exim')} at Exim, {_session('mdaemon')} at MDaemon",
             "some are no longer in use: that is what our clients want to know",
         ),
         (
-            "refused recipients in an hour",
-            f"at most {strict.hour} where we do not know the software or the operator, and fewer than "
-            f"{strict.share or 0:.0%} of all; {_hour('kerio')} at Kerio",
-            "more may look like a search for addresses; the rest waits for another hour",
+            f"refused recipients in {_time(WINDOW_S)}",
+            f"at first {OWN_START} at a company's own server and {SHARED_START} at a host of many "
+            f"domains; twice as many, up to {CEILING}, where the host goes on to judge each recipient "
+            "and there is work; as many as it took before, where it bans us",
+            "more may look like a search for addresses; the rest waits",
+        ),
+        (
+            "the time without a probe after a ban",
+            ", then ".join(map(_time, RESTS_S)),
+            "the host does not want to hear from us",
         ),
         (
             "a random recipient",
-            f"1 for a domain in {_time(settings.cache_s)}, after one was accepted, and within half of "
-            "the refusals of an hour; the same one again "
-            "after a 4xx, and one of another shape where the host refuses it in unusual words; none "
-            "where a recipient was refused as unknown",
+            f"1 for a domain and a shape of its names in {_time(settings.cache_s)}, or in "
+            f"{_time(REFUSES_KEPT_S)} where the domain refuses it, after one was accepted; the same "
+            "one again after a 4xx, and one of another shape where the host refuses it in unusual "
+            "words",
             "does the domain accept every address? Then an acceptance proves nothing",
         ),
         (
-            "a control: a recipient that was asked before",
-            f"only within {_time(WATCHED_S)} of {REFUSALS_TRUSTED} refused recipients",
+            "a control: a recipient that was asked before, or postmaster",
+            f"the same name at most once in {_time(ASKED_AGAIN_S)}, after {RECORD_FIRST} refused "
+            "recipients or more",
             "does the host still judge each recipient, or refuse or accept all?",
         ),
         (
@@ -157,12 +172,9 @@ def _back_off() -> Sequence[Row]:
     )
 
 
-def _session(software: str) -> int:
-    return load_operators().refusals_of(software)[1].session
-
-
-def _hour(software: str) -> int | None:
-    return load_operators().refusals_of(software)[1].hour
+def _session(software: str) -> int | None:
+    found = load_operators().greets_as(software)
+    return None if found is None else found.limits.session
 
 
 def about_probes(settings: EngineSettings) -> str:

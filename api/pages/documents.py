@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "billing",
         "observability",
     ),
-    "Understand": ("engine", "architecture", "glossary", "bench", "peers", "lab"),
+    "Understand": ("engine", "architecture", "glossary", "bench", "peers", "campaign", "lab"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The routes of the documentation: `/docs`, its search, `/llms.txt`, `/about-probes`, `/form.js`.
+"""The routes of the documentation: `/docs`, its search, `/llms.txt`, `/about-probes`, the scripts of forms.
 
 They need no key, and ask nothing of the store but for readers who are signed in to the dashboard. A
 browser may load nothing from elsewhere, run no script but ours, and send no form to another host
@@ -17,7 +17,7 @@ from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
 from mailprobe.api.forms.origins import origin_of
-from mailprobe.api.forms.script import integrity, script_tag, script_text
+from mailprobe.api.forms.script import integrity, script_name, script_tag, script_text, scripts
 from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
 from mailprobe.api.pages.dashboard.assets import assets
@@ -50,6 +50,7 @@ FOR_ANY_PAGE = {
     "Access-Control-Allow-Origin": "*",
     "Cross-Origin-Resource-Policy": "cross-origin",
 }
+NEVER_CHANGES = {"Cache-Control": "public, max-age=31536000, immutable"}
 FORM_EXAMPLE = f"{HOME}/forms/example"
 FORM_EXAMPLE_TITLE = "A form, live"
 # The one page whose script asks the service: its own form's.
@@ -179,6 +180,14 @@ def _add_form(pages: Blueprint, places: Places) -> None:
     async def form_script() -> Response:
         return _text(script_text(), "text/javascript", more=FOR_ANY_PAGE)
 
+    @pages.get("/form.<digest>.js")
+    async def named_form_script(digest: str) -> Response:
+        """A script by its hash: the current one, or an earlier release's that pages have pinned."""
+        text = scripts().get(f"form.{digest}.js")
+        if text is None:
+            raise NotFound
+        return _text(text, "text/javascript", more={**FOR_ANY_PAGE, **NEVER_CHANGES})
+
     @pages.get(FORM_EXAMPLE)
     async def form_example() -> Response:
         key = request.args.get("key", "").strip()
@@ -186,7 +195,7 @@ def _add_form(pages: Blueprint, places: Places) -> None:
         html = await _html(
             "form_example.html", title=FORM_EXAMPLE_TITLE, key=key if is_usable else "",
             refused=bool(key) and not is_usable, integrity=integrity(), origin=origin_of(places.base_url),
-            script_url=SCRIPT, tag=script_tag(places.base_url, key if is_usable else "pk_live_…"),
+            script_url=f"/{script_name(script_text())}", tag=script_tag(places.base_url, key if is_usable else "pk_live_…"),
         )  # fmt: skip
         return _text(html, "text/html", more=RUNS_A_FORM)
 

@@ -58,7 +58,8 @@ class Verifications:
     """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines.
 
     `waits`: the caller waits for the limit of the minute, so its refusal is not logged.
-    Without `asks_hosts` layer 4 is left out.
+    Without `asks_hosts` layer 4 is left out. With `asks_bounced` hosts are asked about addresses
+    that bounced as about any other.
     """
 
     operation: UsageName
@@ -67,6 +68,7 @@ class Verifications:
     in_parts: bool = False
     waits: bool = False
     asks_hosts: bool = True
+    asks_bounced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class ChargedJob(Charge):
             return
         store, caller = self._quota.store, self._caller
         if not caller.key.is_test:
-            self._quota.protection.check()
+            self._quota.protection.check(self._caller.account.id)
 
         def create(check: CheckLimits) -> Awaitable[Job | Refusal]:
             return store.create_job(caller, self._order, check, first=self.first)
@@ -263,7 +265,8 @@ class ChargedAnswers(Charge):
     async def reserve(self) -> None:
         """Reserve the units; spend them if the answers are known and leave in parts."""
         spending = self._spending
-        self._bounced = await self._quota.bounced(self._caller, spending.texts)
+        if not spending.asks_bounced:
+            self._bounced = await self._quota.bounced(self._caller, spending.texts)
         self._known = known_answers(
             self._quota.engine,
             spending.texts,
@@ -272,7 +275,7 @@ class ChargedAnswers(Charge):
             bounced=self._bounced,
         )
         if self._known is None:
-            self._quota.protection.check()
+            self._quota.protection.check(self._caller.account.id)
             self._reservation = await self._reserved()
             return
         self._unread = self._known.answers

@@ -39,8 +39,8 @@ PENDING_MAX = 2_000  # of a kind; ten seconds of a store that is away
 PAGE = 500  # rows of one read: less than 10 ms of this process
 PAGES_MAX = 20  # in a second
 # The most urgent first. Routes come last: a process that lacks one makes a query.
-KINDS: tuple[FactKind, ...] = ("backoff", "strike", "refusals", "acceptance", "route")
-AT_START: tuple[FactKind, ...] = ("backoff", "strike", "refusals")
+KINDS: tuple[FactKind, ...] = ("backoff", "strike", "acceptance", "route")
+AT_START: tuple[FactKind, ...] = ("backoff", "strike")
 
 Count = Callable[[str, int], None]  # facts of a kind
 

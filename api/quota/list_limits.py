@@ -18,14 +18,27 @@ ROWS_MAX: Mapping[Tier, int] = {
 # costs its reading, and no unit if it has no address.
 BOUNDS = ListBounds(active_max=10, kept_max=100, per_minute_max=20)
 NAME_CHARACTERS_MAX = 200
-UPLOADS_MAX = 16  # at a time, by a process: each may hold UPLOAD_OCTETS_MAX of disk
+TIER_OCTETS_MIN = 16 * 1024 * 1024  # a list of few rows may be a workbook with pictures
+UPLOADS_MAX = 16  # that arrive at a time, by a process: each may hold UPLOAD_OCTETS_MAX of disk
+ACCOUNT_UPLOADS_MAX = UPLOADS_MAX // 4  # of an account, those that wait or are read included
+# What arrived waits for its turn to be read: it holds octets of the disk, and no place.
+WAITING_UPLOADS_MAX = 64
+WAITING_OCTETS_MAX = 8 * UPLOAD_OCTETS_MAX
+WAITING_S_MAX = 60.0  # for a turn: proxies give an answer as long
 READ_AT_ONCE_MAX = 2  # of them are read at a time, each by a process of 512 MiB at most
+READ_BEGUN_MAX = 4  # with those that are paused meanwhile
+ACCOUNT_READ_MAX = 2  # of these, whatever is free
 MADE_AT_ONCE_MAX = 2  # workbooks for downloads, each by a process as well
-ACCOUNT_UPLOADS_MAX = UPLOADS_MAX // 4
+MADE_BEGUN_MAX = 4
+ACCOUNT_MADE_MAX = 2
+ACCOUNT_DOWNLOADS_MAX = 4  # of results and of audit logs; more of an account wait for these
 UPLOAD_OCTETS_MIN = 64 * 1024  # in each UPLOAD_WINDOW_S: a modem brings this
 UPLOAD_WINDOW_S = 10.0
 UPLOAD_S_MAX = 900
 UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list
+LINES_OF_A_ROW_MAX = 20  # on average, within quotes: more lines are not looked at
+ROW_OCTETS_MEAN = 16 * 1024  # at most, on average: a long row of a list has one
+LINES_ABOVE_MAX = 1_000  # titles and notes
 CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
 
 
@@ -40,6 +53,13 @@ class ListLimits:
 
     def rows_of(self, tier: Tier) -> int:
         return ROWS_MAX[tier] if self.rows_max is None else self.rows_max
+
+    def lines_of(self, tier: Tier) -> int:
+        return LINES_ABOVE_MAX + LINES_OF_A_ROW_MAX * self.rows_of(tier)
+
+    def octets_of(self, tier: Tier, octets_max: int) -> int:
+        """Of a list of a tier's rows, packed or unpacked; at most `octets_max`."""
+        return min(octets_max, max(TIER_OCTETS_MIN, ROW_OCTETS_MEAN * self.rows_of(tier)))
 
     @property
     def bounds(self) -> ListBounds:

@@ -8,6 +8,8 @@ specification know three tiers, so answers call it `scale`, with the largest lim
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +24,9 @@ LISTS_MIB_MAX = 1 << 20  # a TiB: more than a database of lists should hold
 PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
 
 MICROS_PER_EUR = 1_000_000
+# Everybody may use a publishable key, so it stops before its account's month is used up, or its hard
+# cap: the rest is kept for secret keys.
+PUBLISHABLE_SHARE = Fraction(3, 4)
 
 
 def sold_tier(tier: Tier) -> SoldTier:
@@ -63,9 +68,24 @@ class PricingPlan:
         )
 
     def for_publishable_keys(self, rate_per_min: int) -> "PricingPlan":
-        """Return what a publishable key has of this plan: its own rate, which no other key shares."""
-        rate = min(self.rate_limit_per_min, rate_per_min)
-        return replace(self, rate_limit_per_min=rate, max_keys=COUNT_MAX)
+        """Return what a publishable key has of this plan.
+
+        That is a minute of its own, which is no part of the secret keys', and a share of a month
+        that has a quota.
+        """
+        rate, quota = min(self.rate_limit_per_min, rate_per_min), self.monthly_quota
+        calls = self.monthly_calls if quota is None else ceil(quota * PUBLISHABLE_SHARE)
+        return replace(self, rate_limit_per_min=rate, monthly_calls=calls, max_keys=COUNT_MAX)
+
+    def publishable_calls_max(self, hard_cap_micros: int) -> int | None:
+        """The calls of a period after which a publishable key stops, under this cap.
+
+        None without a price: the cap is never reached then.
+        """
+        if not self.has_price:
+            return None
+        calls = self.monthly_calls + hard_cap_micros // self.price_micros_per_call
+        return ceil(calls * PUBLISHABLE_SHARE)
 
     def for_test_keys(self) -> "PricingPlan":
         """Return what a test key has of this plan: its own limit per minute, and no other."""

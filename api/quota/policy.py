@@ -23,28 +23,34 @@ def check_limits(
     units: int,
     *,
     hard_cap_micros: int | None = None,
+    calls_max: int | None = None,
     billable: bool = True,
 ) -> LimitRefusal | None:
     """Return why so many more units are too many, or None if they are not.
 
     `billable` is False for units that never cost anything (a malformed request): the hard
-    cap does not apply to them. `hard_cap_micros` is in micro-euros; None means no cap.
+    cap does not apply to them. `hard_cap_micros` is in micro-euros; None means no cap. Under a cap a
+    publishable key stops after `calls_max` of the account's calls in the billing period.
     """
-    if billable and (capped := _check_cap(plan, ledger, units, hard_cap_micros)):
+    if billable and (capped := _check_cap(plan, ledger, units, hard_cap_micros, calls_max)):
         return capped
     quota = _check_quota(plan, ledger, units)
     return _check_rate(plan, ledger, units, quota) or quota
 
 
 def _check_cap(
-    plan: PricingPlan, ledger: Ledger, units: int, hard_cap_micros: int | None
+    plan: PricingPlan,
+    ledger: Ledger,
+    units: int,
+    hard_cap_micros: int | None,
+    calls_max: int | None,
 ) -> HardCapReached | None:
     """Treat every reserved or requested unit as billable; a total equal to the cap passes."""
     if hard_cap_micros is None:
         return None
     granted = ledger.period_billable + ledger.reserved
     projected = cents_up(overage_micros(plan, granted + units)) * MICROS_PER_CENT
-    if projected <= hard_cap_micros:
+    if projected <= hard_cap_micros and (calls_max is None or granted + units <= calls_max):
         return None
     return HardCapReached(
         hard_cap_eur=hard_cap_micros / MICROS_PER_EUR,

@@ -48,12 +48,13 @@ class Charge:
         Without `capacity` the request needs none: no work follows.
         """
         plan, cap = self._quota.plan(self._caller), self._caller.account.hard_cap_micros
+        calls_max = self._quota.calls_max(self._caller)
         billable = billable and not self._caller.key.is_test
 
         def check(ledger: Ledger) -> Refusal | None:
             """Decide in the database's thread; texts are made later, from `limits`."""
             refusal: Refusal | None = check_limits(
-                plan, ledger, units, hard_cap_micros=cap, billable=billable
+                plan, ledger, units, hard_cap_micros=cap, calls_max=calls_max, billable=billable
             )
             refusal = refusal or also(ledger)
             if refusal is None and capacity is not None and not capacity.is_free:

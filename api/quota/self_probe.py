@@ -1,51 +1,50 @@
-"""The probe of self-protection: does anything outside answer this machine?
+"""The probe of self-protection: does any known mail host greet this machine?
 
-It asks about the postmaster, whom every domain must take mail for (RFC 5321 4.5.1), by the
-engine that customers' addresses go through. The large providers are only connected to.
+It connects and says EHLO, no more: it names no mailbox, so that it costs no host's patience with
+refused recipients. It greets large providers, and hosts that have answered several accounts.
 """
 
 from collections.abc import Sequence
 
 import trio
 
-from mailprobe.api.quota.self_protection import is_seen
-from mailprobe.engine import Engine, open_answers
+from mailprobe.engine import Engine
 from mailprobe.engine.dns.messages import Addresses, Route
 from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.wire import ConnectionLost, ReadTimedOut, RemoteProtocolError, ehlo
 
-# Domains of a probe: some that answered before, some of lists that wait, some that failed.
-ASKED_MAX = 12
-CONNECT_S = 3.0  # look-up and connection to a provider
+GREETED_MAX = 8  # domains of a probe whose hosts answered before
+MEET_S = 6.0  # look-up, connection, greeting and EHLO
 ACCOUNT = "self-protection"  # the probe's turn in queues that are fair by account
 
-# Names that no customer controls; `mailprobe doctor` connects to the same.
-PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
+# Names that no customer controls, of several operators.
+PROVIDERS = ("gmail.com", "outlook.com", "gmx.net", "yahoo.com", "icloud.com")
 
 
-async def sees(
-    engine: Engine,
-    dial: Dial,
-    domains: Sequence[str],
-    must_answer: bool,
-    providers: Sequence[str] = PROVIDERS,
-) -> bool:
-    """Whether a host answers about a mailbox or, unless `must_answer`, a provider's connects."""
-    texts = [f"postmaster@{domain}" for domain in domains[:ASKED_MAX]]
-    if texts:
-        async with open_answers(engine, texts, account=ACCOUNT) as answers:
-            async for answer in answers:
-                if is_seen(answer.cause):
-                    return True
-    if must_answer:
-        return False
-    for domain in providers:
-        if await _connects(engine, dial, domain):
-            return True
-    return False
+async def is_greeted(
+    engine: Engine, dial: Dial, domains: Sequence[str], providers: Sequence[str] = PROVIDERS
+) -> bool | None:
+    """Whether a mail host of any of these takes our EHLO; None if there are none."""
+    greeting = [*providers, *domains[:GREETED_MAX]]
+    if not greeting:
+        return None
+    greeted = False
+
+    async def greet(domain: str) -> None:
+        nonlocal greeted
+        if await _greets(engine, dial, domain):
+            greeted = True
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for domain in greeting:
+            nursery.start_soon(greet, domain)
+    return greeted
 
 
-async def _connects(engine: Engine, dial: Dial, domain: str) -> bool:
-    with trio.move_on_after(CONNECT_S):
+async def _greets(engine: Engine, dial: Dial, domain: str) -> bool:
+    with trio.move_on_after(MEET_S):
         route = await engine.routes.find(domain, ACCOUNT)
         if not isinstance(route, Route) or not route.exchanges:
             return False
@@ -57,6 +56,16 @@ async def _connects(engine: Engine, dial: Dial, domain: str) -> bool:
             stream = await dial(found.ips[0], engine.settings.smtp_port)
         except OSError:
             return False
-        await trio.aclose_forcefully(stream)
-        return True
+        connection = SmtpConnection(stream, MEET_S)
+        try:
+            if not (await connection.receive_reply()).reply.positive:
+                return False
+            await connection.send(ehlo(engine.settings.helo_name))
+            takes = (await connection.receive_reply()).reply.positive
+            await connection.quit()
+        except (ConnectionLost, ReadTimedOut, RemoteProtocolError):
+            return False
+        finally:
+            await connection.close()
+        return takes
     return False

@@ -2,10 +2,20 @@
 
 A long row of results that blame us or the network, at hosts of many operators, is a suspicion,
 no more: it may be one customer's list of dead domains, or of hosts that refuse us on purpose.
-So a probe decides (`probes.py`), and asks what no customer chooses alone: domains whose hosts
-answered others before, and the large providers. If nothing answers, this process is blind: its
-lists pause, and with `refuses` requests are refused before a unit is counted. Any mailbox's
-answer ends that, a request's as well as a probe's, which is repeated every PROBE_EVERY_S.
+Then a probe greets mail hosts of operators that no customer chooses (`self_probe.py`).
+
+    the probe                what the row says            conclusion
+    greeted none             anything                     blind
+    had none to greet        several accounts agree       blind
+    was greeted              hosts refuse us, and
+                             several accounts agree       blind
+    otherwise                                             not blind: the row begins anew
+
+Several accounts agree if at most half of the row is of one of them, and at most half of its
+operators. A blind process pauses its lists, and with `refuses` it refuses requests before a unit
+is counted. Meanwhile a request a second goes through, an address of a list now and then, and the
+probe is repeated every PROBE_EVERY_S: the answer of any mail host about a mailbox ends the
+blindness, and so does a greeting, unless hosts refuse us.
 
 Each process judges by its own results: it may have an egress of its own.
 """
@@ -16,7 +26,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import zip_longest
+from math import inf
+from typing import Literal
 
 import trio
 
@@ -32,11 +43,14 @@ log = logging.getLogger("mailprobe.protection")
 RESULTS_MIN = 200  # in a row; a handful of dead domains is no trouble of ours
 OPERATORS_MIN = 10  # of their hosts: more than one customer's domains, as a rule
 HOSTS_MAX = 10_000  # whose operators are remembered: some 2 MiB
+ACCOUNTS_MAX = 1_000  # of a row that are told apart: a row of so many is no account's own
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 PROBE_EVERY_S = 30.0  # and the shortest time between two suspicions
-DOMAINS_MAX = 32  # remembered of hosts that answered, and of the row; a probe asks a few of them
-TURNED_BY = 4  # domains: the next probe begins so much later in each group
-DOMAINS_OF_LIST_MAX = 4  # that waits
+DOMAINS_MAX = 32  # remembered of hosts that answered; a probe greets a few of them
+TURNED_BY = 4  # domains: the next probe begins so much later
+# While blind one passes in this time. An account whose request was the last to pass waits twice as
+# long: it has at most half of them while others ask.
+PASS_EVERY_S: dict["Passing", float] = {"request": 1.0, "job": 1.0, "list": 10.0}
 
 # What only a mail host can have answered, just now: a remembered catch-all is left out.
 SEEN: frozenset[Reason] = frozenset(
@@ -46,7 +60,8 @@ SEEN: frozenset[Reason] = frozenset(
     }
 )
 
-Probe = Callable[[Sequence[str], bool], Awaitable[bool]]  # domains; must a mailbox answer?
+Passing = Literal["request", "job", "list"]
+Probe = Callable[[Sequence[str]], Awaitable[bool | None]]  # is one greeted? None: none was there
 
 
 def is_failure(cause: VerdictCause) -> bool:
@@ -88,6 +103,14 @@ class ProbeDomains:
 
 
 @dataclass(slots=True)
+class AccountFailures:
+    """The part of a row that is of one account."""
+
+    results: int = 0
+    operators: set[str] = field(default_factory=set)  # at most OPERATORS_MIN
+
+
+@dataclass(slots=True)
 class FailureRow:
     """The failures since a mail host last answered about a mailbox."""
 
@@ -96,9 +119,9 @@ class FailureRow:
     refused: int = 0  # of these, results in which a host refused this machine
     operators: set[str] = field(default_factory=set)  # at most OPERATORS_MIN
     dead: set[str] = field(default_factory=set)  # hosts that could not be reached, counted once
-    domains: ProbeDomains = field(default_factory=ProbeDomains)
+    by_account: dict[str, AccountFailures] = field(default_factory=dict)
 
-    def add(self, account: str, domain: str, host: str, operator: str, cause: VerdictCause) -> None:
+    def add(self, account: str, host: str, operator: str, cause: VerdictCause) -> None:
         if cause.blame not in OURS:
             if host in self.dead or len(self.dead) >= RESULTS_MIN:
                 return
@@ -106,13 +129,28 @@ class FailureRow:
         self.results += 1
         self.reasons[cause.reason] += 1
         self.refused += cause.blame == "us"
-        self.domains.add(account, domain)
-        if len(self.operators) < OPERATORS_MIN:
-            self.operators.add(operator)
+        if account not in self.by_account and len(self.by_account) >= ACCOUNTS_MAX:
+            account = ""
+        its = self.by_account.setdefault(account, AccountFailures())
+        its.results += 1
+        for operators in (self.operators, its.operators):
+            if len(operators) < OPERATORS_MIN:
+                operators.add(operator)
 
     @property
     def is_suspect(self) -> bool:
         return self.results >= RESULTS_MIN and len(self.operators) >= OPERATORS_MIN
+
+    @property
+    def is_shared(self) -> bool:
+        """Without any one account, is half of a suspicion left, by results and by operators?"""
+        parts = self.by_account.values()
+        owners = Counter(operator for each in parts for operator in each.operators)
+        return all(
+            (self.results - each.results) * 2 >= RESULTS_MIN
+            and (len(owners) - sum(owners[own] == 1 for own in each.operators)) * 2 >= OPERATORS_MIN
+            for each in parts
+        )
 
     @property
     def is_refusal(self) -> bool:
@@ -129,7 +167,7 @@ class SelfProtection:
         self._refuses = refuses
         self._row = FailureRow()
         self._witnesses = ProbeDomains()  # whose hosts answered
-        self._waiting = ProbeDomains()  # of lists that wait
+        self._passed: dict[Passing, tuple[float, str]] = {}  # when one last did, and whose
         self._suspicion = trio.Event()
         self._seen = trio.Event()
         self._scopes: set[trio.CancelScope] = set()
@@ -146,14 +184,23 @@ class SelfProtection:
                 self._end_row()
             elif is_failure(cause):
                 operator = known.id if known else ".".join(host.split(".")[-LABELS:])
-                self._row.add(account, domain, host, operator, cause)
+                self._row.add(account, host, operator, cause)
         if self._row.is_suspect:
             self._suspicion.set()
 
-    def check(self) -> None:
-        """Raise ProbingUnavailable if requests are to be refused now."""
-        if self.holds_requests:
+    def check(self, account: str) -> None:
+        """Raise ProbingUnavailable if this account's request is to be refused now."""
+        if self.holds_requests and not self.lets_pass("request", account):
             raise ProbingUnavailable
+
+    def lets_pass(self, kind: Passing, account: str = "") -> bool:
+        """While blind: whether one more may ask mail hosts now, so that its answer shows if they answer."""
+        now, every_s = trio.current_time(), PASS_EVERY_S[kind]
+        at, last = self._passed.get(kind, (-inf, ""))
+        if now - at < (every_s if account != last or not account else 2 * every_s):
+            return False
+        self._passed[kind] = now, account
+        return True
 
     @property
     def holds_requests(self) -> bool:
@@ -169,16 +216,6 @@ class SelfProtection:
             finally:
                 self._scopes.discard(scope)
 
-    @property
-    def wants_domains(self) -> bool:
-        """While blind: does the next probe lack domains of lists that wait?"""
-        return self.blind and not self._waiting.by_account
-
-    def waiting(self, account: str, domains: Sequence[str]) -> None:
-        """A list of this account waits, which has these domains: the next probe asks some."""
-        for domain in domains[:DOMAINS_OF_LIST_MAX]:
-            self._waiting.add(account, domain)
-
     async def watch(self, probe: Probe) -> None:
         """Probe on each suspicion, and while blind; runs until cancelled."""
         while True:
@@ -189,16 +226,18 @@ class SelfProtection:
     # below: the task of `watch`
 
     async def _judge(self, probe: Probe) -> None:
-        """Probe once, and change the state by the result."""
+        """Probe once, and change the state by the result: see the table above."""
         row = self._row
-        groups = (self._witnesses, self._waiting, row.domains)
-        turned = (_turned(each.of_accounts(), self._probes) for each in groups)
-        in_turn = (domain for each in zip_longest(*turned) for domain in each if domain)
+        accounts = len(self._witnesses.by_account)
+        domains = self._witnesses.of_accounts() if accounts > 1 else []  # else one account's hosts
+        greeted = await probe(_turned(domains, self._probes))
         self._probes += 1
-        self._waiting = ProbeDomains()
-        if await probe(list(dict.fromkeys(in_turn)), row.is_refusal):
+        if row is not self._row:
+            return  # a mail host has answered meanwhile
+        is_refused = row.is_refusal and row.is_shared
+        if greeted and not is_refused:
             self._end_row()
-        elif not self.blind and row is self._row:
+        elif not self.blind and (greeted is False or row.is_shared):
             self._begin_blindness(row)
 
     async def _wait_until_seen(self) -> None:

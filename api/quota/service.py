@@ -71,9 +71,16 @@ class QuotaService:
     def plan(self, caller: Caller) -> PricingPlan:
         """The plan of the caller's account; of a test key or a publishable one what holds for it."""
         plan = self.plans[caller.account.tier]
-        if caller.key.rate_per_min is not None:
+        if caller.key.is_publishable and caller.key.rate_per_min is not None:
             plan = plan.for_publishable_keys(caller.key.rate_per_min)
         return plan.for_test_keys() if caller.key.is_test else plan
+
+    def calls_max(self, caller: Caller) -> int | None:
+        """The calls of the billing period after which this key stops, below the account's hard cap."""
+        cap = caller.account.hard_cap_micros
+        if cap is None or not caller.key.is_publishable:
+            return None
+        return self.plans[caller.account.tier].publishable_calls_max(cap)
 
     async def bounced(self, caller: Caller, texts: Sequence[str]) -> Mapping[str, str]:
         """Those of the addresses that bounced before: see open_answers(); none of a test key's."""
@@ -97,7 +104,7 @@ class QuotaService:
 
     async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
         """Log a 429 as a row, or as part of one; without the store it is not logged."""
-        if isinstance(refusal, HardCapReached):
+        if isinstance(refusal, HardCapReached) and not caller.key.is_publishable:
             self.watch(caller, True)
         if not isinstance(refusal, RateLimited | QuotaExhausted):
             return

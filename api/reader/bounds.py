@@ -1,6 +1,7 @@
 """What a reader process may use: it limits itself, before it looks at any file.
 
-The kernel enforces it, whatever the reader is doing.
+The kernel enforces it, whatever the reader is doing. Only the seconds that its starter waits for it
+are counted by the starter: a reader that is paused takes none.
 """
 
 import ctypes
@@ -24,8 +25,12 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # unshare(2)
 # How a process ends at a limit -> in words, after the name of the list.
 ENDS: Mapping[int, str] = {
     signal.SIGXCPU: "takes more computing time than a list may",
-    signal.SIGALRM: "takes longer to read than a list may",
 }
+# Signals by which somebody else ends a process, such as an operator, or the kernel that needs
+# memory: whatever the file is, it did not do that.
+OTHERS_ENDS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+TOO_LONG = "takes longer to read than a list may"
+AT_WORK_SHARE = 0.1  # of its time: a reader that has computed for less stood still
 UNREADABLE = "cannot be read; save it anew, or as CSV"
 NO_MEMORY = f"takes more than {MEMORY_OCTETS_MAX >> 20} MiB of memory to read"
 
@@ -35,7 +40,7 @@ class Bounds:
     """The time that a reader has."""
 
     cpu_s: int
-    wall_s: int | None = None
+    wall_s: float = math.inf  # that its starter waits for it
 
 
 START_CPU_S = 60
@@ -92,17 +97,6 @@ def limit_process() -> None:
     ):
         with suppress(ValueError, OSError):  # the limit is lower already
             resource.setrlimit(kind, (limit, limit))
-
-
-def allow_time(bounds: Bounds) -> None:
-    """From now on this process may work so long, in place of what it was allowed before."""
-    allow_cpu(bounds.cpu_s)
-    signal.setitimer(signal.ITIMER_REAL, bounds.wall_s or 0)
-
-
-def stop_clock() -> None:
-    """From now on this process may wait."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def allow_cpu(seconds: float) -> None:

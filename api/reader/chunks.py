@@ -4,11 +4,12 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from errno import ENOSPC
 from hashlib import blake2b
 
 from mailprobe.api.listfile.bounds import ROW_OCTETS_MAX
 from mailprobe.api.listfile.opening import List, ListFile, ListRow, read_list
-from mailprobe.api.listfile.survey import BadList
+from mailprobe.api.listfile.survey import BadList, NoRoom, TooManyLines
 from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
 from mailprobe.api.results.list_reading import ListReading
 from mailprobe.api.results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encode_row
@@ -20,17 +21,32 @@ CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
 LINE_OCTETS_MAX = 6 * ROW_OCTETS_MAX + 100
 SEEN_CACHE_KIB = 16 * 1024
 # What a list takes in the store, of the octets that were received: a short compressed file must
-# not fill the disk. No plain text takes more; the worst is a blank line, of 20 octets.
+# not fill the disk. No plain text takes more; the worst is a short address.
 STORED_TIMES_MAX = 20
 STORED_OCTETS_MIN = 1 << 20  # a short list may take so much all the same
 
 
 def send_chunks(channel: Channel, descriptor: int, order: ReadUpload) -> None:
-    """Send the chunks of a list, then what it has in all. Raises BadList, TooManyRows."""
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        opened = ListFile(file, order.name, order.ending)
-        with read_list(opened, order.reading) as source, _seen_addresses() as seen:
-            loaded = _send_chunks(channel, source, seen, order, os.fstat(descriptor).st_size)
+    """Send the chunks of a list, then what it has in all.
+
+    Raises BadList, TooManyRows; OSError, also if there is no room for temporary files.
+    """
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            opened = ListFile(file, order.name, order.ending)
+            with read_list(opened, order.reading) as source, _seen_addresses() as seen:
+                loaded = _send_chunks(channel, source, seen, order, os.fstat(descriptor).st_size)
+    except TooManyLines as error:
+        raise TooManyRows(
+            f"The list has more than {error.lines_max:,} lines, which {order.rows_max:,} rows, the "
+            "limit of your tier, do not have"
+        ) from None
+    except NoRoom as error:
+        raise OSError(error.errno, os.strerror(error.errno)) from None
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
+            raise
+        raise OSError(ENOSPC, os.strerror(ENOSPC)) from None
     channel.send(loaded)  # the last: another file may follow
 
 

@@ -2,8 +2,8 @@
 
 It is started by `forks.Forks` at the first file, runs one thread, looks at no file, and ends with
 its starter. A starter asks with one octet and two open files: the reader's socket, and a socket
-for its end. Closing the latter's sending side kills the reader; its exit code comes back there,
-however it ends.
+for its end. One octet on the latter pauses the reader, another lets it go on, and closing its
+sending side kills it; its exit code comes back there, however it ends.
 """
 
 import gc
@@ -14,12 +14,15 @@ import socket
 import sys
 from contextlib import suppress
 
+from mailprobe.api.listfile import delimiter, objects, quoting, tables
+from mailprobe.api.listfile.workbook import sheets, summary
 from mailprobe.api.reader import chunks, workbook
 from mailprobe.api.reader.bounds import end_with, leave_network, limit_process, lower_priority
-from mailprobe.api.reader.frames import END
+from mailprobe.api.reader.frames import END, PAUSE
 from mailprobe.api.reader.process import serve_orders
 
-IMPORTED = (chunks, workbook)  # so that no reader does it
+# What readers import when they use it, so that none has to.
+IMPORTED = (chunks, workbook, delimiter, objects, quoting, tables, sheets, summary)
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ class ForkServer:
                     if not self._receive_order():
                         return
                 elif descriptor in self._ends:
-                    self._kill(descriptor)
+                    self._signal(descriptor)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
             self._reap()
@@ -101,21 +104,30 @@ class ForkServer:
         finally:
             os._exit(1)
 
-    def _kill(self, descriptor: int) -> None:
-        _, reader = self._ends[descriptor]
+    def _signal(self, descriptor: int) -> None:
+        """Do with a reader what its starter says. It is not reaped, so its number is its own."""
+        end, reader = self._ends[descriptor]
+        try:
+            said = end.recv(1)
+        except ConnectionError:
+            said = b""
+        if said:
+            os.kill(reader, signal.SIGSTOP if said == PAUSE else signal.SIGCONT)
+            return
         self._poll.unregister(descriptor)
-        os.kill(reader, signal.SIGKILL)  # it is not reaped yet, so its number is its own
+        os.kill(reader, signal.SIGKILL)
 
     def _reap(self) -> None:
         """Report the ends of readers."""
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._report(*ended)
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                reader, status, used = ended
+                self._report(reader, status, used.ru_utime + used.ru_stime)
 
-    def _report(self, reader: int, status: int) -> None:
+    def _report(self, reader: int, status: int, cpu_s: float) -> None:
         descriptor = next(place for place, (_, each) in self._ends.items() if each == reader)
         end, _ = self._ends.pop(descriptor)
         with suppress(KeyError):
             self._poll.unregister(descriptor)
         with end, suppress(OSError):  # its starter may be gone
-            end.sendall(END.pack(os.waitstatus_to_exitcode(status)))
+            end.sendall(END.pack(os.waitstatus_to_exitcode(status), cpu_s))

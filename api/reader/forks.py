@@ -22,7 +22,7 @@ from mailprobe.api.listfile.opening import GZIP
 from mailprobe.api.listfile.survey import ZIP
 from mailprobe.api.reader import starting
 from mailprobe.api.reader.bounds import Bounds
-from mailprobe.api.reader.frames import END, ORDER, RECEIVE_OCTETS
+from mailprobe.api.reader.frames import END, GO_ON, ORDER, PAUSE, RECEIVE_OCTETS
 from mailprobe.api.reader.starting import Spawned
 
 FORK_SERVER = "from mailprobe.api.reader.fork_server import main; main()"
@@ -38,6 +38,14 @@ def is_short_text(file: int) -> bool:
     return not os.pread(file, len(ZIP), 0).startswith((ZIP, GZIP))
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderEnd:
+    """How a reader has ended: its exit code (negative: a signal), and for how long it computed."""
+
+    code: int
+    cpu_s: float
+
+
 class Fork:
     """A reader that the fork server forks, and the sockets to it and to its end."""
 
@@ -51,7 +59,7 @@ class Fork:
     async def begin(self, bounds: Bounds, file: int, frame: bytes, *, is_last: bool) -> None:
         """Give it a file, and the frame of a command. A reader that has ended ignores them."""
         self.reads += 1
-        order = ORDER.pack(bounds.cpu_s, bounds.wall_s or 0, is_last)
+        order = ORDER.pack(bounds.cpu_s, is_last)
         with suppress(ConnectionError):
             sent = socket.send_fds(self._connection, [order + frame], [file])
             await self.send(frame[sent - len(order) :])
@@ -85,18 +93,28 @@ class Fork:
             pass
         return False
 
+    def pause(self) -> None:
+        """Stop it until `go_on`."""
+        self._send_word(PAUSE)
+
+    def go_on(self) -> None:
+        self._send_word(GO_ON)
+
+    def _send_word(self, word: bytes) -> None:
+        with suppress(OSError):  # it has ended
+            self._end.send(word)
+
     def kill(self) -> None:
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
 
-    async def ended(self) -> int | None:
-        """Wait for its end: the exit code, or None if the fork server has died before."""
+    async def ended(self) -> ReaderEnd | None:
+        """Wait for its end; None if the fork server has died before."""
         await trio.lowlevel.wait_readable(self._end)
         try:
-            (code,) = END.unpack(self._end.recv(END.size, socket.MSG_PEEK))
+            return ReaderEnd(*END.unpack(self._end.recv(END.size, socket.MSG_PEEK)))
         except (ConnectionError, struct.error):
             return None
-        return int(code)
 
     def close(self) -> None:
         """Kill it if it lives."""

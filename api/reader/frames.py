@@ -15,9 +15,10 @@ from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.results.list_reading import ListReading
 
-# To a forked reader: CPU seconds, seconds or 0, whether it is the last.
-ORDER = struct.Struct(">II?")
-END = struct.Struct(">i")  # from a fork server: a reader's exit code
+# To a forked reader: CPU seconds, whether it is the last.
+ORDER = struct.Struct(">I?")
+END = struct.Struct(">id")  # from a fork server: a reader's exit code, and its CPU seconds
+PAUSE, GO_ON = b"p", b"g"  # to a fork server, for a reader
 HEAD = struct.Struct(">I")  # the octets of the body
 FRAME_OCTETS_MAX = (1 << 20) + 4096  # of a reader's frame: a chunk of 1 MiB, and what is around it
 COMMAND_OCTETS_MAX = 1 << 26  # of a starter's frame: the rows of a chunk with their results

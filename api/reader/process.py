@@ -10,12 +10,10 @@ import socket
 import sys
 
 from mailprobe.api.reader.bounds import (
-    Bounds,
-    allow_time,
+    allow_cpu,
     end_with,
     leave_network,
     limit_process,
-    stop_clock,
 )
 from mailprobe.api.reader.frames import (
     COMMAND_OCTETS_MAX,
@@ -37,7 +35,7 @@ def main() -> None:
     end_with(parent)
     leave_network()
     limit_process()
-    allow_time(Bounds(cpu_s))
+    allow_cpu(cpu_s)
     gc.disable()  # reading makes no cycles that grow
     serve(0, file)
     os._exit(0)  # nothing is left to do, and the starter waits
@@ -50,13 +48,12 @@ def serve_orders(connection: socket.socket) -> None:
         if not octets:
             return
         (file,) = files
-        cpu_s, wall_s, is_last = ORDER.unpack(octets)
-        allow_time(Bounds(cpu_s, wall_s or None))
+        cpu_s, is_last = ORDER.unpack(octets)
+        allow_cpu(cpu_s)
         serve(connection.fileno(), file)
         os.close(file)
         if is_last:
             return
-        stop_clock()
 
 
 def serve(descriptor: int, file: int) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 import msgspec
 
 from mailprobe.api.listfile.formulas import guarded
-from mailprobe.api.lists.results import begun
+from mailprobe.api.lists.downloads import begun, worked
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.messages import (
@@ -77,7 +77,7 @@ async def get_audit(service: Service, call: Call) -> OperationReply:
         "Content-Disposition": f'attachment; filename="audit.{name}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return OperationReply(200, StreamedParts(await begun(parts)), headers, media_type)
+    return OperationReply(200, StreamedParts(await begun(account_id, parts)), headers, media_type)
 
 
 async def _parts(
@@ -91,7 +91,7 @@ async def _parts(
     is_first, is_last = True, False
     while not is_last:
         found = await store.audit(account_id, only, before=before)
-        yield encode([entry_of(each) for each in found], is_first)
+        yield await worked(account_id, encode, [entry_of(each) for each in found], is_first)
         before, is_first = found[-1].id if found else None, False
         is_last = len(found) < LISTED_MAX
 

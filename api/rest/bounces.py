@@ -2,15 +2,17 @@
 
 import logging
 from collections import Counter
-from functools import partial
+from urllib.parse import unquote
 
 import trio
 
+from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.bounces.events import NotEvents, SubscriptionConfirmation, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
 from mailprobe.api.quota.bounced import mailboxes_of
-from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.quota.list_limits import WAITING_S_MAX
+from mailprobe.api.refusals import BounceNotFound, InvalidRequest
 from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.schema import BounceCounts
 from mailprobe.api.service import Service
@@ -19,15 +21,17 @@ from mailprobe.engine.evidence import shown
 log = logging.getLogger("mailprobe.bounces")
 
 EVENTS_MAX = 1000  # of a request: no mail service posts more together
+WAITING_MAX = 200  # requests: each holds its body of at most 1 MiB
 REPORTS = ("message/rfc822", "message/global", "multipart/report")
 UNKNOWN = (
     "The body is neither a delivery report (RFC 3464) as message/rfc822 or multipart/report, nor an"
-    " event of SES, SendGrid, Postmark or Mailgun in JSON."
+    " event of SES, SendGrid, Postmark, Mailgun, Brevo, Mailjet, Mandrill, SparkPost or Resend."
 )
 
-_reading = trio.CapacityLimiter(1)  # reports at a time: each holds the GIL for some milliseconds
-# Requests whose events are read: one event in a turn of the loop.
-_judging = trio.CapacityLimiter(1)
+# Accounts take turns. A report holds the GIL for some milliseconds; of a request's events each one
+# has a turn, which takes up to a millisecond of the event loop.
+_reading = FairTurns(1, waiting_max=WAITING_MAX, wait_s=WAITING_S_MAX)
+_judging = FairTurns(1, waiting_max=WAITING_MAX, wait_s=WAITING_S_MAX)
 
 
 async def feed_bounces(service: Service, call: Call) -> OperationReply:
@@ -35,6 +39,7 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     account = call.caller.account.id
     content_type = call.sent.get("content-type", "")
     source, kinds = await _read(content_type, call.body, account)
+    kinds.pop("", None)  # an event that is no bounce may have no address
     gone = [address for address, kind in kinds.items() if kind == "no_mailbox"]
     mailboxes = [*mailboxes_of(gone)]
     if mailboxes and not call.caller.key.is_test:
@@ -45,16 +50,28 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))
 
 
-async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict[str, Kind]]:
-    """Where the bounces come from, and the kinds of the addresses. Raises InvalidRequest."""
+async def forget_bounce(service: Service, call: Call) -> OperationReply:
+    """Forget that mail to an address came back: its mail host is asked again from now on."""
+    account, mailboxes = call.caller.account.id, [*mailboxes_of([unquote(call.path["email"])])]
+    if call.caller.key.is_test or not await service.store.forget_bounces(account, mailboxes):
+        raise BounceNotFound
+    return OperationReply(204)
+
+
+async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict[str, Kind | None]]:
+    """Where the bounces come from, and the kinds of the addresses; None: of no bounce.
+
+    Raises InvalidRequest.
+    """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type in REPORTS:
         head = f"Content-Type: {content_type}\r\n\r\n" if media_type == REPORTS[-1] else ""
         octets = head.encode() + body
-        found = await trio.to_thread.run_sync(partial(reported_in, octets), limiter=_reading)
+        async with _reading.turn(account):
+            found = await trio.to_thread.run_sync(reported_in, octets)
         if not found:
             raise InvalidRequest("The report names no address and its status.", "bounces")
-        return "report", found
+        return "report", {**found}
     try:
         read = read_events(body)
     except NotEvents:
@@ -65,13 +82,12 @@ async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict
     source, events = read
     if len(events) > EVENTS_MAX:
         raise InvalidRequest(f"A request takes at most {EVENTS_MAX:,} events.", "bounces")
-    kinds: dict[str, Kind] = {}
-    async with _judging:
-        for event in events:
-            kind = event.kind  # up to a millisecond of CPU
-            if kinds.get(event.address) != "no_mailbox":
-                kinds[event.address] = kind
-            await trio.lowlevel.checkpoint()
+    kinds: dict[str, Kind | None] = {}
+    for event in events:
+        async with _judging.turn(account):
+            kind = event.kind
+        if kinds.get(event.address) is None or kind == "no_mailbox":
+            kinds[event.address] = kind
     return source, kinds
 
 

@@ -9,6 +9,7 @@ away no more than that, and the request that follows is checked with its key.
 from math import ceil
 
 from mailprobe.api.forms.origins import is_origin
+from mailprobe.api.forms.proof_of_work import Challenge
 from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
 from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
 from mailprobe.api.rest.messages import Inbound, OperationReply
@@ -34,13 +35,24 @@ def check_origin(key: Key, inbound: Inbound) -> None:
         raise OriginNotAllowed
 
 
-def check_proof(service: Service, key: Key, inbound: Inbound) -> None:
-    """Raise ProofRequired if forms need a proof of work and the request has no good one."""
+def solved_challenge(service: Service, key: Key, inbound: Inbound) -> Challenge | None:
+    """The challenge that the request has solved; None if forms need no proof of work.
+
+    Raises ProofRequired.
+    """
     work = service.proof_of_work
     if work is None:
-        return
+        return None
     proof, network = inbound.headers.get("form-proof", ""), network_of(_visitor(service, inbound))
-    if not work.takes(proof, key.id, network, service.now().timestamp()):
+    solved = work.solved(proof, key.id, network, service.now().timestamp())
+    if solved is None:
+        raise ProofRequired
+    return solved
+
+
+async def use_challenge(service: Service, solved: Challenge) -> None:
+    """Use a challenge up. Raises ProofRequired if it was used before, StoreUnavailable."""
+    if not await service.store.use_challenge(solved.id, solved.until):
         raise ProofRequired
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.http.exchange import Receive, Scope
 from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
@@ -24,6 +25,7 @@ from mailprobe.api.schema import BODY_S_MAX
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
 STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create
 THREADS_MAX = 1  # bodies parsed in threads at a time: each holds the GIL
+PARSE_WAIT_S = 10.0  # a client that waits longer for a verdict has gone
 LARGE_SHARE = 0.05  # of one CPU's time, for large bodies: an ordinary request has a few KiB
 
 TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
@@ -67,12 +69,12 @@ class _ParsePace:
     """Limits the CPU time spent on large bodies, over all requests."""
 
     def __init__(self) -> None:
-        self._lock = trio.Lock()
+        self._turns = FairTurns(THREADS_MAX, wait_s=PARSE_WAIT_S)
         self._idle_at = -inf
 
-    async def parse(self, octets: bytes, kind: type[T], section: Section) -> T:
+    async def parse(self, octets: bytes, kind: type[T], section: Section, account_id: str) -> T:
         """Parse in a thread, after a pause in proportion to the CPU time of the previous body."""
-        async with self._lock:
+        async with self._turns.turn(account_id):
             await trio.sleep_until(max(self._idle_at, trio.current_time()))
             took = _ParseTook()
             try:
@@ -120,11 +122,14 @@ def check_media_type(header: str | None, section: Section) -> None:
         )
 
 
-async def parse(octets: bytes, kind: type[T], section: Section) -> T:
-    """Decode a body. Raises InvalidRequest; its `was_json` says whether the body was JSON."""
+async def parse(octets: bytes, kind: type[T], section: Section, account_id: str) -> T:
+    """Decode a body. Raises InvalidRequest; its `was_json` says whether the body was JSON.
+
+    Large bodies take turns by account. Raises Overloaded for one that waits too long.
+    """
     if len(octets) <= THREAD_OCTETS:
         return read(octets, kind, section)
-    return await _pace().parse(octets, kind, section)
+    return await _pace().parse(octets, kind, section, account_id)
 
 
 def read(octets: bytes, kind: type[T], section: Section) -> T:

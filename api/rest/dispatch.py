@@ -28,6 +28,7 @@ from mailprobe.api.refusals import (
     OurFault,
     PayloadTooLarge,
     Refusal,
+    StorageFull,
     UnsupportedCoding,
     UsageUnknown,
 )
@@ -36,9 +37,10 @@ from mailprobe.api.rest.cors import (
     VARY,
     answer_preflight,
     check_origin,
-    check_proof,
     count_visitor,
     page_headers,
+    solved_challenge,
+    use_challenge,
 )
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
@@ -46,7 +48,8 @@ from mailprobe.api.rest.messages import Act, Call, Inbound, Operation, Operation
 from mailprobe.api.schema import BatchRequest, FormRequest, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
-from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.contract import StoreFull, StoreUnavailable
+from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.api")
 
@@ -91,7 +94,7 @@ async def _answer_or_refuse(
             log.error(
                 "store unavailable: operation=%s error=%s", operation.name, error, extra=counted
             )
-        reply = refuse(service, UsageUnknown())
+        reply = refuse(service, refusal_of_store(error, operation))
     except Exception:
         log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)
         reply = refuse(service, OurFault(inbound.request_id))
@@ -102,6 +105,16 @@ async def _answer_or_refuse(
     if operation.key == "form":
         more = page_headers(service, call.authenticated, inbound)
     return replace(reply, headers={**more, **reply.headers}) if more else reply
+
+
+def refusal_of_store(error: StoreUnavailable, operation: Operation | None = None) -> Refusal:
+    """What an unavailable store is to a client.
+
+    A full disk has the same name wherever it is met. Only an operation that verifies says of any
+    failure of the store that the quota cannot be checked.
+    """
+    spends = operation is not None and operation.spends_units
+    return StorageFull() if isinstance(error, StoreFull) and not spends else UsageUnknown()
 
 
 async def _limits_after(
@@ -140,12 +153,14 @@ async def _answer(
             takes_test_keys=service.takes_test_keys,
             takes_basic=operation.takes_basic,
         )
-        inbound.admission.identified(call.authenticated.key.id)
+        inbound.admission.identified(call.authenticated.account.id)
         service.key_uses.note(call.authenticated.key, service.now())
         if operation.key == "form":
             check_origin(call.authenticated.key, inbound)
-            check_proof(service, call.authenticated.key, inbound)
+            solved = solved_challenge(service, call.authenticated.key, inbound)
             count_visitor(service, call.authenticated.key, inbound)
+            if solved is not None:
+                await use_challenge(service, solved)
     octets = await _read(service, operation, inbound)
 
     async def act() -> OperationReply:
@@ -230,7 +245,7 @@ async def _dispatch(
 ) -> OperationReply:
     """Decode the body and run the handler. A refusal is a reply too, and may be stored as one."""
     try:
-        call.body = await _decode_body(operation, inbound, octets)
+        call.body = await _decode_body(operation, inbound, octets, call.authenticated)
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
         reply = refuse(service, refusal)
@@ -246,13 +261,16 @@ async def _dispatch(
         return refuse(service, refusal)
 
 
-async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) -> object:
+async def _decode_body(
+    operation: Operation, inbound: Inbound, octets: bytes, caller: Caller | None
+) -> object:
     if operation.raw:
         return octets
     if operation.takes is None or (not octets and not operation.body_required):
         return None
     check_media_type(inbound.headers.get("content-type"), operation.section)
-    return await parse(octets, operation.takes, operation.section)
+    account_id = "" if caller is None else caller.account.id
+    return await parse(octets, operation.takes, operation.section, account_id)
 
 
 def _addresses_in(body: object) -> int:

@@ -159,6 +159,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.QuotaExhausted(500, 497, _AT, _NEXT_MONTH, 5),
     refusals.JobNotFound(),
     refusals.ListNotFound(),
+    refusals.BounceNotFound(),
     refusals.TooManyLists(10),
     refusals.TooManyKeptLists(100),
     refusals.ListsTooLarge(64),
@@ -173,6 +174,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.TooManyJobs(10_000),
     refusals.Overloaded(),
     refusals.ProbingUnavailable(),
+    refusals.StorageFull(),
     refusals.UsageUnknown(),
     refusals.OurFault("6b1c0f2d9a"),
 )

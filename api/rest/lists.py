@@ -11,7 +11,14 @@ from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.listfile.formulas import Formulas
-from mailprobe.api.lists.results import ListResults, begun, csv_parts, ndjson_parts, workbook_parts
+from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.results import (
+    ListResults,
+    csv_parts,
+    disposition,
+    ndjson_parts,
+    workbook_parts,
+)
 from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
@@ -108,6 +115,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
     order = _order(call)
     starts = _switch(call, "start", default=True)
+    account, limits = call.caller.account, service.list_limits
     sheet = call.only_value("sheet", "lists") or None
     columns = tuple(name for name in call.query.get("column", []) if name)
     if len(columns) > COLUMNS_MAX:
@@ -115,15 +123,17 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     reading = ReadOptions(
         column=columns or None,
         sheet=sheet,
-        unpacked_octets_max=UNPACKED_OCTETS_MAX,
+        unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
+        lines_max=limits.lines_of(account.tier),
     )
-    account = call.caller.account
-    limits = service.list_limits
+    octets_max = limits.octets_of(account.tier, limits.octets_max)
     async with spooled(
-        call.receive, account.id, limits.octets_max, call.admission.stored, limits.upload_folder
-    ) as file:
+        call.receive, account.id, octets_max, call.admission.stored, limits.upload_folder
+    ) as upload:
         rows_max = limits.rows_of(account.tier)
-        opened = partial(open_list_reader, file, extension, order.name, reading, account, rows_max)
+        opened = partial(
+            open_list_reader, account, upload, extension, order.name, reading, rows_max
+        )
         made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
     queue.wake()
     return made
@@ -234,9 +244,9 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     if formulas is None:
         raise _malformed("The query parameter formulas must be guard or keep.")
     results = ListResults(service.store, found, RowFilter(lights), formulas)
-    parts = StreamedParts(await begun(make(results)))
+    parts = StreamedParts(await begun(found.account_id, make(results)))
     headers = {
-        "Content-Disposition": f'attachment; filename="{found.id}.{name}"',
+        "Content-Disposition": disposition(found.name, name),
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
     }
     return OperationReply(200, parts, headers, media_type)

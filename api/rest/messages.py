@@ -25,6 +25,8 @@ from mailprobe.api.refusals import (
     Overloaded,
     Refusal,
     Section,
+    StorageFull,
+    UsageUnknown,
 )
 from mailprobe.api.schema import BODY_OCTETS_MAX, BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
@@ -261,4 +263,5 @@ class Operation:
 
     @property
     def refusals(self) -> Refusals:
-        return (*self.may, *ANYWHERE)
+        full = (StorageFull,) if UsageUnknown in self.may and not self.spends_units else ()
+        return (*self.may, *full, *ANYWHERE)

@@ -6,7 +6,7 @@ from mailprobe.api.rest.messages import XLSX
 FIELDS: dict[str, str] = {
     "recorded": "Mailboxes that do not exist: `bounced` for 90 days.",
     "soft": "Addresses whose bounces pass, such as of full mailboxes. Nothing is recorded.",
-    "ignored": "Addresses refused for another reason, or for none that is known.",
+    "ignored": "Addresses refused for another reason, for none that is known, or of no bounce at all.",
     "email": "The string as it was sent.",
     "emails": "The addresses; one unit and one result each.",
     "webhook": "Where the result is posted.",
@@ -198,6 +198,15 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
+ASK_BOUNCED = {
+    "name": "ask_bounced", "in": "query", "required": False,
+    "description": "1: ask the mail host even if the address bounced. Without effect on a job.",
+    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+}  # fmt: skip
+BOUNCED_EMAIL = {
+    "name": "email", "in": "path", "required": True, "description": "The address, percent-encoded.",
+    "schema": {"type": "string", "maxLength": 320},
+}  # fmt: skip
 READY = {
     "name": "ready", "in": "query", "required": False,
     "description": "1: 503, and the connection is closed, where the service cannot serve requests; for proxies.",
@@ -261,8 +270,11 @@ BILLING_EVENT = {"application/json": {
 }}  # fmt: skip
 BOUNCES: dict[str, dict[str, object]] = {
     "application/json": {
-        "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark or Mailgun; SendGrid posts an array of its events."},
+        "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark, Mailgun, Brevo, Mailjet or Resend; SendGrid and SparkPost post an array of events, Brevo and Mailjet may."},
         "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
+    },
+    "application/x-www-form-urlencoded": {
+        "schema": {"type": "string", "description": "Mandrill's events, as `mandrill_events`."},
     },
     "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},
     "multipart/report": {"schema": {"type": "string", "description": "The body of a delivery report."}},

@@ -9,6 +9,7 @@ from mailprobe.api.error_table import Links
 from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     AnswerLost,
+    BounceNotFound,
     FormBusy,
     FormOff,
     HardCapReached,
@@ -46,7 +47,15 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest import audit, bounces, forms, jobs, lists, management, verification
 from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import BILLING_EVENT, BOUNCES, FORM_PROOF, ORIGIN, READY
+from mailprobe.api.rest.openapi_text import (
+    ASK_BOUNCED,
+    BILLING_EVENT,
+    BOUNCED_EMAIL,
+    BOUNCES,
+    FORM_PROOF,
+    ORIGIN,
+    READY,
+)
 from mailprobe.api.schema import (
     BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
@@ -120,6 +129,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verification.verify_email, "standard", VerifyEmailResult,
         promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
+        parameters=(ASK_BOUNCED,),
     ),
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
@@ -190,6 +200,11 @@ OPERATIONS: tuple[Operation, ...] = (
         bounces.feed_bounces, "standard", BounceCounts, section="bounces",
         may=(*KEYED, *BODIED, *REPEATABLE), tool=False, raw=BOUNCES,
         octets_max=BOUNCES_OCTETS_MAX, takes_basic=True,
+    ),
+    Operation(
+        "forget_bounce", "DELETE", "/v1/bounces/{email}", "Forget that mail to an address came back",
+        bounces.forget_bounce, "standard", None, 204, section="bounces",
+        may=(*KEYED, BounceNotFound), tool=False, parameters=(BOUNCED_EMAIL,),
     ),
     Operation(
         "create_api_key", "POST", "/v1/management/keys", "Create a standard key",

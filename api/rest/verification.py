@@ -30,7 +30,10 @@ async def verify_email(service: Service, call: Call) -> OperationReply:
     def make(answers: Sequence[Answer]) -> OperationReply:
         return reply(200, result_of(answers[0], EvidenceBudget()))
 
-    spending = Verifications("verify", [body.email], explain, asks_hosts=body.smtp)
+    asks_bounced = _flag(call, "ask_bounced", "bounces")
+    spending = Verifications(
+        "verify", [body.email], explain, asks_hosts=body.smtp, asks_bounced=asks_bounced
+    )
     return await answer_whole(service, call, spending, make)
 
 
@@ -102,7 +105,11 @@ def result_of(answer: Answer, budget: EvidenceBudget) -> Verdict:
 
 def evidence_requested(call: Call, section: Section) -> bool:
     """Whether the query asks for evidence. Raises InvalidRequest for values but 0 and 1."""
-    values = set(call.query.get("evidence", ["0"]))
+    return _flag(call, "evidence", section)
+
+
+def _flag(call: Call, name: str, section: Section) -> bool:
+    values = set(call.query.get(name, ["0"]))
     if values in ({"0"}, {"1"}):
         return values == {"1"}
-    raise InvalidRequest("The query parameter evidence must be 1 or 0.", section, was_json=True)
+    raise InvalidRequest(f"The query parameter {name} must be 1 or 0.", section, was_json=True)

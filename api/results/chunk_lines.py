@@ -1,26 +1,56 @@
 """How the rows of a list and its results are stored: as lines of JSON in a chunk.
 
-    rows       [0, 3, "ann@shop.test", ["Ann", "ann@shop.test"]]
-    results    [3, "ann@shop.test", true, "deliverable", ...]
+    rows       {"p":0,"n":3,"a":"ann@shop.test","c":["Ann","ann@shop.test"]}
+    results    {"number":3,"email":"ann@shop.test","status":"deliverable",...}
 
-A row names the chunk and the number of its address there; the address itself is only in the
-row that has it first. A row without an address has null in the place of all three. A row with
-several addresses has the further ones at its end. Pure.
+A row names the chunk (p) and the number (n) of its address there; the address itself (a) is only
+in the row that has it first. A row without an address has its cells (c) alone. A row with several
+addresses has the further ones at its end (f). What is false or null is left out. Lines of earlier
+versions are arrays without names, and are read as well; a list may have both. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 
 from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.results.stored_row import FURTHER_END, StoredRow
+from mailprobe.api.results.stored_row import FURTHER, StoredRow, decode_row, starts_of
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.list_records import ListChunk
 
 
-class StoredResult(msgspec.Struct, frozen=True, array_like=True):
-    """The result for the address of this number in its chunk."""
+class StoredResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result for the address of this number in its chunk.
+
+    Lines that are stored lack what a later version adds, so that it needs a default.
+    """
+
+    number: int
+    email: str
+    status: Status
+    confidence: float
+    reason: Reason
+    valid: bool = False
+    failed_check: FailedCheck | None = None
+    disposable: bool = False
+    role: bool = False
+    free_provider: bool = False
+    catch_all: bool = False
+    smtp_blocked: bool = False
+    mx_found: bool = False
+    mx_host: str | None = None
+    suggestion: str | None = None
+    latency_ms: int = 0
+    blame: Blame | None = None
+
+    def as_row_result(self) -> RowResult:
+        return RowResult(*_kept_of(self))
+
+
+class _PositionalResult(msgspec.Struct, array_like=True):
+    """A result as earlier versions wrote it. It never changes."""
 
     number: int
     email: str
@@ -40,14 +70,22 @@ class StoredResult(msgspec.Struct, frozen=True, array_like=True):
     reason: Reason
     blame: Blame | None
 
-    def as_row_result(self) -> RowResult:
-        _, *fields = msgspec.structs.astuple(self)
-        return RowResult(*fields)
 
-
+# What is kept of a result, in its own order: all but the columns of `clean`.
+_kept_of = attrgetter(
+    *(name for name in RowResult.__struct_fields__ if name not in ("attempts", "answered_at"))
+)
+_stored_fields = attrgetter(*StoredResult.__struct_fields__[1:])
+_positional_fields = attrgetter(*StoredResult.__struct_fields__)
 _encoder = msgspec.json.Encoder()
-_rows = msgspec.json.Decoder(StoredRow)
-_results = msgspec.json.Decoder(StoredResult)
+_named = msgspec.json.Decoder(StoredResult).decode
+_positional = msgspec.json.Decoder(_PositionalResult).decode
+
+
+def _decoded(line: str) -> StoredResult:
+    if not line.startswith("["):
+        return _named(line)
+    return StoredResult(*_positional_fields(_positional(line)))
 
 
 def _lines(text: str) -> list[str]:
@@ -56,7 +94,7 @@ def _lines(text: str) -> list[str]:
 
 
 def rows_of(chunk: ListChunk) -> Iterator[StoredRow]:
-    return (_rows.decode(line) for line in _lines(chunk.rows))
+    return (decode_row(line) for line in _lines(chunk.rows))
 
 
 def results_of(chunk: ListChunk) -> dict[int, RowResult]:
@@ -66,7 +104,7 @@ def results_of(chunk: ListChunk) -> dict[int, RowResult]:
 
 def results_in(lines: str) -> dict[int, RowResult]:
     """The same of a chunk's lines of results."""
-    stored = (_results.decode(line) for line in _lines(lines))
+    stored = (_decoded(line) for line in _lines(lines))
     return {result.number: result.as_row_result() for result in stored}
 
 
@@ -75,16 +113,17 @@ def found_at(
 ) -> Iterator[tuple[int, StoredRow, RowResult]]:
     """The rows that have these addresses first, with their results; decodes no others."""
     wanted = sorted(numbers)
+    starts = tuple(start for number in wanted for start in (f'{{"number":{number},', f"[{number},"))
     results = {
         result.number: result.as_row_result()
         for line in _lines(chunk.results)
-        if line.startswith(tuple(f"[{number}," for number in wanted))
-        for result in [_results.decode(line)]
+        if line.startswith(starts)
+        for result in [_decoded(line)]
     }
-    starts = tuple(f'[{chunk.place},{number},"' for number in wanted)
+    row_starts = starts_of(chunk.place, wanted)
     for line in _lines(chunk.rows):
-        if line.startswith(starts) or line.endswith(FURTHER_END):
-            row = _rows.decode(line)
+        if line.startswith(row_starts) or FURTHER in line:
+            row = decode_row(line)
             for number, _ in _new_addresses(row):
                 if number in results:
                     yield number, row, results[number]
@@ -101,7 +140,7 @@ def _new_addresses(row: StoredRow) -> Iterator[tuple[int, str]]:
 
 def addresses_of(chunk: ListChunk) -> dict[int, str]:
     """The chunk's addresses that have no result yet, by number."""
-    answered = {_results.decode(line).number for line in _lines(chunk.results)}
+    answered = {_decoded(line).number for line in _lines(chunk.results)}
     return {
         number: address
         for row in rows_of(chunk)
@@ -125,8 +164,5 @@ def encode_results(answers: Iterable[tuple[int, Answer]]) -> str:
 
 
 def _line_of(number: int, answer: Answer) -> str:
-    result = row_result(answer)
-    fields: Sequence[object] = msgspec.structs.astuple(result)[
-        : len(StoredResult.__struct_fields__) - 1
-    ]
-    return _encoder.encode([number, *fields]).decode() + "\n"
+    stored = StoredResult(number, *_stored_fields(row_result(answer)))
+    return _encoder.encode(stored).decode() + "\n"

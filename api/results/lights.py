@@ -45,7 +45,8 @@ WORDS: dict[str, str] = {
     "host_down": "mail host cannot be reached",
     "host_error": "mail host broke off",
     "host_changed": "host contradicts itself",
-    "host_budget": "host tolerates no more refusals for now",
+    "host_budget": "host takes no more refusals for now",
+    "unconfirmed": "host has accepted nobody yet",
     "timeout": "no answer in time",
     "no_connection_free": "no connection of ours was free",
     "no_egress": "no way out to the host for now",
@@ -60,6 +61,7 @@ WORDS: dict[str, str] = {
 ANSWERED: tuple[Reason, ...] = (
     *("accepted", "catch_all", "no_mailbox", "disabled", "full", "greylisted", "temporary"),
     *("rate_limited", "policy", "unclear", "untested", "host_changed", "host_budget"),
+    "unconfirmed",
 )
 UNREACHED: tuple[Reason, ...] = ("host_down", "timeout", "host_error")
 OURS: tuple[Blame, ...] = ("us", "network")  # not the address's fault, nor the host's

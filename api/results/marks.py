@@ -16,7 +16,7 @@ REASONS: tuple[Reason, ...] = (
     *("disabled", "full", "greylisted", "rate_limited", "temporary", "policy", "blocked_us"),
     *("smtp_blocked", "needs_smtputf8", "host_down", "host_error", "host_changed"),
     *("host_budget", "timeout", "no_connection_free", "resolver", "not_asked", "unclear"),
-    *("bounced", "no_egress", "paused"),
+    *("bounced", "no_egress", "paused", "unconfirmed"),
 )
 STATUSES: tuple[Status, ...] = ("deliverable", "undeliverable", "unknown", "catch_all", "invalid")
 LIGHTS: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")

@@ -18,6 +18,8 @@ class RowResult(Verdict, frozen=True, gc=False):
     blame: Blame | None
     attempts: int = 1
     answered_at: float = 0.0  # Unix time, for the second pass; no column
+    retry_at: float = 0.0  # Unix time: its mail host takes more then; no column
+    takes: int = 0  # refusals that the host takes in ten minutes, where that is why; no column
 
     @property
     def host(self) -> str:
@@ -27,7 +29,7 @@ class RowResult(Verdict, frozen=True, gc=False):
     @property
     def is_passing(self) -> bool:
         """Whether time may give a better answer."""
-        return self.reason in PASSING
+        return self.retry_at > 0 or self.reason in PASSING
 
 
 def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) -> RowResult:
@@ -37,7 +39,9 @@ def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) ->
     if verdict.failed_check == "syntax" and (meant := doubtful_address(verdict.email)) is not None:
         verdict = msgspec.structs.replace(verdict, suggestion=meant)
     fields = msgspec.structs.astuple(verdict)
-    return RowResult(*fields, reason, blame, attempts, answered_at)  # type: ignore[call-arg]
+    retry_at = 0.0 if answer.retry_s is None else answered_at + answer.retry_s
+    rest = (reason, blame, attempts, answered_at, retry_at, answer.takes)
+    return RowResult(*fields, *rest)  # type: ignore[call-arg]
 
 
 def suggested(result: RowResult) -> str | None:

@@ -30,8 +30,8 @@ class FigureChange:
 
     @property
     def ratio(self) -> float | None:
-        """New over old; None if either is missing or the old value is 0."""
-        if self.old is None or self.new is None or not self.old.value:
+        """New over old; None if either is missing or not measured, or the old value is 0."""
+        if self.old is None or self.new is None or not self.old.value or not self._is_measured:
             return None
         return self.new.value / self.old.value
 
@@ -40,6 +40,8 @@ class FigureChange:
         """`better`, `worse`, or `changed` if the direction is unknown; "" for a change within noise."""
         if self.old is None or self.new is None:
             return "new" if self.old is None else "gone"
+        if not self._is_measured:
+            return "not measured"
         if self.old.unit != self.new.unit:
             return "other unit"
         if not self._beyond_chance():
@@ -48,6 +50,10 @@ class FigureChange:
         if not direction:
             return CHANGED
         return BETTER if (self.new.value > self.old.value) == (direction > 0) else WORSE
+
+    @property
+    def _is_measured(self) -> bool:
+        return all(run is None or run.is_measured for run in (self.old, self.new))
 
     def _beyond_chance(self) -> bool:
         assert self.old is not None

@@ -6,6 +6,7 @@ has one JSON file, so that two runs can be compared.
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 BUDGETS = Path(__file__).parents[1] / "budgets.toml"
+NOT_MEASURED = math.nan  # a figure's value: the machine did not let it be measured
 MISS_BY = 0.25  # the difference between two runs of the same code on a busy machine
 
 
@@ -49,6 +51,10 @@ class Figure:
     cpu_us: float | None = None  # processor time of what is measured, for each item
     load_cpu_us: float | None = None  # of the load side, to show that it is not the limit
     memory_mib: float | None = None  # peak resident memory
+
+    @property
+    def is_measured(self) -> bool:
+        return not math.isnan(self.value)
 
     @property
     def kept(self) -> bool:
@@ -154,9 +160,19 @@ def write_results(
 def to_json(result: Result) -> dict[str, Any]:
     """A result as in a file of results, and in the last line of a suite's process."""
     return {
-        "figures": [asdict(figure) for figure in result.figures],
+        "figures": [_figure_to_json(figure) for figure in result.figures],
         "series": [asdict(series) for series in result.series],
     }
+
+
+def _figure_to_json(figure: Figure) -> dict[str, Any]:
+    """JSON has no NaN: what was not measured is null there."""
+    row = asdict(figure)
+    return row if figure.is_measured else {**row, "value": None}
+
+
+def _figure(row: Mapping[str, Any]) -> Figure:
+    return Figure(**{**row, "value": NOT_MEASURED if row["value"] is None else row["value"]})
 
 
 def read_results(text: str) -> Result:
@@ -166,7 +182,7 @@ def read_results(text: str) -> Result:
     """
     row = json.loads(text)
     return Result(
-        [Figure(**figure) for figure in row["figures"]],
+        [_figure(figure) for figure in row["figures"]],
         [_series(series) for series in row.get("series", ())],
     )
 

@@ -35,13 +35,22 @@ SUITES: dict[str, str] = {
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
     "files": "lists as people have them; lists made to do harm, sent to the service beside a neighbour",
+    "fair": "what a neighbour gets of what accounts share, beside the worst accounts",
     "readme": "the README's list of 300 rows through the service",
     "pages": "the pages: their script, their first paint, the table of 1,000,000 rows (needs Chromium)",
     "live": "the live socket beside the NDJSON stream",
     "fleet": "lists over one PostgreSQL: many, large, and one on three processes, hosts 50 ms away",
     "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
 }
-SERVING = ("service", "files", "readme", "pages", "live", "fleet")  # in a folder of their own
+SERVING = (
+    "service",
+    "files",
+    "fair",
+    "readme",
+    "pages",
+    "live",
+    "fleet",
+)  # in a folder of their own
 LACKING = 3  # exit codes of a suite's process
 INTERRUPTED = 130
 

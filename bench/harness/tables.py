@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from math import isnan
 
 from rich import box
 from rich.table import Table
@@ -10,8 +11,8 @@ from rich.text import Text
 
 from mailprobe.bench.harness.figures import Figure
 
-KEPT, NEARLY, MISSED = "kept", "nearly", "MISSED"
-STYLES = {KEPT: "green", NEARLY: "yellow", MISSED: "bold red"}
+KEPT, NEARLY, MISSED, UNMEASURED = "kept", "nearly", "MISSED", "not measured"
+STYLES = {KEPT: "green", NEARLY: "yellow", MISSED: "bold red", UNMEASURED: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ COLUMNS = (
 
 
 def verdict_on(figure: Figure) -> str:
-    """KEPT, NEARLY or MISSED; "" without a promise."""
+    """KEPT, NEARLY or MISSED; "" without a promise. UNMEASURED in any case: it keeps no promise."""
+    if not figure.is_measured:
+        return UNMEASURED
     if not figure.promise:
         return ""
     return KEPT if figure.kept else MISSED if figure.missed else NEARLY
@@ -67,9 +70,11 @@ def figure_table(figures: Sequence[Figure]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """About three digits: `4,000`, `230`, `3.41`, `0.0123`; "" for None."""
+    """About three digits: `4,000`, `230`, `3.41`, `0.0123`; "" for None, `-` for what was not measured."""
     if value is None:
         return ""
+    if isnan(value):
+        return "-"
     if value == int(value) and abs(value) < 1e12:
         return f"{int(value):,}"
     size = abs(value)

@@ -77,7 +77,10 @@ class ServiceProcess:
 def cpu_s_of(pid: int) -> float:
     """The processor time of a process and its children, all threads together, to the microsecond."""
     tasks = [*Path(f"/proc/{pid}/task").iterdir()]
-    ns = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
+    ns = 0
+    for task in tasks:
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            ns += int((task / "schedstat").read_text("ascii").split()[0])
     return ns / 1e9 + sum(cpu_s_of(child) for child in children(pid))
 
 

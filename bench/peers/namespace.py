@@ -49,13 +49,14 @@ def entering() -> list[str]:
 
 def settle(folder: Path, host_name: str) -> None:
     """Once inside: loopback up, the resolver's address, the host's name. Never call it outside."""
-    _raise_loopback()
+    raise_loopback()
     socket.sethostname(host_name)
     _cover("/etc/resolv.conf", f"nameserver {RESOLVER_ADDRESS}\n", folder)
     _cover("/etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {host_name}\n", folder)
 
 
-def _raise_loopback() -> None:
+def raise_loopback() -> None:
+    """Bring up the loopback of this thread's network. A new namespace's is down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh22x", b"lo", IFF_UP_AND_RUNNING)  # struct ifreq
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)

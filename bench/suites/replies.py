@@ -70,7 +70,9 @@ def read_collection(path: Path) -> list[Row]:
 
 
 def reply_of_row(row: Row) -> SmtpReply:
-    return SmtpReply(int(row["code"]), (f"{row['enhanced_code']} {row['text']}".strip(),))
+    r"""The reply of a row, whose lines are separated by `\n`, written so."""
+    text = f"{row['enhanced_code']} {row['text']}".strip()
+    return SmtpReply(int(row["code"]), tuple(text.split(r"\n")))
 
 
 def class_of(meaning: Meaning) -> str:

@@ -175,6 +175,10 @@ class DohConnection(ABC):
     def tick(self, now: float) -> None:
         """Check the deadlines."""
 
+    def forgive(self, lost_s: float, now: float) -> None:
+        """This process did not run for so long until now: that was no silence of the endpoint."""
+        self._received_at = min(now, self._received_at + lost_s)
+
     def _end(self, why: str, *, by_us: bool = True) -> None:
         if not (by_us or self._ended or self.answered):
             # A later close may be due to a query that hangs, and proves nothing about the endpoint.
@@ -328,6 +332,10 @@ class DohHttp2Connection(DohConnection):
         else:
             request.complete(TransportFailed(f"the endpoint gave the question up ({outcome})"))
 
+    def forgive(self, lost_s: float, now: float) -> None:
+        super().forgive(lost_s, now)
+        self._busy_at = min(now, self._busy_at + lost_s)
+
     def tick(self, now: float) -> None:
         http = self._http
         if http.spent:
@@ -449,6 +457,10 @@ class DohHttp1Connection(DohConnection):
                 words = "closed the connection in mid-answer" if reader.begun else "disconnected"
                 self._end(f"the endpoint {words}", by_us=False)
                 await trio.lowlevel.checkpoint()  # raises Cancelled
+
+    def forgive(self, lost_s: float, now: float) -> None:
+        super().forgive(lost_s, now)
+        self._sent_at = min(now, self._sent_at + lost_s)
 
     def tick(self, now: float) -> None:
         request = self._request

@@ -5,7 +5,8 @@ resolver, and ends that connection. Other connections and waiting requests are n
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from mailprobe.engine.dns.connections import (
     DohHttp2Connection,
     DohRequest,
 )
-from mailprobe.engine.dns.deadlines import catch_up
+from mailprobe.engine.dns.deadlines import LATE_S_LEAST, catch_up
 from mailprobe.engine.dns.response import DNS_MESSAGE, NotProcessed, TransportFailed
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class DohEndpoint:
         self._current: DohHttp2Connection | None = None  # takes requests
         self._http1 = not self._secure  # the endpoint speaks HTTP/1.1
         self._opening = 0
+        self._handshakes: dict[trio.CancelScope, float] = {}  # when each is too slow
         self._watched = False
         self._closed = False
         self._replaced_at = float("-inf")
@@ -252,7 +254,7 @@ class DohEndpoint:
     async def _connect(self) -> trio.abc.Stream:
         """Connect, with TLS where the URL says so. Raises OSError, and then leaves nothing open."""
         tcp: trio.SocketStream | None = None
-        with trio.move_on_after(HANDSHAKE_S):
+        with self._handshake():
             tcp = await _connect_tcp(self._host, self._port)
         if tcp is None:
             raise TransportFailed("the connection was too slow")
@@ -262,13 +264,23 @@ class DohEndpoint:
             tls = trio.SSLStream(
                 tcp, self._tls(), server_hostname=self._host, https_compatible=True
             )
-            with trio.move_on_after(HANDSHAKE_S):
+            with self._handshake():
                 await tls.do_handshake()
                 return tls
             raise TransportFailed("the TLS handshake was too slow")
         except BaseException:
             tcp.socket.close()
             raise
+
+    @contextmanager
+    def _handshake(self) -> Iterator[None]:
+        """End the block quietly after HANDSHAKE_S in which this process ran; `_watch` counts."""
+        with trio.CancelScope() as scope:
+            self._handshakes[scope] = trio.current_time() + HANDSHAKE_S
+            try:
+                yield
+            finally:
+                del self._handshakes[scope]
 
     def connection_closed(
         self, connection: DohConnection, left: list[DohRequest], why: str, *, counted: bool = True
@@ -296,13 +308,20 @@ class DohEndpoint:
             request.complete(TransportFailed(why))
 
     async def _watch(self) -> None:
-        """Check all deadlines as long as there is a connection."""
+        """Check all deadlines as long as there is a connection. No time runs while this process did not."""
         while self._connections or self._opening:
             due = trio.current_time() + TICK_S
             await trio.sleep_until(due)
             await catch_up(due)
             now = trio.current_time()
+            if (late_s := now - due) > LATE_S_LEAST:
+                for scope in self._handshakes:
+                    self._handshakes[scope] += late_s
+            for scope, ends_at in self._handshakes.items():
+                if now >= ends_at:
+                    scope.cancel()
             for connection in list(self._connections):
+                connection.forgive(late_s, now)
                 try:
                     connection.tick(now)
                 except Exception:

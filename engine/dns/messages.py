@@ -111,15 +111,21 @@ class NoAddress:
     ttl_s: int = 0
 
 
+# The rule of an address whose look-up failed by lag.
+DNS_LAG_RULE = "clock.dns-lag"
+
+
 @dataclass(frozen=True, slots=True)
 class LookupFailed:
     """Nothing certain is known. The reason is for people.
 
-    A hasty failure says nothing about the name: a caller that has time tries again.
+    A hasty failure says nothing about the name: a caller that has time tries again. One by lag is
+    ours: this process did not run for most of the time, and could not read an answer.
     """
 
     reason: str
     hasty: bool = field(default=False, compare=False)
+    by_lag: bool = field(default=False, compare=False)
 
 
 RouteAnswer = Route | NoMail | LookupFailed

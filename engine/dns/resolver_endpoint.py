@@ -54,6 +54,7 @@ class ResolverEndpoint:
         self._review_at = NEVER
         self.working_s = 0.0  # total time in which it answered promptly
         self.prompt_at = float("-inf")  # the time of its last prompt answer
+        self._lost_s = 0.0  # what the clock had lost by then
         self.certain_at = float("-inf")  # the time of its last answer that was no failure
         self._canary = _Canary(self, clock)
 
@@ -70,8 +71,9 @@ class ResolverEndpoint:
         if certain:
             self.certain_at = now
         if now < sent_at + LATE_S:
+            lost_s, self._lost_s = self._clock.lost_s - self._lost_s, self._clock.lost_s
             gap_s = now - self.prompt_at
-            self.working_s += gap_s if gap_s < GAP_S else now - sent_at
+            self.working_s += max(0.0, gap_s - lost_s) if gap_s < GAP_S else now - sent_at
             self.prompt_at = now
 
     def watch_work(self, now: float) -> None:

@@ -178,6 +178,10 @@ class Routes:
         self._addresses: SingleFlightCache[AddressAnswer] = SingleFlightCache(
             self.clock, self._new_address_lookup, failure_kept_s=0.0, observer=observer
         )
+        # By the type of their records and the name: of a family that `addresses` did not need.
+        self._families: SingleFlightCache[AddressAnswer] = SingleFlightCache(
+            self.clock, self._new_family_lookup, observer=observer
+        )
         self._shared: SharedRoutes | None = None
         if exchange is not None:
             self._shared = SharedRoutes(exchange, settings.doh_urls, self._keep)
@@ -219,6 +223,13 @@ class Routes:
         """
         encode_query(name, "A")
         return await self._addresses.find(name.lower(), account, _priority(deferred_start))
+
+    async def addresses_of_family(
+        self, name: str, kind: Literal["A", "AAAA"], account: str
+    ) -> AddressAnswer:
+        """Return an exchange's addresses of one family alone, cached. It takes at most LOOKUP_S."""
+        encode_query(name, kind)
+        return await self._families.find(f"{kind} {name.lower()}", account)
 
     def subscribe_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
         """The same without waiting; the interest may be settled at once."""
@@ -278,8 +289,10 @@ class Routes:
         self, domain: str, in_flight: InFlightLookup[RouteAnswer]
     ) -> LookupHandle[RouteAnswer]:
         def done(answer: RouteAnswer) -> None:
-            failed = isinstance(answer, LookupFailed)
-            in_flight.finish(answer, FAILURE_KEPT_S if failed else self._mx_kept_s)
+            kept_s = self._mx_kept_s
+            if isinstance(answer, LookupFailed):
+                kept_s = 0.0 if answer.by_lag else FAILURE_KEPT_S
+            in_flight.finish(answer, kept_s)
             if self._shared is not None:
                 self._shared.found(domain, answer, self._mx_kept_s)
 
@@ -304,6 +317,27 @@ class Routes:
         self, name: str, in_flight: InFlightLookup[AddressAnswer]
     ) -> LookupHandle[AddressAnswer]:
         return _AddressLookup(name, in_flight, self._any_usable, self._resolvers)
+
+    def _new_family_lookup(
+        self, key: str, in_flight: InFlightLookup[AddressAnswer]
+    ) -> LookupHandle[AddressAnswer]:
+        kind, _, name = key.partition(" ")
+        records: Literal["A", "AAAA"] = "A" if kind == "A" else "AAAA"
+
+        def done(answer: AddressAnswer) -> None:
+            if isinstance(answer, LookupFailed):
+                in_flight.finish(answer, 0.0 if answer.by_lag else FAILURE_KEPT_S)
+            else:
+                in_flight.finish(answer, _kept_s(answer.ttl_s))
+
+        def read(octets: bytes) -> AddressAnswer:
+            return read_addresses(octets, name, records)
+
+        question = encode_query(name, records)
+        lookup: Lookup[AddressAnswer] = Lookup(
+            question, name, read, in_flight.wanted_by, done, self._resolvers
+        )
+        return lookup
 
     def _any_usable(self, addresses: Addresses) -> bool:
         return self._allow_private or any(map(is_public, addresses.ips))

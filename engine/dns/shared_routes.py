@@ -23,9 +23,23 @@ from mailprobe.engine.shared_knowledge import Fact, FactExchange
 REASON_OCTETS_MAX = 200
 
 
-class _SharedRoute(msgspec.Struct, array_like=True):
-    exchanges: list[tuple[int, str]]
+class _SharedRoute(msgspec.Struct, omit_defaults=True):
+    exchanges: list[tuple[int, str]] = []
     no_mail: str = ""  # the reason
+
+
+class _PositionalRoute(msgspec.Struct, array_like=True):
+    """A route as engines of earlier versions share it. It never changes."""
+
+    exchanges: list[tuple[int, str]]
+    no_mail: str = ""
+
+
+def _decoded(value: str) -> _SharedRoute:
+    if not value.startswith("["):
+        return msgspec.json.decode(value, type=_SharedRoute)
+    route = msgspec.json.decode(value, type=_PositionalRoute)
+    return _SharedRoute(route.exchanges, route.no_mail)
 
 
 class SharedRoutes:
@@ -58,7 +72,7 @@ class SharedRoutes:
         if asked != self._asked or domain != domain.lower():
             return False
         encode_query(domain, "MX")  # raises ValueError
-        shared = msgspec.json.decode(fact.value, type=_SharedRoute)
+        shared = _decoded(fact.value)
         if bool(shared.exchanges) == bool(shared.no_mail) or len(shared.exchanges) > EXCHANGES_MAX:
             return False
         if shared.no_mail:

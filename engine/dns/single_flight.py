@@ -99,6 +99,12 @@ class Interest(Generic[Answer]):
     def due(self) -> float:
         return min(self.deadline, self.late_at)
 
+    @property
+    def is_lagging(self) -> bool:
+        """Whether a failure at this time would be ours: see LookupFailed."""
+        lookup = None if self._lookup is None else self._lookup.lookup
+        return lookup is not None and lookup.failure().by_lag
+
     def tick(self, now: float) -> None:
         lookup = self._lookup
         assert lookup is not None
@@ -155,7 +161,7 @@ class InFlightLookup(Generic[Answer]):
         if not self._interests:
             kept_s = FAILURE_KEPT_S if by_clock and lookup.was_sent else 0.0
             if isinstance(reported, LookupFailed):
-                kept_s = min(kept_s, self._cache.failure_kept_s)
+                kept_s = 0.0 if reported.by_lag else min(kept_s, self._cache.failure_kept_s)
             lookup.cancel()
             self._cache.lookup_done(self._name, cast(Answer, reported), kept_s)
             if by_clock:

@@ -5,11 +5,12 @@ exchange is looked up as well, and the one found first is tried. A probe that st
 waits for a look-up at its deadline failed because of the resolver, not of a mail host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import trio
 
-from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
+from mailprobe.engine.dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.dns.single_flight import Interest
@@ -21,6 +22,9 @@ EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
 LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
+LOOKUP_LAGGED = Cause(
+    Outcome.RESOLVER_FAILED, DNS_LAG_RULE, "this machine had no time to read an answer"
+)
 OTHER_FAMILY = Cause(
     Outcome.NO_EGRESS, EGRESS_FAMILY_RULE, "no address that this egress can connect to"
 )
@@ -30,6 +34,7 @@ NEVER_TRIED = (
     NOT_PUBLIC,
     OTHER_FAMILY,
     LOOKUP_FAILED,
+    LOOKUP_LAGGED,
 )  # no exchange had a usable address
 
 
@@ -52,6 +57,11 @@ class AddressLookups:
         """Does the probe wait for any look-up?"""
         return probe in self.pending
 
+    def cause_at_deadline(self, probe: Probe) -> Cause:
+        """Why a probe fails whose deadline comes while it waits for look-ups."""
+        waits_for = self.pending.get(probe, {}).values()
+        return LOOKUP_LAGGED if any(each.is_lagging for each in waits_for) else LOOKUP_FAILED
+
     def begin(self, probe: Probe, place: int) -> None:
         """Look up the exchange at this place. `found` may be called before this returns."""
 
@@ -73,6 +83,22 @@ class AddressLookups:
         )
         self.pending.setdefault(probe, {})[place] = interest
         self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
+
+    async def other_family(
+        self, name: str, addresses: Sequence[str], account: str
+    ) -> tuple[str, ...]:
+        """The exchange's addresses in the family that these are not of; within EXCHANGE_S.
+
+        RFC 5321 5.1: each address is tried before the exchange has failed.
+        """
+        has_six = {":" in address for address in addresses}
+        if len(has_six) > 1:
+            return ()
+        kind: Literal["A", "AAAA"] = "A" if True in has_six else "AAAA"
+        found: AddressAnswer | None = None
+        with trio.move_on_after(EXCHANGE_S):
+            found = await self._routes.addresses_of_family(name, kind, account)
+        return found.ips if isinstance(found, Addresses) else ()
 
     def drop(self, probe: Probe) -> None:
         """Cancel its look-ups: it is settled, or tries an exchange that was found."""

@@ -1,28 +1,32 @@
 """Remembers whether a domain accepts any address at a mail host (catch-all).
 
-The test sends RCPT for a random address that can't exist. Each domain is tested once
-per host and six hours, one test at a time, and either result is kept. A result of one
-exchange is never used for another: a backup that accepts everything says nothing about
-a primary that does not. A listed address that was refused as unknown proves the same as
-a random one, so no test follows. An inconclusive result expires soon, so that a short failure
-does not affect a whole list. After a 4xx or no answer the same random address is sent
-again: a host that greylists knows it by then.
+The test sends RCPT for a random address that can't exist, of the shape of the address that was
+accepted. Each domain and shape is tested once at a host, in six hours where it accepts all and
+in seven days where it refuses, one test at a time. A result of one exchange is never used for
+another: a backup that accepts everything says nothing about a primary that does not. A listed
+address that is refused spares no test: catch-alls that refuse former staff are everyday life.
+An inconclusive result expires soon, so that a short failure does not affect a whole list. After
+a 4xx or no answer the same random address is sent again, once in a pass: a host that greylists
+knows it by then.
 """
 
-import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.random_names import Shape, random_local, shape_of
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again soon
-UNANSWERED_S = 5.0  # a later question may find that the host is ready to answer
+UNANSWERED_S = 240.0  # less than the time to a list's next pass: greylisting takes as long
+UNASKED_S = 1.0  # the host may take one more refusal at any moment
+SILENT_S = 5.0  # without a reply in time; a later question may find that the host is ready
+REFUSES_KEPT_S = 7 * 86_400.0  # a domain that refuses goes on to refuse
 DOMAINS_MAX = 100_000
 
 
@@ -47,7 +51,8 @@ _UNASKED = Acceptance.UNASKED
 KEPT_S = {
     Acceptance.UNTOLD: INCONCLUSIVE_S,
     Acceptance.UNANSWERED: UNANSWERED_S,
-    Acceptance.UNASKED: INCONCLUSIVE_S,
+    Acceptance.UNASKED: UNASKED_S,
+    Acceptance.SOME: REFUSES_KEPT_S,
 }
 
 RANDOM_ACCEPTED = "catch-all.random-accepted"
@@ -65,10 +70,27 @@ def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class DomainAcceptance:
-    """What is known of one domain at one host."""
+class DomainAtHost:
+    """How one host treats the recipients of one domain, and how it refuses them."""
 
     name: str
+    unknown_reply: SmtpReply | None = None  # the latest refusal of a listed address as unknown
+    unknown_mailbox: str = ""  # which that reply was about
+    cold: int = 0  # recipients in a row that were refused because of us
+    unanswered_sessions: int = 0  # sessions in a row without a reply to its recipients
+    silence: Silence = NO_SILENCE
+    answered: bool = False  # a recipient was answered since answered_at was set
+    answered_at: float = NEVER
+    backoff_until: float = 0.0
+    backoff_cause: Cause | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DomainAcceptance:
+    """Which addresses of one shape one domain accepts at one host."""
+
+    at: DomainAtHost
+    shape: Shape = Shape.PLAIN
     host: Hashable = None
     listener: "AcceptanceListener | None" = None
     others: "Iterable[Domains]" = ()  # of other egresses
@@ -80,16 +102,15 @@ class DomainAcceptance:
     awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
     random_local: str = ""  # of the test under way, or of one that was not answered
     other_local: str = ""  # of its second random address, of another shape
-    refused_local: str = ""  # a random local part that the host refused as unknown
-    unknown_reply: SmtpReply | None = None  # the latest refusal of a listed address as unknown
-    unknown_mailbox: str = ""  # which that reply was about
-    cold: int = 0  # recipients in a row that were refused because of us
-    unanswered_sessions: int = 0  # sessions in a row without a reply to its recipients
-    silence: Silence = NO_SILENCE
-    answered: bool = False  # a recipient was answered since answered_at was set
-    answered_at: float = NEVER
-    backoff_until: float = 0.0
-    backoff_cause: Cause | None = None
+
+    @property
+    def name(self) -> str:
+        return self.at.name
+
+    @property
+    def key(self) -> str:
+        """Its name among all domains and shapes at a host."""
+        return _key_of(self.at.name, self.shape)
 
     def known(self, now: float) -> Acceptance | None:
         return self.acceptance if now < self.known_until else None
@@ -102,7 +123,7 @@ class DomainAcceptance:
 
         Where it accepted a random one before, it accepts most, and is tested again.
         """
-        self.unknown_mailbox, self.unknown_reply = mailbox, reply
+        self.at.unknown_mailbox, self.at.unknown_reply = mailbox, reply
         if self.acceptance is _ALL:
             self.accepts_most = True
             self.forget()
@@ -127,7 +148,7 @@ class DomainAcceptance:
         """
         if other.acceptance in (Acceptance.ALL, Acceptance.SOME):
             self.acceptance, self.known_until = other.acceptance, other.known_until
-            self.accepts_most, self.refused_local = other.accepts_most, other.refused_local
+            self.accepts_most = other.accepts_most
 
     def believe(self, acceptance: Acceptance, until: float) -> None:
         """Another engine has tested the domain."""
@@ -175,9 +196,9 @@ class Domains:
     """The acceptance of each host's domains. Bounded; the longest unused is removed first."""
 
     def __init__(
-        self, keep_s: float, mint: Callable[[int], str], others: Iterable["Domains"] = ()
+        self, keep_s: float, mint: Callable[[int], str] | None, others: Iterable["Domains"] = ()
     ) -> None:
-        """`mint` makes the local part of a random address, of shape 0 or 1.
+        """`mint` makes the local part of a random address, the first or the second, in tests.
 
         `others`: those of other egresses, whose certain results hold here as well.
         """
@@ -185,6 +206,7 @@ class Domains:
         self._mint = mint
         self._others = others
         self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
+        self._at: OrderedDict[tuple[Hashable, str], DomainAtHost] = OrderedDict()
         self._judging: OrderedDict[Hashable, float] = OrderedDict()  # hosts, and until when
         self._listener: AcceptanceListener | None = None
 
@@ -192,13 +214,17 @@ class Domains:
         """Notify this listener of domains that are new from now on."""
         self._listener = listener
 
-    def find(self, host: Hashable, name: str, now: float) -> DomainAcceptance:
-        key = (host, name)
+    def find(self, host: Hashable, name: str, now: float, local: str = "") -> DomainAcceptance:
+        """The record of a domain at a host, for addresses with the shape of this local part."""
+        shape = shape_of(local)
+        key = (host, _key_of(name, shape))
         domain = self._domains.get(key)
         if domain is None:
-            domain = self._domains[key] = DomainAcceptance(name, host, self._listener, self._others)
+            at = self._at_host(host, name)
+            domain = DomainAcceptance(at, shape, host, self._listener, self._others)
+            self._domains[key] = domain
             for other in self._others:
-                tested = other.known(host, name)
+                tested = other.known(host, domain.key)
                 if tested and (tested.acceptance is _ALL or self.judges(host, now)):
                     domain.learn_from(tested)
             if self._listener is not None:
@@ -208,6 +234,14 @@ class Domains:
         if len(self._domains) > DOMAINS_MAX:
             self._forget_oldest()
         return domain
+
+    def _at_host(self, host: Hashable, name: str) -> DomainAtHost:
+        at = self._at.get((host, name))
+        if at is None:
+            at = self._at[host, name] = DomainAtHost(name)
+            if len(self._at) > DOMAINS_MAX:
+                self._at.popitem(last=False)
+        return at
 
     def note_refused(self, host: Hashable, now: float) -> None:
         """The host has refused a recipient of this egress as unknown."""
@@ -225,16 +259,16 @@ class Domains:
 
     def refusal(self, host: Hashable, name: str, now: float) -> Cause | None:
         """Why we leave this domain alone now; None if it has no back-off."""
-        domain = self.known(host, name)
+        domain = self._at.get((host, name))
         return domain.backoff_cause if domain and now < domain.backoff_until else None
 
-    def known(self, host: Hashable, name: str) -> DomainAcceptance | None:
-        """The record of a domain, if there is one; it is not used by this."""
-        return self._domains.get((host, name))
+    def known(self, host: Hashable, key: str) -> DomainAcceptance | None:
+        """The record of a domain and shape, if there is one; it is not used by this."""
+        return self._domains.get((host, key))
 
     def drop_test(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         """Another egress has found that this no longer holds for the domain."""
-        known = self.known(domain.host, domain.name)
+        known = self.known(domain.host, domain.key)
         if known is not None and known.acceptance is acceptance:
             known.drop_test()
 
@@ -244,74 +278,39 @@ class Domains:
                 del self._domains[key]
                 return
 
-    def learn(self, domain: DomainAcceptance, acceptance: Acceptance, now: float) -> list[Probe]:
+    def learn(
+        self, domain: DomainAcceptance, acceptance: Acceptance, now: float, *, in_time: bool = True
+    ) -> list[Probe]:
         """Store the test's result; return the probes that waited for it."""
         domain.testing = domain.test_sent = False
         domain.acceptance = acceptance
-        domain.known_until = now + KEPT_S.get(acceptance, self._keep_s)
+        kept_s = KEPT_S.get(acceptance, self._keep_s) if in_time else SILENT_S
+        domain.known_until = now + kept_s
         if acceptance is not _ALL:
             domain.accepts_most = False
         if acceptance is Acceptance.SOME:
             self.note_refused(domain.host, now)
         if acceptance is not _UNANSWERED and acceptance is not _UNASKED:
-            domain.refused_local = domain.random_local if acceptance is Acceptance.SOME else ""
             domain.random_local = domain.other_local = ""
         if self._listener is not None:
             self._listener.learned(domain, domain.known_until - now)
         return domain.pop_awaiting()
 
-    def learn_from_listed(self, domain: DomainAcceptance, now: float) -> list[Probe]:
-        """A listed address was refused as unknown; return the probes that need no test now."""
-        domain.testing = False
-        domain.acceptance = Acceptance.SOME
-        domain.known_until = now + self._keep_s
-        if self._listener is not None:
-            self._listener.learned(domain, self._keep_s)
-        return domain.pop_awaiting()
-
-    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
+    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
         """Return an address that can't be guessed, so that no such mailbox exists.
 
-        The same one until the test is answered. The second one, of shape 1, is for hosts that
-        may have judged the shape of the first.
+        It has the shape of the local part `model`, and is the same one until the test is
+        answered. The second one, variant 1, is for hosts that may have judged the first's shape.
         """
-        if shape:
-            domain.other_local = domain.other_local or self._mint(shape)
+        if variant:
+            domain.other_local = domain.other_local or self._new_local(model, variant)
             return f"{domain.other_local}@{domain.name}"
-        domain.random_local = domain.random_local or self._mint(shape)
+        domain.random_local = domain.random_local or self._new_local(model, variant)
         return f"{domain.random_local}@{domain.name}"
 
-
-# A random local part looks like a person's, because some hosts refuse or accept by its shape.
-# No word is longer than 13 letters. Bits of chance: 6.3 for a syllable of a given name, 6.9 for
-# one of a surname, 3 and 4 for their endings: 40.3 in shape 0, and 40.6 in shape 1.
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-_GIVEN_ONSETS = "bdfghjklmnprstvw"
-_ONSETS = (*"bcdfghjklmnprstvw", *("br", "ch", "dr", "gr", "kr", "st", "tr"))
-_VOWELS = "aeiou"
-_GIVEN_ENDINGS = ("", "n", "l", "s", "na", "ra", "ka", "no")
-_ENDINGS = (
-    *("ard", "berg", "dt", "eli", "ens", "er", "ini", "ino"),
-    *("ley", "man", "mont", "off", "ova", "ski", "son", "ton"),
-)
+    def _new_local(self, model: str, variant: int) -> str:
+        return random_local(model, variant) if self._mint is None else self._mint(variant)
 
 
-def random_local(shape: int = 0) -> str:
-    """Return a local part that looks like a person's, with at least 40 random bits.
-
-    Shape 0 is `given.surname`, shape 1 two initials, a surname and two digits.
-    """
-    chance = secrets.randbits(64)  # one system call
-
-    def draw(choices: Sequence[str]) -> str:
-        nonlocal chance
-        chance, drawn = divmod(chance, len(choices))
-        return choices[drawn]
-
-    surname = "".join(draw(_ONSETS) + draw(_VOWELS) for _ in range(3)) + draw(_ENDINGS)
-    if shape:
-        return (
-            f"{draw(_ALPHABET)}{draw(_ALPHABET)}.{surname}{draw('123456789')}{draw('0123456789')}"
-        )
-    given = "".join(draw(_GIVEN_ONSETS) + draw(_VOWELS) for _ in range(2)) + draw(_GIVEN_ENDINGS)
-    return f"{given}.{surname}"
+def _key_of(name: str, shape: Shape) -> str:
+    return name if shape is Shape.PLAIN else f"{name}/{shape.value}"

@@ -1,17 +1,20 @@
-"""Whether a mail host still answers truly: evidence from its own replies, and controls.
+"""Does a mail host still judge? Evidence from its own replies, and controls.
 
-Some hosts change after a few refused recipients. From then on they refuse everybody as
+Some hosts turn after a number of refused recipients. From then on they refuse everybody as
 unknown, or accept everybody. Each single reply reads as usual, so only the sequence can
 tell. An acceptance proves that the refusals before it were true, and a refusal as unknown
 proves the same of the acceptances before it. Where no such reply comes by itself, a control
-is sent: an address that this host accepted, or a random one that it refused. A reply that
-contradicts the earlier one shows that the host has changed.
+is sent: an address that this host accepted, or one that it refused. A reply that contradicts
+the earlier one shows that the host has turned.
 
-No known default defence acts before the third refused recipient (MDaemon's bans then), so
-a host is watched only after `REFUSALS_TRUSTED` refusals within an hour; where its limit is known,
-only when most of that is used up. A host that has accepted recipients of other egresses, and
-none of this one, is watched from its first refusal: it may refuse everybody who comes this way.
-Likewise one that has refused recipients of others alone.
+Up to the highest count of refusals within an hour after which the host was seen to judge it is
+trusted: it went on after so many. At a new record each verdict waits for a reply of the other
+kind. A host that has accepted recipients of other egresses, and none of this one, is not
+trusted from its first refusal: it may refuse everybody who comes this way. Likewise one that
+has refused recipients of others alone. At a host that has accepted nobody yet, a list's
+refusals wait for a proof that it judges at all.
+
+Controls belong to the host, not to a session: a name goes out once in an hour.
 Pure: time is an argument.
 """
 
@@ -29,15 +32,21 @@ from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-REFUSALS_TRUSTED = 3
-WATCHED_S = 3600.0  # after the third latest refusal; hosts count by the hour
+RECORD_FIRST = 2  # refusals within an hour that change nothing at any host that we know
+HOUR_S = 3600.0  # hosts count by the hour
 CHANGED_S = 3600.0  # after a contradiction, unless the host is seen to answer truly before
-ACCEPTED_MAX = 4  # accepted addresses that are kept for controls
-ACCEPTED_S_MAX = 6 * 3600.0  # mailboxes that were accepted longer ago may have gone
-SAMPLE_S = 5.0  # between two accepted addresses that are kept
+KNOWN_MAX = 64  # addresses of each kind that are kept for controls
+KNOWN_S_MAX = 6 * HOUR_S  # mailboxes that were accepted longer ago may have gone
+SAMPLED_FROM, SAMPLE_S = 16, 1.0  # with so many kept: the time between two more
+ASKED_AGAIN_S = HOUR_S  # the same name does not go out twice within it
+ASKED_MAX = 1_000  # names of controls remembered at one host
+PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
+UNCONFIRMED_FROM = 3  # refusals of a host that has accepted nobody, from which a list waits
+UNCONFIRMED_S = HOUR_S  # then it is asked once more, and what it says then is told
 EXCHANGES_MAX = 10_000  # of which egresses compare; the longest unused is removed first
+RECORD_MAX = 4_096  # refusals of an hour that are counted
 LEARNED_MAX = 256  # domains whose tests are dropped when the host has changed
-CHANCE_MIN = 0.01  # a run of refusals less likely than this calls for a control at once
+UNCONFIRMED_RULE = "host.accepts-nobody"  # of a refusal that waits for a proof
 CHANGED_RULE = "host.changed"  # decides what came since the last reply that was as before
 
 
@@ -81,8 +90,6 @@ class SharedControls:
         self._seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = {
             treatment: OrderedDict() for treatment in Treatment
         }
-        self._refused_at: OrderedDict[str, deque[float]] = OrderedDict()
-        self._watched_until: OrderedDict[str, float] = OrderedDict()
 
     def by(self, egress: str) -> "EgressControls":
         """What this egress shares, and what it may compare with."""
@@ -95,24 +102,6 @@ class SharedControls:
 
     def seen(self, treatment: Treatment, exchange: str) -> dict[str, Known]:
         return self._seen[treatment].get(exchange, {})
-
-    def note_refused(self, exchange: str, trusted: int, now: float) -> None:
-        """It may count the refusals of all egresses together; `trusted` as in HostControls.trust()."""
-        refused_at = self._refused_at.get(exchange)
-        if refused_at is None or refused_at.maxlen != trusted:
-            refused_at = self._refused_at[exchange] = deque(refused_at or (), maxlen=trusted)
-            _keep_latest(self._refused_at, exchange)
-        refused_at.append(now)
-        if len(refused_at) == trusted:
-            self.watch(exchange, refused_at[0] + WATCHED_S)
-
-    def watch(self, exchange: str, until: float) -> None:
-        """By every egress."""
-        self._watched_until[exchange] = max(until, self.watched_until(exchange))
-        _keep_latest(self._watched_until, exchange)
-
-    def watched_until(self, exchange: str) -> float:
-        return self._watched_until.get(exchange, NEVER)
 
 
 def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
@@ -139,7 +128,7 @@ class EgressControls:
             known
             for egress, known in self.of_all.seen(treatment, exchange).items()
             if egress != self._egress
-            and now - known.at < ACCEPTED_S_MAX
+            and now - known.at < KNOWN_S_MAX
             # A domain that accepts all proves nothing by it.
             and (treatment is _REFUSED or known.domain.acceptance is not Acceptance.ALL)
         ]
@@ -149,22 +138,10 @@ class HostControls:
     """What one host's earlier replies allow to be compared with later ones."""
 
     __slots__ = (
-        "_accepted",
-        "_accepted_count",
-        "_changed_until",
-        "_exchange",
-        "_learned",
-        "_next_sample_at",
-        "_refused",
-        "_refused_at",
-        "_refused_count",
-        "_refused_listed",
-        "_shared",
-        "changed",
-        "changed_at",
-        "comparable",
-        "is_shared",
-        "watched_until",
+        *("_asked_at", "_changed_until", "_exchange", "_known", "_learned", "_next_sample_at"),
+        *("_nobody_since", "_postmaster_refused_at", "_proof_tried_at", "_refused_at"),
+        *("_refused_listed", "_shared", "changed", "changed_at", "comparable", "is_shared"),
+        *("proving_until", "record", "seen_at", "session_record"),
     )
 
     def __init__(self, shared: "EgressControls | None" = None) -> None:
@@ -172,51 +149,85 @@ class HostControls:
         self._shared = shared
         self.is_shared = shared is not None
         self._exchange = ""  # of the recipient that was answered last
-        self._accepted: deque[Known] = deque(maxlen=ACCEPTED_MAX)
-        self.comparable = False  # it has accepted a recipient: refusals are confirmed by controls
+        self._known = {each: deque[Known](maxlen=KNOWN_MAX) for each in Treatment}
+        self.comparable = False  # it has accepted a recipient
         self._next_sample_at = NEVER
-        self._accepted_count = 0
-        self._refused: DomainAcceptance | None = None  # the latest whose random address was refused
+        self._asked_at: OrderedDict[str, float] = OrderedDict()  # the names of controls
+        self._postmaster_refused_at = NEVER
+        self._proof_tried_at = NEVER
+        self.proving_until = NEVER  # until then a proof of growth is under way
         self._refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
         self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
-        self._refused_at: deque[float] = deque(maxlen=REFUSALS_TRUSTED)
-        self._refused_count = 0
-        self.watched_until = NEVER
+        self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within the hour
+        # Most refusals within an hour after which it accepted somebody, and refused somebody.
+        self.record = dict.fromkeys(Treatment, RECORD_FIRST)
+        self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
+        self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
+        self._nobody_since: float | None = None  # it has refused UNCONFIRMED_FROM, accepted nobody
         self.changed: Treatment | None = None  # how the host treats all since a contradiction
         self.changed_at = NEVER
         self._changed_until = NEVER
 
-    def trust(self, refusals: int) -> None:
-        """So many refusals within an hour are known to change nothing at this host."""
-        if refusals > (self._refused_at.maxlen or 0):
-            self._refused_at = deque(self._refused_at, maxlen=refusals)
+    def count(self, now: float) -> int:
+        """Recipients refused as unknown within the hour."""
+        refused_at = self._refused_at
+        while refused_at and refused_at[0] <= now - HOUR_S:
+            refused_at.popleft()
+        return len(refused_at)
 
-    def note_accepted(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
-        """A recipient was accepted, and that is believed."""
-        self._accepted_count += 1
-        if now >= self._next_sample_at:
-            self._next_sample_at = now + SAMPLE_S * (len(self._accepted) >= ACCEPTED_MAX - 1)
-            known = Known(mailbox, domain, now)
-            self._accepted.append(known)
-            if self.is_shared:
-                self.share(_ACCEPTED, known)
-            self.comparable = True
+    @property
+    def took(self) -> int:
+        """Most refusals within an hour after which it went on judging."""
+        return min(self.record.values())
+
+    def trust(self, took: int) -> None:
+        """It did so after so many, as another process has seen."""
+        for treatment, count in self.record.items():
+            self.record[treatment] = max(count, took)
+
+    def note_accepted(
+        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+    ) -> None:
+        """A recipient was accepted, and that is believed.
+
+        `of_all`: as everybody is at its domain, so that it proves nothing as a control.
+        """
+        self._see(_ACCEPTED, now)
+        if now >= self._next_sample_at and not of_all:
+            known = self._known[_ACCEPTED]
+            self._next_sample_at = now + SAMPLE_S * (len(known) >= SAMPLED_FROM)
+            self._keep(_ACCEPTED, Known(mailbox, domain, now))
+        self.comparable = True
+        self._nobody_since = None
 
     def note_refused(self, now: float) -> None:
         """A recipient was refused as unknown: a listed one, or a random one."""
-        self._refused_count += 1
+        count = self.count(now)
+        if count > self.record[_REFUSED]:
+            self.record[_REFUSED] = count  # it refuses after so many
+        self.seen_at[_REFUSED] = now
         self._refused_at.append(now)
-        if len(self._refused_at) == self._refused_at.maxlen:
-            self.watched_until = max(self.watched_until, self._refused_at[0] + WATCHED_S)
-        if self._shared is not None:
-            trusted = self._refused_at.maxlen or REFUSALS_TRUSTED
-            self._shared.of_all.note_refused(self._exchange, trusted, now)
+        if not self.comparable and self._nobody_since is None and count + 1 >= UNCONFIRMED_FROM:
+            self._nobody_since = now
 
-    def note_tested(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
+    def note_control_refused(self, now: float) -> None:
+        """A control was refused as it was before: the host judges, also after this refusal."""
+        self.note_refused(now)
+        self.record[_REFUSED] = max(self.record[_REFUSED], self.count(now))
+
+    def _see(self, treatment: Treatment, now: float) -> None:
+        self.seen_at[treatment] = now
+        count = self.count(now) if self._refused_at else 0
+        if count > self.record[treatment]:
+            self.record[treatment] = count
+
+    def note_tested(
+        self, domain: DomainAcceptance, mailbox: str, acceptance: Acceptance, now: float
+    ) -> None:
         """A test of this domain was answered so."""
         self._learned.append(domain)
         if acceptance is Acceptance.SOME:
-            self._refused = domain
+            self._keep(_REFUSED, Known(mailbox, domain, now))
 
     def note_learned_elsewhere(self, domain: DomainAcceptance) -> None:
         """Another engine has tested this domain: that is dropped, too, when the host has changed."""
@@ -225,40 +236,64 @@ class HostControls:
     def note_listed_refused(self, domain: DomainAcceptance, now: float) -> None:
         """A listed address of this domain was refused as unknown, and that is believed."""
         self._refused_listed = domain
-        self.share(_REFUSED, Known(domain.unknown_mailbox, domain, now))
+        self._keep(_REFUSED, Known(domain.at.unknown_mailbox, domain, now))
 
-    def is_watched(self, probe: Probe, now: float) -> bool:
-        """May the host treat all alike by now, so that verdicts are to be confirmed?"""
-        if (shared := self._shared) is not None:
+    def _keep(self, treatment: Treatment, known: Known) -> None:
+        self._known[treatment].append(known)
+        if self._shared is not None:
+            self._shared.note_seen(treatment, self._exchange, known)
+
+    # -- is a verdict believed? ------------------------------------------------------------------
+
+    def note_session(self, treatment: Treatment, refused: int) -> None:
+        """A recipient was treated so in a session, after so many were refused in it."""
+        if refused > self.session_record[treatment]:
+            self.session_record[treatment] = refused
+
+    def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
+        """May the host treat all alike by now, so that this verdict is to be confirmed?
+
+        `refused`: recipients of this session, as unknown.
+        """
+        if self._shared is not None:
             self._exchange = probe.exchanges[max(0, probe.exchange_index)].name
-            watched_until = shared.of_all.watched_until(self._exchange)
-            self.watched_until = max(self.watched_until, watched_until)
-        return now < self.watched_until
+            if self.treats_others_only(treatment.opposite, now):
+                return True
+        # Of an acceptance, the record is that of refusals after it, and the other way round.
+        return self.has_changed(now) or self._is_record(treatment, refused, now)
 
-    def may_treat_all_alike(self, probe: Probe, treatment: Treatment, now: float) -> bool:
-        """Is it watched, or has it treated recipients of other egresses alone in the other way?"""
-        watched = self.is_watched(probe, now)
-        return watched or self.treats_others_only(treatment.opposite, now)
+    def _is_record(self, treatment: Treatment, refused: int, now: float) -> bool:
+        other = treatment.opposite
+        return self.count(now) > self.record[other] or refused > self.session_record[other]
+
+    def may_be_due(self, now: float) -> bool:
+        """May the next refusals have to be confirmed by a control?"""
+        if not self.comparable:
+            return self.is_shared
+        return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
+
+    def is_at_record(self, treatment: Treatment, refused: int, now: float) -> bool:
+        """The same of a random address."""
+        others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
+        return others_only or self._is_record(treatment, refused, now)
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""
-        is_seen = self.comparable if treatment is _ACCEPTED else self._refused_count
+        is_seen = self.seen_at[treatment] != NEVER
         return not is_seen and bool(self._seen_elsewhere(treatment, now))
 
     def _seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
         shared = self._shared
         return [] if shared is None else shared.seen_elsewhere(treatment, self._exchange, now)
 
-    def wants_control(self, now: float) -> bool:
-        """May refusals have to be confirmed by a control?"""
-        if self.comparable:
-            return now < self.watched_until
-        return self.is_shared
+    def accepted_nobody(self) -> bool:
+        """Has it refused several, and accepted none yet?"""
+        return self._nobody_since is not None
 
-    def share(self, treatment: Treatment, known: Known) -> None:
-        """This address was treated so, and that is believed: other egresses may compare with it."""
-        if self._shared is not None:
-            self._shared.note_seen(treatment, self._exchange, known)
+    def unconfirmed_s(self, now: float) -> float:
+        """How long a list waits until what a host that accepts nobody says is told; 0: no longer."""
+        since = self._nobody_since
+        return 0.0 if since is None else max(0.0, since + UNCONFIRMED_S - now)
 
     def note_seen(self, treatment: Treatment) -> None:
         """The host treated a recipient so: it does not treat all in the other way any more."""
@@ -269,49 +304,78 @@ class HostControls:
         """True since a contradiction, until the host was seen to answer truly again."""
         return self.changed is not None and now < self._changed_until
 
-    def is_improbable(self, refusals_in_a_row: int) -> bool:
-        """Is this run of refusals well above what the host has shown?"""
-        earlier = max(0, self._refused_count - refusals_in_a_row)
-        share = (earlier + 1) / (earlier + self._accepted_count + 2)
-        return refusals_in_a_row > 1 and share**refusals_in_a_row < CHANCE_MIN
+    def known(self) -> list[Known]:
+        """The addresses that may be sent again as controls."""
+        return [each for known in self._known.values() for each in known]
+
+    # -- controls --------------------------------------------------------------------------------
 
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
         """An address that was treated so before; of this domain, if one of its own is known.
 
-        A listed one that was refused goes before a random one, whose refusal proves no more.
+        None of those that went out within the hour.
         """
-        if treatment is _REFUSED:
-            for each in (domain, self._refused_listed):
-                if each is not None and each.unknown_mailbox:
-                    return Known(each.unknown_mailbox, each, now)
-            for each in (domain, self._refused):
-                if each is not None and each.refused_local:
-                    return Known(f"{each.refused_local}@{each.name}", each, now)
-            return next(iter(self._seen_elsewhere(_REFUSED, now)), None)
-        usable = [each for each in self._accepted if now - each.at < ACCEPTED_S_MAX]
+        usable = [each for each in self._known[treatment] if self._may_ask(each, now)]
         if not usable:
-            usable = self._seen_elsewhere(_ACCEPTED, now)
+            elsewhere = self._seen_elsewhere(treatment, now)
+            usable = [each for each in elsewhere if self._may_ask(each, now)]
         own = [each for each in usable if each.domain.name == domain.name]
         return next(reversed(own or usable), None)
 
-    def contradict(self, control: Known, treatment: Treatment, now: float) -> None:
+    def _may_ask(self, known: Known, now: float) -> bool:
+        asked_at = self._asked_at.get(known.mailbox, NEVER)
+        return now - known.at < KNOWN_S_MAX and now - asked_at >= ASKED_AGAIN_S
+
+    def postmaster(self, domain: DomainAcceptance, now: float) -> Known | None:
+        """The one address that a domain must accept (RFC 5321 4.5.1), unless it was asked or refused."""
+        known = Known(f"postmaster@{domain.name}", domain, now)
+        refused = now - self._postmaster_refused_at < KNOWN_S_MAX
+        return None if refused or not self._may_ask(known, now) else known
+
+    def asks(self, mailbox: str, now: float) -> None:
+        """This name goes out as a control."""
+        self._asked_at.pop(mailbox, None)
+        self._asked_at[mailbox] = now
+        if len(self._asked_at) > ASKED_MAX:
+            self._asked_at.popitem(last=False)
+
+    def may_prove(self, domain: DomainAcceptance, now: float) -> bool:
+        """Can a control show that the host still judges?"""
+        if now - self._proof_tried_at < PROOF_AGAIN_S:
+            return False
+        return (self.find(_ACCEPTED, domain, now) or self.postmaster(domain, now)) is not None
+
+    def proves(self, now: float, within_s: float) -> None:
+        """A control that shows it is under way."""
+        self.proving_until = now + within_s
+        self._proof_tried_at = now
+
+    def proof_answered(self, *, accepted: bool) -> None:
+        self.proving_until = NEVER
+        if accepted:
+            self._proof_tried_at = NEVER
+
+    def note_postmaster_refused(self, now: float) -> None:
+        self._postmaster_refused_at = now
+
+    def contradict(self, control: Known, treatment: Treatment, now: float) -> int:
         """The control was treated so this time, unlike before: drop what was learned.
 
         The control is dropped, too: its mailbox may be gone, or its domain accept all by now.
+        Returns how many refusals an hour the host takes without turning.
         """
         self.changed, self.changed_at = treatment, now
         self._changed_until = now + CHANGED_S
-        self.watched_until = max(self.watched_until, self._changed_until)
-        if self._shared is not None:
-            self._shared.of_all.watch(self._exchange, self._changed_until)
-        if control in self._accepted:
-            self._accepted.remove(control)
+        for known in self._known.values():
+            if control in known:
+                known.remove(control)
         self._next_sample_at = NEVER
         for domain in self._learned:
             domain.forget()
         self._learned.clear()
         control.domain.forget()
-        control.domain.refused_local = control.domain.unknown_mailbox = ""
+        control.domain.at.unknown_mailbox = ""
+        return max(1, min(self.record.values()) - 1)
 
     def is_own_refusal(
         self, domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning
@@ -324,7 +388,7 @@ class HostControls:
         if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
             return False
         words = wording(reply, mailbox)
-        if domain.unknown_mailbox:
+        if domain.at.unknown_mailbox:
             return words == _own_words(domain)
         if self._refused_listed is not None and words == _own_words(self._refused_listed):
             return True
@@ -370,6 +434,7 @@ def _in_word(character: str) -> bool:
 
 def _own_words(domain: DomainAcceptance) -> str:
     """The words of its latest refusal of a listed address as unknown; empty if there is none."""
-    if domain.unknown_reply is None or not domain.unknown_mailbox:
+    at = domain.at
+    if at.unknown_reply is None or not at.unknown_mailbox:
         return ""
-    return wording(domain.unknown_reply, domain.unknown_mailbox)
+    return wording(at.unknown_reply, at.unknown_mailbox)

@@ -6,7 +6,6 @@ its deadline at the latest, even if its connection still waits; a later reply is
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,6 +23,7 @@ from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.address_lookups import (
     LOOKUP_FAILED,
+    LOOKUP_LAGGED,
     NEVER_TRIED,
     NO_ADDRESS,
     NOT_PUBLIC,
@@ -39,6 +39,8 @@ from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.controls import CHANGED_RULE, SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
+from mailprobe.engine.smtp.leases.refusal_leases import RefusalLeases
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
@@ -51,9 +53,9 @@ from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
-from mailprobe.engine.smtp.refusal_budget import RefusalBudget, RefusalBudgets, SpentBudget
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
+from mailprobe.engine.smtp.tolerance import BAN_RULE, SpentBudget, Tolerances
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
@@ -76,13 +78,14 @@ class ProbeDispatcher:
         *(
             "_watched",
             "applying",
-            "budgets",
+            "client",
             "closing",
             "controls",
             "dial",
             "domains",
             "egress",
             "freed",
+            "tolerances",
         ),
         *("hedges", "host_facts", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
@@ -96,7 +99,7 @@ class ProbeDispatcher:
         rules: Rules,
         operators: MailOperators,
         nursery: trio.Nursery,
-        mint: Callable[[int], str],
+        mint: Callable[[int], str] | None,
         observer: Observer = NO_OBSERVER,
         reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
@@ -106,6 +109,7 @@ class ProbeDispatcher:
         admission: ProbeAdmission | None = None,
         relief: Relief | None = None,
         fleet: FleetFacts | None = None,
+        refusals: RefusalLedger | None = None,
     ) -> None:
         """From `domains` to `relief`: of several dispatchers, one for each egress."""
         self.settings = settings
@@ -117,7 +121,10 @@ class ProbeDispatcher:
         self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.operators = operators
-        self.budgets = RefusalBudgets(partial(RefusalBudget, *operators.refusals_of("")[::-1]))
+        # As other processes know this egress.
+        self.client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        leases = None if refusals is None else RefusalLeases(refusals, self.client)
+        self.tolerances = Tolerances(None if leases is None else leases.attach)
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint) if domains is None else domains
         self.controls = None if controls is None else controls.by(egress.name)
@@ -144,9 +151,8 @@ class ProbeDispatcher:
         self.host_facts: HostFindings | None = None
         if fleet is not None:
             both = self.pools, self.patient_pools
-            client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
             kept_s, memory = settings.cache_s, self.host_memory
-            facts = HostFacts(fleet, client, kept_s, routes, self.domains, memory, both)
+            facts = HostFacts(fleet, self.client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
             self.host_facts = facts
         self.permits = Permits(
@@ -196,8 +202,8 @@ class ProbeDispatcher:
         return resting_hosts(self._all_pools(), self.host_memory, self._now())
 
     def spent_budgets(self) -> list[SpentBudget]:
-        """The hosts that have refused recipients within the hour, and tolerate so many more."""
-        return spent_budgets(self.pools.values(), self._now())
+        """The hosts that have refused recipients within the hour, and what they tolerate."""
+        return spent_budgets(self.pools.values(), self.client, self._now())
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
@@ -364,7 +370,7 @@ class ProbeDispatcher:
             continue_test(probe.domain_here)
         elif outcome is _UNDELIVERABLE and pool is not None:
             domain: DomainAcceptance = probe.domain_here
-            if domain.unknown_mailbox == probe.mailbox:
+            if domain.at.unknown_mailbox == probe.mailbox:
                 refused_as_unknown(pool, domain)
         try:
             probe.on_settled(probe)
@@ -525,7 +531,8 @@ class ProbeDispatcher:
         probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
             probe.pool.note_late()
-        final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
         if final or probe.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
         elif (
@@ -537,14 +544,14 @@ class ProbeDispatcher:
 
     # -- from one egress to another ----------------------------------------------------------
 
-    def pass_on(self, probe: Probe, outcome: Outcome, rule: str) -> Probe:
+    def pass_on(self, probe: Probe, outcome: Outcome, rule: str, *, doubted: bool = False) -> Probe:
         """Another egress asks again: return its probe, which has the place and the deadline of this.
 
         For the sessions that still have it, this probe is settled: with this outcome.
         """
         if probe.stopped_at is not None:
             self._begin_clocks([probe])
-        successor = probe.successor_by(self.egress)
+        successor = probe.successor_by(self.egress, doubted=doubted)
         probe.end(outcome, rule, successor)
         self._clocks[probe.patient].pass_on(probe, successor)
         self._admitted.discard(probe)
@@ -602,14 +609,20 @@ class ProbeDispatcher:
                 self.permits.waits.joined(pool, (probe,))
                 return True
             cause = NOT_PUBLIC if self._of_family(answer.ips) else OTHER_FAMILY
+        elif isinstance(answer, NoAddress):
+            cause = NO_ADDRESS
         else:
-            cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
+            cause = LOOKUP_LAGGED if answer.by_lag else LOOKUP_FAILED
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.
         if probe.cause in NEVER_TRIED:
             probe.fail(cause)
         return False
+
+    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
+        """The usable addresses of the host's exchange in the family that the pool has none of."""
+        return self._usable(await self._looking_up.other_family(pool.name, pool.addresses, account))
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
         ips = self._of_family(ips) if self._marker else ips
@@ -650,7 +663,8 @@ class ProbeDispatcher:
         if its is not self:  # they share their clocks
             its._expire(probe)
         elif self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
-            self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
+            cause = self._looking_up.cause_at_deadline(probe)
+            self.settle(probe, cause.outcome, cause.rule)
         elif probe.unconfirmed is not None:
             has_changed = probe.pool.controls.has_changed(self._now())
             self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))

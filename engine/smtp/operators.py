@@ -1,9 +1,11 @@
-"""Finds the mail operator of a host, and its limits on connections, recipients and refusals.
+"""Mail operators by host name, and kinds of mail servers by their words: what is known of their limits.
 
 Thousands of domains share one operator's hosts. `data/operators.toml` names the
 operators by the ending of their exchanges' names. An operator may have a lower
 limit of connections, or accept only one recipient per transaction. How many refused
-recipients a host tolerates is known of operators, and of mail servers by their greeting.
+recipients a host tolerates is learned (see mailprobe.engine.smtp.tolerance); a row only
+narrows or widens where it begins. Mail servers are recognised by the words of their greeting,
+of their reply to EHLO, or of their first refusal.
 
 Microsoft names an exchange after the domain that it serves. Its consumer
 mail and its tenants share the ending `mx.microsoft`. So an ending may have
@@ -13,18 +15,17 @@ operator than the rest below that ending.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
+from mailprobe.engine.smtp.tolerance import RefusalLimits
 
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
-OTHERS = "other"  # hosts of no operator and no software that we know
-STRICT = RefusalAllowance(session=2, hour=8, share=0.5)  # where no file says otherwise
+OTHERS = "other"  # hosts of an operator and a software that no row names
 
 IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
 
@@ -36,9 +37,19 @@ class MailOperator:
     """One operator: its id in the reply rules, and its limits."""
 
     id: str
-    refusals: RefusalAllowance | None = None
+    refusals: RefusalLimits | None = None
     connections_max: int | None = None
     one_each: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MailSoftware:
+    """One kind of mail server, and the words by which it is recognised, in lower case."""
+
+    id: str
+    limits: RefusalLimits
+    words: tuple[str, ...] = ()  # of its greeting, or of its reply to EHLO
+    refused: tuple[str, ...] = ()  # of its refusal of an unknown recipient
 
 
 class MailOperators:
@@ -48,26 +59,23 @@ class MailOperators:
         self,
         by_ending: Mapping[str, MailOperator],
         by_brand: Mapping[tuple[str, str], MailOperator] | None = None,
-        by_greeting: Mapping[str, tuple[str, RefusalAllowance]] | None = None,
-        others: RefusalAllowance = STRICT,
+        software: Sequence[MailSoftware] = (),
     ) -> None:
-        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending.
-
-        `by_greeting`: a word of a greeting -> the id and the allowance of that software.
-        """
+        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending."""
         self._by_ending = by_ending
         self._by_brand = by_brand or {}
-        self._by_greeting = by_greeting or {}
-        self._others = others
+        self._software = software
         self._ids: dict[str, str] = {}  # by host; at most IDS_MAX
 
-    def refusals_of(self, greeting: str) -> tuple[str, RefusalAllowance]:
-        """The id and the allowance of the software that greets so; of all others by default."""
-        greeting = greeting.lower()
-        for word, row in self._by_greeting.items():
-            if word in greeting:
-                return row
-        return OTHERS, self._others
+    def greets_as(self, text: str) -> MailSoftware | None:
+        """The software of a host with this greeting or reply to EHLO, if it tells."""
+        text = text.lower()
+        return next((row for row in self._software if any(w in text for w in row.words)), None)
+
+    def refuses_as(self, text: str) -> MailSoftware | None:
+        """The software of a host that refuses an unknown recipient in these words, if they tell."""
+        text = text.lower()
+        return next((row for row in self._software if any(w in text for w in row.refused)), None)
 
     def find(self, host: str) -> MailOperator | None:
         """The operator of this host name (lower case, no dot at the end), or None."""
@@ -101,7 +109,7 @@ class MailOperators:
 
 
 def budget_labels() -> tuple[str, ...]:
-    """The names of all allowances of refusals, for metrics."""
+    """The names of all rows with limits of refusals, for metrics."""
     rows = tomllib.loads(OPERATORS_FILE.read_text("utf-8"))
     named = [row["id"] for row in (*rows["site"], *rows["software"]) if "refusals" in row]
     return tuple(dict.fromkeys((*named, OTHERS)))
@@ -120,19 +128,21 @@ def load_operators() -> MailOperators:
     for row in rows["site"]:
         site = MailOperator(
             row["id"],
-            _allowance(row.get("refusals")),
+            _limits(row.get("refusals")),
             row.get("connections_max"),
             row.get("one_each", False),
         )
         by_ending |= dict.fromkeys(row["endings"], site)
         for ending, brands in row.get("brands", {}).items():
             by_brand |= {(ending, brand): site for brand in brands}
-    by_greeting = {
-        row["greeting"]: (row["id"], RefusalAllowance(**row["refusals"]))
+    software = [
+        MailSoftware(
+            row["id"], RefusalLimits(**row["refusals"]), tuple(row["words"]), tuple(row["refused"])
+        )
         for row in rows["software"]
-    }
-    return MailOperators(by_ending, by_brand, by_greeting, RefusalAllowance(**rows["refusals"]))
+    ]
+    return MailOperators(by_ending, by_brand, software)
 
 
-def _allowance(row: dict[str, Any] | None) -> RefusalAllowance | None:
-    return None if row is None else RefusalAllowance(**row)
+def _limits(row: dict[str, Any] | None) -> RefusalLimits | None:
+    return None if row is None else RefusalLimits(**row)

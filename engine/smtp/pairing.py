@@ -14,6 +14,10 @@ recipients, and nothing if the host names recipients.
 A host may name a recipient by another address, to which it has renamed it:
 <ann@canonical.test> in reply to ann@alias.test. That proves nothing, and contradicts the
 order only if the other address is a recipient of the session, too: see `Pairing.proves`.
+
+Sendmail repeats the reply to an earlier recipient of the transaction where both are the same
+mailbox, as in a domain that accepts all. Such an acceptance may also be that reply, doubled:
+it proves nothing and contradicts nothing, and NOOP follows unless a later reply proves the order.
 """
 
 import re
@@ -41,9 +45,12 @@ class OutOfStep(RemoteProtocolError):
 class NamesAnother(OutOfStep):
     """A reply to RCPT names another recipient of the session in angle brackets."""
 
-    def __init__(self, *, same_local: bool) -> None:
+    def __init__(self, *, same_local: bool, repeated: bool = False) -> None:
         super().__init__("the reply names another recipient")
         self.same_local = same_local  # so it may be this one, renamed
+        self.repeated = (
+            repeated  # the acceptance of that one, word for word: the mailbox may be one
+        )
 
 
 class Renamings:
@@ -70,7 +77,7 @@ class Pairing:
     """All recipients of one session, to check the names in a reply against them."""
 
     __slots__ = (
-        *("_domains", "_new", "_quoted", "_renamings", "_sent"),
+        *("_accepted", "_domains", "_new", "_quoted", "_renamings", "_sent"),
         *("add", "nameless", "renamed"),
     )
 
@@ -80,6 +87,8 @@ class Pairing:
         self.renamed: set[tuple[str, str]] = set()  # pairs of domains, not proven yet
         self._domains: dict[str, list[str]] = {}  # at which a local part was sent
         self._sent: set[str] = set()  # lower case
+        # Replies that named the recipient that they accepted; as many as a session has recipients.
+        self._accepted: set[tuple[str, ...]] = set()
         self._new: list[str] = []  # not added to it yet: few replies contain a name
         self._quoted = False  # a local part is quoted: it may contain another address
         self.add = self._new.append  # call it with each mailbox sent in RCPT
@@ -112,6 +121,8 @@ class Pairing:
         if mailbox in named or f"<{mailbox}>" in text:
             if len(named) > 1 or self._quoted:
                 return False
+            if reply.positive:
+                self._accepted.add(lines)
             domains = self._domains.get(local, ())
             return len(domains) < 2 or not any((d, domain) in self._renamings for d in domains)
         same_local = {name for name in names if name.rpartition("@")[0] == local}
@@ -121,7 +132,8 @@ class Pairing:
         if in_brackets and not (
             in_brackets <= same_local and all(map(self._renamings.__contains__, pairs))
         ):
-            raise NamesAnother(same_local=in_brackets <= same_local)
+            repeated = reply.positive and lines in self._accepted
+            raise NamesAnother(same_local=in_brackets <= same_local, repeated=repeated)
         return False
 
     def pop_renamed(self) -> set[tuple[str, str]]:

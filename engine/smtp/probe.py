@@ -18,6 +18,7 @@ from mailprobe.engine.evidence import (
     ConversationLine,
     shown,
 )
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
@@ -40,6 +41,7 @@ class Cause:
     hung_up: bool = False  # the connection was closed or reset
     replied: bool = False  # counts as a conversation, not only as an address tried
     temporary: bool = False  # a greeting of 4yz: perhaps one connection too many
+    greeting: bool = False  # the host refuses us by its greeting
 
 
 # Of a probe that waits until an egress has addresses of its day again.
@@ -111,6 +113,7 @@ class Probe(msgspec.Struct, eq=False):
     patient: bool = (
         False  # it waits longer, and at a host that was slow for each reply: see patience
     )
+    patience_s: float = 0.0  # so long its list may still wait for what its host takes
 
     deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
     stopped_at: float | None = None  # since then the clock is stopped
@@ -122,6 +125,8 @@ class Probe(msgspec.Struct, eq=False):
     # Of the egress that asks (dispatcher.ProbeDispatcher); None where there is only one.
     dispatcher: Any = None
     egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
+    # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
+    doubted: str = ""
     successor: "Probe | None" = None  # by which another egress asks for the address
     pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
@@ -137,6 +142,8 @@ class Probe(msgspec.Struct, eq=False):
     # Its host accepted it and is watched: what it gets if no control is answered in time.
     unconfirmed: tuple[Outcome, str] | None = None
     accepted: bool = False  # by RCPT; only the catch-all test is pending
+    retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
+    takes: int = 0  # refusals that it takes in ten minutes, where that is why
     cause: Cause | None = None  # of the last failure
 
     outcome: Outcome | None = None  # set once
@@ -147,12 +154,26 @@ class Probe(msgspec.Struct, eq=False):
         return self.outcome is not None
 
     @property
+    def kind(self) -> Kind:
+        """What it costs at its host; nothing, if that has accepted it."""
+        if self.accepted:
+            return Kind.CONTROL
+        return Kind.LIST if self.deferred_start else Kind.REQUEST
+
+    @property
     def next_exchange(self) -> MailExchange | None:
         """The exchange to try if the present one fails."""
         place = self.exchange_index + 1
         return self.exchanges[place] if place < len(self.exchanges) else None
 
     # -- progress, by the session that sends it --
+
+    def retry_after(self, wait_s: float, takes: int = 0) -> None:
+        """It is not answered now: its host may answer after `wait_s`.
+
+        `takes`: it waits because the host takes so many refusals in ten minutes.
+        """
+        self.retry_s, self.takes = wait_s, takes
 
     def begin_try(self) -> None:
         """It is sent on a connection."""
@@ -216,8 +237,11 @@ class Probe(msgspec.Struct, eq=False):
         """This egress asks."""
         self.dispatcher = dispatcher
 
-    def successor_by(self, tried: str) -> "Probe":
-        """A probe of the same address for another egress, which has conversations of its own."""
+    def successor_by(self, tried: str, *, doubted: bool = False) -> "Probe":
+        """A probe of the same address for another egress, which has conversations of its own.
+
+        `doubted`: to see whether the host judges those who come by the egress that was tried.
+        """
         return Probe(
             self.mailbox,
             self.domain,
@@ -229,9 +253,11 @@ class Probe(msgspec.Struct, eq=False):
             self.notes,
             deferred_start=self.deferred_start,
             patient=self.patient,
+            patience_s=self.patience_s,
             deadline=self.deadline,
             stopped_s=self.stopped_s,
             egresses_tried=(*self.egresses_tried, tried),
+            doubted=tried if doubted else self.doubted,
         )
 
     def end(self, outcome: Outcome, rule: str, successor: "Probe") -> None:

@@ -46,6 +46,13 @@ class ConnectionLost(Exception):
     """The server closed or reset the connection; the message says which."""
 
 
+class ClosedUnasked(ConnectionLost):
+    """The server closes with a 421 that answers no command (RFC 5321 3.8).
+
+    A reply before it may still be an earlier command's, and the 421 that of the latest one.
+    """
+
+
 class Stage(Enum):
     """The state of a session."""
 
@@ -130,6 +137,7 @@ class SmtpReply(msgspec.Struct, frozen=True, dict=True):
 
     code: int
     lines: tuple[str, ...] = ("",)
+    teaser: tuple[str, ...] = ()  # lines of a greeting before those of its code, as they came
 
     @property
     def positive(self) -> bool:
@@ -150,10 +158,11 @@ class SmtpReply(msgspec.Struct, frozen=True, dict=True):
 
     def __str__(self) -> str:
         last = len(self.lines) - 1
-        return "\n".join(
-            f"{self.code}{'-' if place < last else ' '}{line}".rstrip()
+        lines = [
+            f"{self.code}{'-' if place < last else ' '}{line}"
             for place, line in enumerate(self.lines)
-        )
+        ]
+        return "\n".join(line.rstrip() for line in (*self.teaser, *lines))
 
 
 def _without_enhanced(line: str) -> str:
@@ -162,10 +171,15 @@ def _without_enhanced(line: str) -> str:
 
 
 class ReplyReader:
-    """Splits octets into whole replies. Raises RemoteProtocolError beyond its limits."""
+    """Splits octets into whole replies. Raises RemoteProtocolError beyond its limits.
+
+    All lines of a reply have one code. Only lines of 220, a greeting's, may be followed by lines
+    of another: postscreen sends `220-` at once, decides later, and its last line counts.
+    """
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._teaser: list[str] = []
         self._at = 0  # everything before it has been read
         self._lines: list[str] = []
         self.empty = True  # nothing is buffered, not even a part of a line
@@ -207,8 +221,10 @@ class ReplyReader:
         return None
 
     def _whole(self, last_line: bytes) -> SmtpReply:
-        reply = SmtpReply(self._code, tuple(self._lines))
-        if len(self._lines) == 1:
+        reply = SmtpReply(self._code, tuple(self._lines), tuple(self._teaser))
+        if self._teaser:
+            self._teaser.clear()
+        elif len(self._lines) == 1:
             self._latest_line, self._latest = last_line, reply
             self._latest_octets = self._buffer if len(last_line) + 1 == len(self._buffer) else None
         self._lines.clear()
@@ -223,20 +239,45 @@ class ReplyReader:
         if not (_CODE.fullmatch(code) and mark in ("", " ", "-")):
             raise RemoteProtocolError(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
-            raise RemoteProtocolError(f"a reply that changes its code from {self._code} to {code}")
-        if len(self._lines) >= REPLY_LINES_MAX:
+            if self._code != 220:
+                was = self._code
+                raise RemoteProtocolError(f"a reply that changes its code from {was} to {code}")
+            self._teaser = [f"220-{text}" for text in self._lines]
+            self._lines.clear()
+        if len(self._lines) + len(self._teaser) >= REPLY_LINES_MAX:
             raise RemoteProtocolError(f"a reply of more than {REPLY_LINES_MAX} lines")
         self._code = int(code)
         self._lines.append(line[4:])
         return mark == "-"
 
 
+GB_SHARE = 0.5  # of the letters beyond ASCII; the rest may be rarer ones, or traditional
+
+
 def _decode(octets: bytes) -> str:
-    """Decode as UTF-8 (ASCII, or RFC 6531), else as Latin-1, which real hosts send."""
+    """Decode as UTF-8 (ASCII, or RFC 6531), else as GBK if it looks so, else as Latin-1."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
-        return octets.decode("latin-1")
+        return _decode_gbk(octets) or octets.decode("latin-1")
+
+
+def _decode_gbk(octets: bytes) -> str:
+    """Return the text if most of what is not ASCII is common Chinese, at least two letters."""
+    try:
+        text = octets.decode("gbk")
+    except UnicodeDecodeError:
+        return ""
+    beyond = [letter for letter in text if letter > "\x7f"]
+    common = sum(_is_common(letter) for letter in beyond)
+    return text if common >= max(2, GB_SHARE * len(beyond)) else ""
+
+
+def _is_common(letter: str) -> bool:
+    """Is it of the first level of GB 2312, or a mark? Latin-1 text read as GBK has few of these."""
+    octets = letter.encode("gbk")
+    leads = b"\xb0" <= octets[:1] <= b"\xd7" or b"\xa1" <= octets[:1] <= b"\xa3"
+    return leads and octets[1:] >= b"\xa1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +431,8 @@ class Conversation:
     def next_exchange(self) -> CommandReply | None:
         """Return the oldest command with its reply, or None until more octets come.
 
-        Raises RemoteProtocolError for a malformed reply, and for a reply without a command.
+        Raises RemoteProtocolError for a malformed reply, and for a reply without a command, but
+        ClosedUnasked if that is 421.
         """
         octets, self._fresh = self._fresh, b""
         try:
@@ -403,11 +445,16 @@ class Conversation:
             return None
         if not self.unanswered:
             self._end()
+            if reply.code == 421:
+                raise ClosedUnasked(f"closed by the server: 421 {reply.text[:80]}")
             raise RemoteProtocolError(f"an unsolicited reply: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()
         if 220 <= reply.code <= 221 and command.verb not in ANSWERED_BY[reply.code]:
             self._end()
             raise RemoteProtocolError(f"{reply.code} in answer to {command.verb}")
+        if reply.teaser and command is not CONNECT:
+            self._end()
+            raise RemoteProtocolError(f"220 and {reply.code} in answer to {command.verb}")
         if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever the command was
             self.stage = Stage.CLOSED
         # RCPT does not change the stage. If the server accepts one after it refused MAIL,
@@ -417,6 +464,18 @@ class Conversation:
             self.opening_reply = reply
         self.received_at = self._arrived_at
         return CommandReply(command, reply)
+
+    def reply_behind(self, goodbye: CommandReply) -> CommandReply | None:
+        """Return the next reply that has come, as one to the command that got this 421.
+
+        The 421 came unasked then. None if no whole reply has come. Raises RemoteProtocolError
+        for a malformed one.
+        """
+        self.unanswered.appendleft(goodbye.command)
+        behind = self.next_exchange()
+        if behind is None:
+            self.unanswered.popleft()
+        return behind
 
     # -- the clock -----------------------------------------------------------------------------
 

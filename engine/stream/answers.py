@@ -18,6 +18,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     verdict: Verdict
     evidence: Evidence | None = None
     known_cause: VerdictCause | None = None
+    retry_s: float | None = None  # after so many seconds its mail host may be asked again
+    takes: int = 0  # refusals that the host takes in ten minutes, where that is why
 
     @property
     def cause(self) -> VerdictCause:
@@ -27,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_passing(self) -> bool:
         """Whether time may give a better answer."""
-        return self.cause.reason in PASSING
+        return self.retry_s is not None or self.cause.reason in PASSING
 
 
 class Answers:

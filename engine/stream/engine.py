@@ -25,12 +25,15 @@ from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
 from mailprobe.engine.smtp.egress.opening import open_dispatcher, open_egresses
 from mailprobe.engine.smtp.egress.router import EgressRouter
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
 from mailprobe.engine.stream.own_rules import OWN_RULES
 from mailprobe.engine.stream.submission_turns import SubmissionTurns
 
-COMPILE_AFTER_S = 0.05  # by then the first query has been sent; it goes before the rules
+# What a reply needs is compiled as it is read. A command for a few addresses ends before this, and
+# saves the rest; a list or a service compiles that before a verdict of its first hosts is due.
+COMPILE_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,7 @@ def load_rules_and_lists() -> None:
 
 
 async def _compile(rules: Rules) -> None:
-    """Compile the rules' patterns while the first answers are under way.
-
-    Other tasks run after each pattern. All are compiled long before the first verdict is due.
-    """
+    """Compile the rules' remaining patterns beside the work. Other tasks run after each."""
     await trio.sleep(COMPILE_AFTER_S)
     for _ in rules.compile_remaining():
         await trio.lowlevel.checkpoint()
@@ -92,6 +92,7 @@ async def open_engine(
     egress_control: EgressControl | None = None,
     dial_by: Callable[[Egress], Dial] | None = None,
     exchange: FactExchange | None = None,
+    refusals: RefusalLedger | None = None,
     computed_s: Callable[[], float] = time.thread_time,
 ) -> AsyncIterator[Engine]:
     """Open an engine with its caches and connections. Leaving the block sends QUIT on each.
@@ -102,7 +103,8 @@ async def open_engine(
     where several processes share the limit of the settings. `egress_control` says what may
     leave by the egresses of the settings, and `dial_by` replaces the network of each, as
     `dial` does that of all. `exchange` carries what this engine learns to others, and theirs
-    to this one. `computed_s` is the processor
+    to this one. `refusals` leases the refusals that mail hosts take from several processes
+    together, and keeps what was learned of hosts. `computed_s` is the processor
     time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
@@ -114,7 +116,16 @@ async def open_engine(
                 settings, transport=transport, rng=rng, observer=observer, exchange=exchange
             ) as routes,
             _open_probing(
-                settings, routes, dial, dial_by, mint, observer, permits, egress_control, exchange
+                settings,
+                routes,
+                dial,
+                dial_by,
+                mint,
+                observer,
+                permits,
+                egress_control,
+                exchange,
+                refusals,
             ) as probing,
             trio.open_nursery() as nursery,
         ):
@@ -138,6 +149,7 @@ def _open_probing(
     permits: ConnectionBudget | None,
     control: EgressControl | None,
     exchange: FactExchange | None,
+    refusals: RefusalLedger | None,
 ) -> AbstractAsyncContextManager[ProbeDispatcher | EgressRouter]:
     """Layer 4: one dispatcher, unless a file names the egresses."""
     rules, operators = standard_rules(), _operators()
@@ -152,6 +164,7 @@ def _open_probing(
             observer=observer,
             permits=permits,
             exchange=exchange,
+            refusals=refusals,
         )
 
     def own_dial(row: Egress) -> Dial:
@@ -175,4 +188,5 @@ def _open_probing(
         observer=observer,
         permits=permits,
         exchange=exchange,
+        refusals=refusals,
     )

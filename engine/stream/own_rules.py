@@ -1,27 +1,28 @@
 """The rules of the engine itself, beside those of the table of replies."""
 
+from mailprobe.engine.dns.messages import DNS_LAG_RULE
 from mailprobe.engine.pauses import PAUSED_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
-from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE
 from mailprobe.engine.smtp.probe import (
     EGRESS_FAILED_RULE,
     EGRESS_FAMILY_RULE,
     EGRESS_OUT_RULE,
     NO_EGRESS_RULE,
 )
-from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
-from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, Step
+from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
+from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "disposable.host", "no_mx", "mx.no-host", "resolver"),
     "smtp_blocked",
     *("bounced", "not_asked", "never_ask", PAUSED_RULE),
-    *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
+    *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed", DNS_LAG_RULE),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),
     *(f"{what}.{step.value}" for what in ("clock", "garbage", "closed") for step in Step),
     *("smtputf8.not-offered", RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED),
     *(CHANGED_RULE, BUDGET_RULE, NO_EGRESS_RULE, EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE),
-    EGRESS_OUT_RULE,
-    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule),
+    *(EGRESS_OUT_RULE, UNCONFIRMED_RULE, BAN_RULE),
+    *(ACCEPTED.rule, NOT_UNDERSTOOD.rule, *(reading.rule for reading in QUOTED)),
 )

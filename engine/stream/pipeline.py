@@ -11,7 +11,14 @@ from dataclasses import replace
 import msgspec
 
 from mailprobe.engine.address import Address, NotAnAddress, parse
-from mailprobe.engine.dns.messages import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
+from mailprobe.engine.dns.messages import (
+    DNS_LAG_RULE,
+    LookupFailed,
+    MailExchange,
+    NoMail,
+    Route,
+    RouteAnswer,
+)
 from mailprobe.engine.evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.pauses import PAUSED_RULE, CurrentPauses
@@ -41,6 +48,8 @@ class Verification(msgspec.Struct, eq=False):
     outcome: Outcome | None = None
     rule: str = ""  # one of deciding_rules()
     why: object = None  # details in words, where the id of the rule is not enough
+    retry_s: float | None = None  # after so many seconds its mail host may be asked again
+    takes: int = 0  # see probe.Probe
     deferred_since: float | None = None  # in the backlog since; None if it never was
 
     def decide(self, outcome: Outcome, rule: str, why: object = None) -> None:
@@ -145,8 +154,9 @@ def read_route(
                 verification.decide(Outcome.NOT_ASKED, "not_asked")
         case NoMail(reason):
             verification.decide(Outcome.NO_MX, "no_mx", reason)
-        case LookupFailed(reason):
-            verification.decide(Outcome.RESOLVER_FAILED, "resolver", reason)
+        case LookupFailed(reason, by_lag=by_lag):
+            rule = DNS_LAG_RULE if by_lag else "resolver"
+            verification.decide(Outcome.RESOLVER_FAILED, rule, reason)
 
 
 def read_pauses(verification: Verification, pauses: CurrentPauses) -> None:

@@ -75,6 +75,7 @@ class _Scheduler:
         patient: bool,
         asks_hosts: bool,
         bounced: Mapping[str, str],
+        patience_s: float,
     ) -> None:
         self.answers = Answers(self._check_capacity)
         self._engine = engine
@@ -87,6 +88,7 @@ class _Scheduler:
         self._deferred = deferred_start
         self._explain = explain
         self._patient = patient
+        self._patience_until = trio.current_time() + patience_s
         self._bounced = bounced
         self._asks_hosts = asks_hosts and engine.settings.asks_hosts
         self._now = trio.lowlevel.current_clock().current_time
@@ -235,11 +237,13 @@ class _Scheduler:
             )
         evidence = None if verification.notes is None else verification.evidence()
         cause, verdict = verification.cause, verification.verdict(verification.text, now)
-        self.answers.put(Answer(verification.position, verdict, evidence, cause))
+        wait = verification.retry_s, verification.takes
+        self.answers.put(Answer(verification.position, verdict, evidence, cause, *wait))
         if duplicates:
             self._positions -= len(duplicates)
             for position, text in duplicates:
-                self.answers.put(Answer(position, verification.verdict(text, now), evidence, cause))
+                verdict = verification.verdict(text, now)
+                self.answers.put(Answer(position, verdict, evidence, cause, *wait))
 
     def _finish(self, verification: Verification) -> None:
         del self._open[verification.mailbox]
@@ -360,8 +364,12 @@ class _Scheduler:
             behind,
             self._deferred,
             self._patient,
+            self._patience_left_s() if self._deferred else 0.0,
         )
         return probe
+
+    def _patience_left_s(self) -> float:
+        return max(0.0, self._patience_until - self._now())
 
     def _settled(self, probe: Probe) -> None:
         """Called by the dispatcher. An exception here must end this stream, not the dispatcher."""
@@ -371,6 +379,7 @@ class _Scheduler:
                 layer_s = overall_s(self._engine.settings, probe.patient)
                 self._observer.probe_settled(probe.deadline - layer_s)
             verification.outcome, verification.rule = probe.outcome, probe.rule
+            verification.retry_s, verification.takes = probe.retry_s, probe.takes
             verification.began += probe.stopped_s
             self._finish(verification)
             verification.probe = None  # breaks the reference cycle
@@ -417,7 +426,7 @@ class _Scheduler:
         backlog = self._backlog.get(pool)
         if backlog is None or pool in self._releasing:
             return
-        if (room := pool.room(len(backlog), at_end=at_end)) <= 0:
+        if (room := self._room_at(pool, backlog, at_end=at_end)) <= 0:
             return
         self._releasing.add(pool)
         try:
@@ -470,8 +479,11 @@ class _Scheduler:
                 break  # the pool is full; only probes that were settled at once leave room
             if router is not None and is_begun and router.awaits_addresses(pool):
                 break  # those that began wait before its queue
-            room = pool.room(len(backlog), at_end=at_end)
+            room = self._room_at(pool, backlog, at_end=at_end)
         return withdrawn
+
+    def _room_at(self, pool: Pool, backlog: Sized, *, at_end: bool) -> int:
+        return pool.room(len(backlog), self._account, self._patience_left_s(), at_end=at_end)
 
     def _on_capacity(self, pool: Pool | None) -> None:
         """Capacity was freed for `pool`; None: a place in the dispatcher."""
@@ -595,6 +607,7 @@ async def open_answers(
     patient: bool = False,
     asks_hosts: bool = True,
     bounced: Mapping[str, str] = NO_BOUNCES,
+    patience_s: float = 0.0,
 ) -> AsyncIterator[Answers]:
     """Verify each text; the block's value is a stream with one Answer for each.
 
@@ -604,7 +617,11 @@ async def open_answers(
     `explain` adds evidence. `patient` is for a later pass: a host that is not known to be
     quick has 10 s for each reply and 60 s in all, on few connections.
     Without `asks_hosts` no mail host is asked. `bounced` has mailboxes, in lower case, that
-    mail came back from, with how that is known: they are not asked about. Leaving the block cancels what is unfinished.
+    mail came back from, with how that is known: they are not asked about. `patience_s`
+    is how long a list waits for what mail hosts take: what a host does not take now is answered
+    with the seconds after which it may be asked again (`Answer.retry_s`), and the host is not
+    pressed to take more as long as the patience allows for it. Leaving the block cancels what
+    is unfinished.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -617,6 +634,7 @@ async def open_answers(
                 patient=patient,
                 asks_hosts=asks_hosts,
                 bounced=bounced,
+                patience_s=patience_s,
             )
             nursery.start_soon(scheduler.submit_all, texts)
             try:

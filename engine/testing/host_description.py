@@ -85,6 +85,7 @@ class HostDescription:
     turn: Turn | None = None  # stops judging after refusals, or after a time
     defence: Defence | None = None  # bans sources that name unknown recipients
     renames: Mapping[str, str] = field(default_factory=dict)  # domain -> the one in its replies
+    one_mailbox: bool = False  # accepted as the transaction's first one, by its name (Sendmail)
 
     # delays
     latency_s: float = 0.0  # from a command to its reply: the round trip

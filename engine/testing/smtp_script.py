@@ -41,6 +41,7 @@ class SmtpScript:
         self._extended = False  # EHLO, not HELO
         self._secure = False  # within TLS
         self._in_mail = False
+        self._accepted = ""  # the first acceptance of the transaction
         self._smtputf8 = False
         self._recipients = 0  # in this transaction,
         self._session_recipients = 0  # and in this connection
@@ -257,6 +258,8 @@ class SmtpScript:
             return self._refused(reply, wait_s)
         if host.counts_accepted_only:
             self._count_recipient()
+        if host.one_mailbox:
+            reply = self._accepted = self._accepted or reply
         return ScriptReply(reply, wait_s=wait_s)
 
     def _count_recipient(self) -> None:
@@ -341,4 +344,5 @@ class SmtpScript:
 
     def _rset(self) -> ScriptReply:
         self._in_mail, self._smtputf8, self._recipients = False, False, 0
+        self._accepted = ""
         return ScriptReply("250 2.0.0 Ok")

@@ -17,7 +17,6 @@ READ_MAX = 5_000  # rows of one call
 ROWS_MAX = {
     "acceptance": 90_000,
     "route": 50_000,
-    "refusals": 30_000,
     "backoff": 20_000,
     "strike": 10_000,
 }

@@ -28,6 +28,7 @@ class CreateList(StoreCommand[StoredList]):
     order: ListOrder
     secret: bytes | None
     bounds: ListBounds
+    holder: str | None = None  # the process that stores its rows; see lease_holders
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from datetime import datetime
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.encrypted_columns import list_context, with_secret
+from mailprobe.storage.lease_holders import own_holder
 from mailprobe.storage.list_records import (
     ChunkPart,
     ListBounds,
@@ -33,11 +34,14 @@ class ListStore(StorePart):
     async def create_list(self, caller: Caller, order: ListOrder, bounds: ListBounds) -> StoredList:
         """Store a list that is loading. Raises ListLimitReached, ListRateExceeded.
 
-        What is refused does not count for the rate; a list that cannot be read does.
+        What is refused does not count for the rate; a list that cannot be read does. The lists of
+        the account whose rows a process stored that has ended for certain are given up.
         """
         secret = order.secret and self._cipher.close(order.secret.encode(), list_context(order.id))
         return await self._execute(
-            commands.CreateList(caller, replace(order, secret=None), secret or None, bounds)
+            commands.CreateList(
+                caller, replace(order, secret=None), secret or None, bounds, own_holder()
+            )
         )
 
     async def add_chunks(

@@ -9,19 +9,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encrypted_columns import idempotency_context, job_context
-from mailprobe.storage.encryption import KEY_OCTETS, Cipher, key_path
+from mailprobe.storage.encryption import Cipher, key_path
 from mailprobe.storage.migrate.tables import TablePlan
 from mailprobe.storage.sql.database import Row
 from mailprobe.storage.sqlite.file import connect_to_read, unserved
+from mailprobe.storage.sqlite.secret_key import (
+    OF_SETTING,
+    check_key,
+    encrypted_values,
+    read_key_file,
+    wrong_key_error,
+)
 
 BATCH_ROWS = 20_000  # about 0.1 s of work, so that an interruption takes effect soon
 BATCH_OCTETS = 8 * 1024 * 1024  # of texts and payloads; long ones reach it before BATCH_ROWS
-ENCRYPTED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
-ENCRYPTED_IDEMPOTENCY = (
-    "SELECT accounts.id, key, answer FROM idempotency_records JOIN accounts ON accounts.number = account"
-    " WHERE answer IS NOT NULL ORDER BY idempotency_records.number"
-)
 
 
 @contextmanager
@@ -96,46 +97,20 @@ class MigrationSource:
 
         Raises StoreBroken if the key is wrong or missing.
         """
-        key = self._key_of_file() if given is None else given
-        if key is None:
+        key = read_key_file(self.path) if given is None else given
+        if key is None:  # it is never created: a new key decrypts nothing
             raise StoreBroken(
-                f"{key_path(self.path)} is not there: set MAILPROBE_SECRET_KEY as the service had it"
+                f"{key_path(self.path)} is not there: set {OF_SETTING} as the service had it"
             )
+        check_key(self._db, self.path, key, given=given is not None)
         cipher = Cipher(key)
         try:
-            for encrypted, bound_to in self._encrypted():
-                cipher.open(encrypted, bound_to)
+            for newest in (False, True):
+                for encrypted, context in encrypted_values(self._db, newest=newest):
+                    cipher.open(encrypted, context)
         except StoreBroken:
-            where = str(key_path(self.path)) if given is None else "MAILPROBE_SECRET_KEY"
-            raise StoreBroken(
-                f"{where} is not the secret key that {self.path} was encrypted with{self._hint(given)}"
-            ) from None
+            raise wrong_key_error(self.path, given=given is not None) from None
         return key
-
-    def _key_of_file(self) -> bytes | None:
-        """Read the key file; None if it is missing. It is never created: a new key decrypts nothing."""
-        try:
-            key = key_path(self.path).read_bytes()
-        except FileNotFoundError:
-            return None
-        if len(key) != KEY_OCTETS:
-            raise StoreBroken(f"{key_path(self.path)} holds no secret key")
-        return key
-
-    def _hint(self, given: bytes | None) -> str:
-        if given is not None and key_path(self.path).exists():
-            return f": leave it unset, and the one in {key_path(self.path)} is tried"
-        return ": set MAILPROBE_SECRET_KEY as the service had it"
-
-    def _encrypted(self) -> Iterator[tuple[bytes, str]]:
-        """Yield the oldest and the newest encrypted value of each kind, with their contexts."""
-        for order in ("", " DESC"):
-            for id, secret in self._db.execute(f"{ENCRYPTED_JOBS}{order} LIMIT 1"):
-                yield secret, job_context(id)
-            for account_id, key, answer in self._db.execute(
-                f"{ENCRYPTED_IDEMPOTENCY}{order} LIMIT 1"
-            ):
-                yield answer, idempotency_context(account_id, key)
 
 
 def _some(found: Iterable[Row], octets_max: int | None) -> list[Row]:

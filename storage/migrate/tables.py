@@ -60,13 +60,19 @@ TABLES = (
     TableMap("bounces", ("account", "address")),
     TableMap("audit_entries", ("number",)),
     TableMap("pauses", ("kind", "name")),
+    TableMap("host_tolerances", ("egress", "host")),
 )
 
 # Tables that are not moved: each store's own records, and what expires by itself: leases, which
 # machines run, and the facts of a fleet, which its engines find again.
 EXPIRING = frozenset({"connection_leases", "machines", "known_facts"})
 OF_SQLITE = (
-    frozenset({"_sqlite_migrations", "schema_versions", "sqlite_sequence", "job_partitions"})
+    frozenset(
+        {
+            *("_sqlite_migrations", "schema_versions", "sqlite_sequence"),
+            *("job_partitions", "store_properties"),
+        }
+    )
     | EXPIRING
 )
 OF_POSTGRES = frozenset({"store_properties", "migrations", "schema_versions"}) | EXPIRING

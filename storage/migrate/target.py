@@ -8,7 +8,7 @@ the database (postgres/driver/schema.py).
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -80,12 +80,15 @@ class MigrationProgress:
     ended_at: str | None = None
 
     def packed(self) -> bytes:
-        words = [self.path, self.mark, self.after, self.rows, self.ended_at]
-        return json.dumps(words).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def unpacked(cls, octets: bytes) -> "MigrationProgress":
-        return cls(*json.loads(octets))
+        """Read it, also as earlier versions wrote it: the values alone, in an array."""
+        found = json.loads(octets)
+        if isinstance(found, list):
+            found = dict(zip(("path", "mark", "after", "rows", "ended_at"), found, strict=True))
+        return cls(**found)
 
 
 @contextmanager

@@ -6,22 +6,25 @@ from datetime import datetime, timedelta
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import MARKS, IdempotencyRecord
 
 STANDING = (
-    "SELECT idempotency_records.account, idempotency_records.key, body_sha256, answer FROM idempotency_records"
+    "SELECT idempotency_records.account, idempotency_records.key, body_sha256, answer, holder"
+    " FROM idempotency_records"
     " JOIN unnest(%s::bigint[], %s::text[], %s::bigint[]) AS asked (account, key, longest)"
     " ON idempotency_records.account = asked.account AND idempotency_records.key = asked.key"
     " WHERE keep_until > %s AND (answer IS NOT NULL OR lease_until > %s AND lease_until <= longest)"
 )
 KEEP = (
-    "INSERT INTO idempotency_records (account, key, body_sha256, lease_until, keep_until)"
-    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])"
+    "INSERT INTO idempotency_records (account, key, body_sha256, lease_until, keep_until, holder)"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
+    " %s::text[])"
     " ON CONFLICT (account, key) DO UPDATE SET"
     " body_sha256 = excluded.body_sha256, lease_until = excluded.lease_until,"
-    " keep_until = excluded.keep_until, answer = NULL"
+    " keep_until = excluded.keep_until, holder = excluded.holder, answer = NULL"
 )
 RUNNING = (
     "SELECT accounts.id, idempotency_records.key, lease_until"
@@ -47,7 +50,11 @@ def begin(
     # a longer lease was written by a clock that was ahead
     longest = [micros(now + timedelta(seconds=command.lease_s)) for command, _ in those]
     rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
-    standing = {(account, key): (body, answer) for account, key, body, answer in rows}
+    standing = {
+        (account, key): (body, answer)
+        for account, key, body, answer, holder in rows
+        if answer is not None or not is_gone(holder or "")
+    }
     begun: list[tuple[object, ...]] = []
     reported: list[object] = []
     for command, account in those:
@@ -56,7 +63,9 @@ def begin(
             continue
         until = command.lease_until(now)
         keep = micros(now + timedelta(seconds=command.keep_s))
-        begun.append((account, command.key, command.body_sha256, micros(until), keep))
+        begun.append(
+            (account, command.key, command.body_sha256, micros(until), keep, command.holder)
+        )
         standing[account, command.key] = command.body_sha256, None
         reported.append(IdempotencyRecord(command.account_id, command.key, until))
     if begun:

@@ -1,12 +1,13 @@
 """Transactions of addresses whose mail came back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.bounces import (
     BOUNCES_KEPT,
     BOUNCES_MAX,
     Bounce,
     FindBounces,
+    ForgetBounces,
     HasBounces,
     RecordBounces,
 )
@@ -37,6 +38,16 @@ def record(db: Database, command: RecordBounces) -> None:
     )
 
 
+def forget(db: Database, command: ForgetBounces) -> int:
+    """See BounceStore.forget_bounces."""
+    names, values = _placeholders(command.hashes)
+    where = f"{KEPT} AND address IN ({names})"
+    values |= {"id": command.account_id, "since": micros(db.now() - BOUNCES_KEPT)}
+    ((kept,),) = db.all(f"SELECT count(*) FROM bounces WHERE {where}", values)
+    db.change(f"DELETE FROM bounces WHERE {where}", values)
+    return int(kept)
+
+
 def has(db: Database, command: HasBounces) -> bool:
     """See BounceStore.has_bounces."""
     since = micros(db.now() - BOUNCES_KEPT)
@@ -46,10 +57,15 @@ def has(db: Database, command: HasBounces) -> bool:
 
 def find(db: Database, command: FindBounces) -> Mapping[str, Bounce]:
     """See BounceStore.bounces."""
-    values = {f"h{n}": each for n, each in enumerate(command.hashes)}
+    names, values = _placeholders(command.hashes)
     rows = db.all(
-        f"SELECT address, source, at FROM bounces WHERE {KEPT}"
-        f" AND address IN ({', '.join(f':{name}' for name in values)})",
+        f"SELECT address, source, at FROM bounces WHERE {KEPT} AND address IN ({names})",
         {**values, "id": command.account_id, "since": micros(db.now() - BOUNCES_KEPT)},
     )
     return {address: Bounce(source, instant(at)) for address, source, at in rows}
+
+
+def _placeholders(hashes: Sequence[str]) -> tuple[str, dict[str, str | int]]:
+    """The names of these values in a statement, and the values."""
+    values = {f"h{n}": each for n, each in enumerate(hashes)}
+    return ", ".join(f":{name}" for name in values), {**values}

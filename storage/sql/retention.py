@@ -25,6 +25,7 @@ from mailprobe.storage.facts.records import KEPT_S_MAX as FACTS_KEPT_S_MAX
 from mailprobe.storage.facts.records import ROWS_MAX as FACT_ROWS_MAX
 from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.records import Tier
+from mailprobe.storage.sql import tolerances
 from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import list_claims, lists
 
@@ -62,6 +63,7 @@ RECLAIMED = (
     "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE bounces SET at = :now WHERE at > :soon",
     "UPDATE audit_entries SET at = :now WHERE at > :soon",
+    "UPDATE host_tolerances SET used_at = :now WHERE used_at > :soon",
     "UPDATE egress_replies SET last_at = :now WHERE last_at > :soon",
     "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
     *(
@@ -105,6 +107,8 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
         acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
     delayed = partial(list_claims.bring_back, wait=latest(now)["wait"])
     several: list[Drop] = [*acts, delayed, lists.drop_unloaded]
+    for tidy in (tolerances.drop_unused, tolerances.drop_refusals):
+        several.append(partial(tidy, now=now, most=TIDIED_MAX))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         which = f"{OF_TIER} AND minute < :at"

@@ -28,10 +28,12 @@ from mailprobe.storage.sql import (
     pauses,
     queues,
     sessions,
+    tolerances,
     usage,
 )
 from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import list_claims, list_lines, list_marks, list_results, lists
+from mailprobe.storage.tolerances import commands as tolerance_commands
 
 Transaction = Callable[[Database, Any], Any]
 
@@ -61,7 +63,9 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         egress_commands.PauseEgress.run_by(egresses.pause),
         egress_commands.ResumeEgress.run_by(egresses.resume),
         bounce_commands.RecordBounces.run_by(bounces.record),
+        bounce_commands.ForgetBounces.run_by(bounces.forget),
         session_commands.EndSession.run_by(sessions.end),
+        session_commands.UseChallenge.run_by(sessions.use_challenge),
         audit_commands.RecordSignIn.run_by(audit.record_sign_in),
         audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
         fact_commands.WriteFacts.run_by(facts.write),
@@ -69,6 +73,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         pause_commands.BeginPause.run_by(pauses.begin),
         pause_commands.EndPause.run_by(pauses.end),
         pause_commands.NoteMachine.run_by(pauses.note_machine),
+        tolerance_commands.LeaseRefusals.run_by(tolerances.lease_refusals),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -106,6 +111,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         audit_commands.ReadAudit.run_by(audit.read),
         pause_commands.ListPauses.run_by(pauses.read),
         pause_commands.ListMachines.run_by(pauses.read_machines),
+        tolerance_commands.ListTolerances.run_by(tolerances.read),
         fact_commands.ReadFacts.run_by(facts.read),
     ]
 )

@@ -1,29 +1,39 @@
 """A backup of the database file: one SQLite file with the secret key in it.
 
 It is read while the service writes (https://sqlite.org/backup.html), and is no database of ours
-until its key is taken out (`file.prepare`). Both directions write into an empty file of the
+until its key is taken out (`file.prepare`). Its last octets are its length and SHA-256
+(`backup_trailer`); backups of before had none. Both directions write into an empty file of the
 caller's, who renames it once it is on disk: whatever ends the process, the files that were there
 stay as they were. Everything a list needs is in the database, and uploads last no longer than
 their request, so that there are no other files to keep.
 """
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encryption import KEY_OCTETS
+from mailprobe.storage.sqlite import backup_trailer
+from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
 from mailprobe.storage.sqlite.file import (
     BACKUP,
     BROKEN,
     code_of,
     explain_error,
     has_table,
+    make_folder,
     schema_state,
     unserved,
+)
+from mailprobe.storage.sqlite.secret_key import (
+    check_key,
+    is_encrypted,
+    missing_error,
+    read_key_file,
 )
 
 # Two octets of the header (https://sqlite.org/fileformat2.html#file_format_version_numbers).
@@ -40,17 +50,19 @@ class Backup:
     octets: int
     made_at: str  # ISO 8601
     has_key: bool
+    was_checked: bool  # against its SHA-256; not a backup of an earlier version
 
 
-def back_up(database: Path, target: Path, *, now: datetime) -> Backup:
+def back_up(database: Path, target: Path, given_key: bytes | None, *, now: datetime) -> Backup:
     """Copy one state of the database, which may be in use, into an empty file, and check the copy.
 
-    Raises StoreBroken, StoreUnavailable; the target is of no use then.
+    The key file's key goes into it, a given one (the setting) does not. Raises StoreBroken, also for
+    a key that is missing or another database's, StoreUnavailable; the target is of no use then.
     """
     if not database.is_file():
         raise StoreBroken(f"{database} is not there or no file: there is nothing to back up")
-    key = _key_beside(database)
-    _check_ours(database)
+    _check_ours(database, APPLICATION_ID)
+    key = read_key_file(database) if given_key is None else None
     with explain_error(database):
         source = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
     with closing(source):
@@ -60,14 +72,20 @@ def back_up(database: Path, target: Path, *, now: datetime) -> Backup:
             file.seek(VERSIONS_AT)
             file.write(ROLLBACK_JOURNAL)
         with _without_journal(target) as db:
+            _check_key_of(db, database, key if given_key is None else given_key, given_key)
+            db.execute(f"PRAGMA application_id = {BACKUP_ID}")
             db.execute(f"CREATE TABLE {BACKUP} (secret_key blob, made_at text NOT NULL)")
             db.execute(f"INSERT INTO {BACKUP} VALUES (?, ?)", [key, now.isoformat()])
+        backup_trailer.append_trailer(target)
     return check_backup(target)
 
 
 def check_backup(path: Path) -> Backup:
     """Read the whole backup and return what it holds. Raises StoreBroken, StoreUnavailable."""
-    _check_ours(path)
+    with explain_error(path):
+        if is_marked := backup_trailer.is_marked(path):
+            backup_trailer.check_trailer(path)  # before SQLite reads any of it
+    _check_ours(path, APPLICATION_ID, BACKUP_ID)
     with explain_error(path), closing(_connect_to_file(path)) as db:
         if not has_table(db, BACKUP):
             raise StoreBroken(
@@ -78,29 +96,51 @@ def check_backup(path: Path) -> Backup:
         if finding != "ok":
             raise StoreBroken(f"{path} is damaged: {finding}".replace("\n", " "))
         ((key, made_at),) = db.execute(f"SELECT secret_key, made_at FROM {BACKUP}")
-    return Backup(schema_state(path).found, path.stat().st_size, made_at, key is not None)
+        if key is not None:
+            _check_key_inside(db, path, bytes(key))
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+    return Backup(schema, path.stat().st_size, made_at, key is not None, is_marked)
+
+
+def check_key_for(backup: Path, database: Path, given_key: bytes | None) -> None:
+    """Raise StoreBroken if the key that a start would use is not that of a backup that was checked.
+
+    A start uses the given key (the setting), else the backup's own, else the file beside the database.
+    Without any of them the backup is restored all the same.
+    """
+    with explain_error(backup), closing(_connect_to_file(backup)) as db:
+        ((inside,),) = db.execute(f"SELECT secret_key FROM {BACKUP}")
+        beside = None if inside is not None else read_key_file(database)
+        if given_key is not None:
+            check_key(db, database, given_key, given=True)
+        elif beside is not None:
+            check_key(db, database, beside, given=False)
 
 
 @contextmanager
 def replacing_database(database: Path) -> Iterator[None]:
     """Hold the database's lock while a backup is put in its place. Raises DatabaseInUse.
 
-    The folder is created if there is none.
+    The folder of the default database is created if there is none. Raises StoreBroken for another's.
     """
     with explain_error(database):
-        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(database)
     with unserved(database):
         yield
 
 
 def copy_backup(backup: Path, target: Path) -> Backup:
-    """Copy a backup into an empty file and check both. Raises StoreBroken, StoreUnavailable."""
-    check_backup(backup)
-    with explain_error(backup):
-        source = _connect_to_file(backup)
-    with closing(source):
-        _copy(source, target)
-    return check_backup(target)
+    """Copy a backup octet by octet into an empty file, check the copy, and let SQLite write to it.
+
+    Raises StoreBroken, StoreUnavailable.
+    """
+    with explain_error(target), backup.open("rb") as read, target.open("wb") as written:
+        shutil.copyfileobj(read, written, backup_trailer.READ_OCTETS)
+    held = check_backup(target)
+    if held.was_checked:
+        with explain_error(target):
+            backup_trailer.remove_mark(target)
+    return held
 
 
 def finish_log(database: Path) -> None:
@@ -132,23 +172,32 @@ def is_there(database: Path) -> bool:
     )
 
 
-def _check_ours(path: Path) -> None:
+def _check_ours(path: Path, *owners: int) -> None:
     """Raise StoreBroken for another program's file, an empty one, and a newer schema."""
-    state = schema_state(path)
+    state = schema_state(path, owners=owners)
     if not state.found:
         raise StoreBroken(f"{path} is no database of this program")
     if state.is_newer:
         raise StoreBroken(str(state))
 
 
-def _key_beside(database: Path) -> bytes | None:
-    path = database.with_name(f"{database.name}.key")
-    key = None
-    with explain_error(path), suppress(FileNotFoundError):
-        key = path.read_bytes()
-    if key is not None and len(key) != KEY_OCTETS:
-        raise StoreBroken(f"{path} holds no secret key: {len(key)} octets, not {KEY_OCTETS}")
-    return key
+def _check_key_of(
+    db: sqlite3.Connection, database: Path, key: bytes | None, given_key: bytes | None
+) -> None:
+    """Raise StoreBroken for a copy whose secrets this key, the database's, does not open."""
+    if key is not None:
+        check_key(db, database, key, given=given_key is not None)
+    elif is_encrypted(db):
+        raise missing_error(database)
+
+
+def _check_key_inside(db: sqlite3.Connection, path: Path, key: bytes) -> None:
+    try:
+        check_key(db, path, key, given=False)
+    except (StoreBroken, ValueError):
+        raise StoreBroken(
+            f"{path} is damaged: the secret key in it is not its database's"
+        ) from None
 
 
 def _connect_to_file(path: Path) -> sqlite3.Connection:

@@ -6,25 +6,28 @@ serialises processes that start together, and makes the writers of several proce
 take turns.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
-from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreFull, StoreUnavailable
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
+from mailprobe.storage.sqlite import backup_trailer
+from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
+from mailprobe.storage.url import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-APPLICATION_ID = 0x4D50524F  # "MPRO", at octet 68 of the file (https://sqlite.org/fileformat2.html)
 SCHEMA = Path(__file__).parents[1] / "schema" / "sqlite"
 MIGRATING_S = 10.0  # how long a start waits for another process that migrates the file
 OPENING_MS = 500  # how long a new connection waits while another recovers the log
@@ -69,21 +72,33 @@ def is_file_failure(error: BaseException) -> bool:
 
 
 def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
-    """Return the error as StoreBroken if the file is damaged, else as StoreUnavailable."""
+    """Return the error as StoreBroken if the file is damaged, StoreFull if the disk is full.
+
+    Any other is a StoreUnavailable.
+    """
     if isinstance(error, StoreUnavailable):
         return type(error)(*error.args)
     if code_of(error) in BROKEN:
         return StoreBroken(f"{path} is damaged or no database: {error}")
-    return StoreUnavailable(f"{path} cannot be used just now: {_reason(error, path)}")
+    kind = StoreFull if _is_full(error, path) else StoreUnavailable
+    return kind(f"{path} cannot be used just now: {_reason(error, path)}")
 
 
 def _reason(error: BaseException, path: Path) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
-    # The index of the log could not grow: SQLite has no word for that.
-    if code_of(error) == sqlite3.SQLITE_IOERR and _has_full_disk(path):
+    if code_of(error) == sqlite3.SQLITE_IOERR and _is_full(error, path):
         return f"{error}, because the disk is full"
     return str(error)
+
+
+def _is_full(error: BaseException, path: Path) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # If the index of the log cannot grow, SQLite has no word for that.
+    return code_of(error) == sqlite3.SQLITE_FULL or (
+        code_of(error) == sqlite3.SQLITE_IOERR and _has_full_disk(path)
+    )
 
 
 def _has_full_disk(path: Path) -> bool:
@@ -148,6 +163,18 @@ class WriterQueue:
         os.close(self._file)
 
 
+def make_folder(path: Path) -> None:
+    """Create the folder of the default database; raise StoreBroken if that of another is missing.
+
+    A path that was mistyped must not begin an empty database beside the one that was meant.
+    """
+    if path.parent.is_dir():
+        return
+    if path.parent != DEFAULT_FOLDER:
+        raise StoreBroken(f"{path.parent}, the folder of the database, does not exist; create it")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def prepare(path: Path) -> None:
     """Ensure that the file is a database of ours, of this version: checked, created, or migrated.
 
@@ -156,10 +183,12 @@ def prepare(path: Path) -> None:
     with explain_error(path):
         if path.is_dir():
             raise StoreBroken(f"{path} is a directory, not a database file")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
         with closing(WriterQueue(path)) as lock:
             lock.enter()
             _make(path)
+            if backup_trailer.is_marked(path):
+                _accept_backup(path)
             with closing(_connect(path)) as db:
                 _check_owner(db, path)
                 _extract_key(db, path)
@@ -167,12 +196,6 @@ def prepare(path: Path) -> None:
                 _check_whole(db, path)
                 lock.enter()
                 _migrate(db)
-
-
-def has_accounts(path: Path) -> bool:
-    """Return whether a prepared database has any account. Raises as `connect()` does."""
-    with closing(connect(path)) as db:
-        return db.execute("SELECT 1 FROM accounts").fetchone() is not None
 
 
 def create_tables(db: sqlite3.Connection) -> None:
@@ -219,7 +242,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
             if _owner(db) != APPLICATION_ID:
                 raise StoreBroken(f"{path} is empty")
             if has_table(db, BACKUP):
-                raise StoreBroken(f"{path} is a backup: 'mailprobe restore' makes a database of it")
+                raise _backup_error(path)
             if _version(db) < len(_scripts()):
                 raise StoreBroken(
                     f"{path} was written by an older version of this program: start the service"
@@ -306,6 +329,17 @@ def _make(path: Path) -> None:
     draft.rename(path)
 
 
+def _accept_backup(path: Path) -> None:
+    """Let SQLite write to a backup that was put in the database's place, if it is whole."""
+    log = _sibling(path, "-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreBroken(
+            f"{path} is a backup, and {log.name} is another database's log: remove the log"
+        )
+    backup_trailer.check_trailer(path)
+    backup_trailer.remove_mark(path)
+
+
 def _extract_key(db: sqlite3.Connection, path: Path) -> None:
     """Make a database of a backup: its secret key goes into the key file, and then out of it.
 
@@ -330,7 +364,13 @@ def _emptied_error(path: Path) -> StoreBroken:
     return StoreBroken(f"{path} is empty: {RECOVERY_HINT} it and {_sibling(path, '.key').name}")
 
 
+def _backup_error(path: Path) -> StoreBroken:
+    return StoreBroken(f"{path} is a backup: 'mailprobe restore' makes a database of it")
+
+
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
+    if _owner(db) == BACKUP_ID:
+        raise _backup_error(path)
     (tables,) = db.execute(
         "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
     ).fetchone()
@@ -396,10 +436,10 @@ def _state(db: sqlite3.Connection, path: Path) -> SchemaState:
     return SchemaState(str(path), found, len(_scripts()), written_by)
 
 
-def schema_state(path: Path) -> SchemaState:
+def schema_state(path: Path, *, owners: Container[int] = (APPLICATION_ID,)) -> SchemaState:
     """Read the schema of the file, which is not changed; of none, say so.
 
-    Raises StoreBroken for another program's file, StoreUnavailable.
+    Raises StoreBroken for a file that is of none of these owners, StoreUnavailable.
     """
     if not path.exists():
         return SchemaState(str(path), 0, len(_scripts()))
@@ -407,7 +447,9 @@ def schema_state(path: Path) -> SchemaState:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=OPENING_MS / 1000)) as db:
             state = _state(db, path)
-            if state.found and _owner(db) != APPLICATION_ID:
+            if state.found and _owner(db) not in owners:
+                if _owner(db) == BACKUP_ID:
+                    raise _backup_error(path)
                 raise StoreBroken(f"{path} is another program's database")
             return state
 

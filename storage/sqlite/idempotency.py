@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.records import MARKS, IdempotencyRecord
 from mailprobe.storage.sqlite.accounts import number_of
 
@@ -19,7 +20,7 @@ def begin(db: DB, now: datetime, command: BeginIdempotent) -> IdempotencyRecord 
     account = number_of(db, command.account_id)
     at = micros(now)
     standing = db.execute(
-        "SELECT body_sha256, answer FROM idempotency_records WHERE account = ? AND key = ? AND keep_until > ?"
+        "SELECT body_sha256, answer, holder FROM idempotency_records WHERE account = ? AND key = ? AND keep_until > ?"
         " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
         (
             account,
@@ -29,20 +30,21 @@ def begin(db: DB, now: datetime, command: BeginIdempotent) -> IdempotencyRecord 
             micros(now + timedelta(seconds=command.lease_s)),
         ),  # a longer lease was written by a clock that was ahead
     ).fetchone()
-    if standing is None:
+    if standing is None or (standing[1] is None and is_gone(standing[2] or "")):
         db.execute(
-            "INSERT OR REPLACE INTO idempotency_records (account, key, body_sha256, lease_until, keep_until)"
-            " VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO idempotency_records (account, key, body_sha256, lease_until, keep_until, holder)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
             (
                 account,
                 command.key,
                 command.body_sha256,
                 micros(lease_until),
                 micros(keep_until),
+                command.holder,
             ),
         )
         return IdempotencyRecord(command.account_id, command.key, lease_until)
-    body_before, answer = standing
+    body_before, answer, _ = standing
     if body_before != command.body_sha256:
         raise IdempotencyKeyReused
     if answer is None:

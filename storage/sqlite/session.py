@@ -23,6 +23,7 @@ KEYS = {  # of the tables without a number
     "connection_leases": "address, holder",
     "ended_sessions": "id",
     "known_facts": "seq",
+    "host_tolerances": "egress, host",
     "rate_windows": "key, at",
     "receivers": "account, host",
     "refusals": "account, minute, key, failed_check, place",

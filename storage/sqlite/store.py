@@ -18,13 +18,14 @@ import trio
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreBroken, StoreSize
-from mailprobe.storage.encryption import Cipher, key_beside, key_path
+from mailprobe.storage.contract import StoreSize
+from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts, retention
 from mailprobe.storage.sqlite.database_thread import Reader, Writer
-from mailprobe.storage.sqlite.file import explain_error, has_accounts, prepare
+from mailprobe.storage.sqlite.file import explain_error, prepare
 from mailprobe.storage.sqlite.key_lookup import KeyLookup
+from mailprobe.storage.sqlite.secret_key import ready_key
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
 from mailprobe.storage.store import Store
 
@@ -37,16 +38,14 @@ async def open_sqlite(
 ) -> AsyncIterator[Store]:
     """Create or check the file, and open the store; leaving the block answers the pending calls.
 
-    Without a secret key the one in the file beside the database is used, or created.
+    Without a secret key the one in the file beside the database is used, or created. Another key
+    than the database's is refused.
     Raises StoreBroken, StoreUnavailable.
     """
 
     def make_ready() -> bytes:
         prepare(path)
-        if secret_key is not None:
-            return secret_key
-        with explain_error(path):
-            return _own_key(path)
+        return ready_key(path, secret_key)
 
     cipher = Cipher(await trio.to_thread.run_sync(make_ready))
     with explain_error(path):
@@ -63,17 +62,6 @@ async def open_sqlite(
             await reader.close()
     finally:
         await writer.close()
-
-
-def _own_key(path: Path) -> bytes:
-    """The key in the file beside the database, made for a new one. Raises StoreBroken, OSError."""
-    is_used = has_accounts(path)  # first: another process may make the key and an account meanwhile
-    if is_used and not key_path(path).exists():
-        raise StoreBroken(
-            f"{path} has accounts, and {key_path(path).name}, the key of its secrets, is not beside it:"
-            " put it back, or set MAILPROBE_SECRET_KEY if that was set before"
-        )
-    return key_beside(path)
 
 
 class SqliteExecutor:

@@ -2,9 +2,11 @@
 
 import socket
 import threading
+from math import inf
 
 import pytest
 
+from mailprobe.api.lists import results, upload
 from mailprobe.api.reader import cleaning, client, process, rows, starting
 from mailprobe.api.reader.bounds import Bounds
 from mailprobe.api.reader.forks import Fork
@@ -43,7 +45,7 @@ def fork_thread() -> Fork:
     """See `Forks.fork`. It has ended for its starter as soon as it is killed."""
     ours, theirs = socket.socketpair()
     end, reported = socket.socketpair()
-    reported.sendall(END.pack(0))
+    reported.sendall(END.pack(0, 0.0))
 
     def run() -> None:
         with theirs, reported:
@@ -57,7 +59,13 @@ def read_in_threads(patch: pytest.MonkeyPatch) -> None:
     """Have all readers of this process run in threads."""
     patch.setattr(starting, "spawn", spawn_thread)
     patch.setattr(client.forks, "fork", fork_thread)
-    patch.setattr(process, "allow_time", lambda bounds: None)
-    patch.setattr(process, "stop_clock", lambda: None)
-    for module in (cleaning, rows):  # or the limit is that of the process which runs the tests
+    # Virtual time passes at once while a thread works.
+    patch.setattr(client, "SLICE_S", inf)
+    patch.setattr(upload, "UPLOAD", Bounds(60))
+    patch.setattr(results, "workbook_bounds", lambda rows: Bounds(60))
+    for module in (
+        cleaning,
+        process,
+        rows,
+    ):  # or the limit is that of the process which runs the tests
         patch.setattr(module, "allow_cpu", lambda seconds: None)

@@ -99,7 +99,7 @@ class Place:
 
 def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
     """Make a place with `plans` as its TOML file; `settings` are named as in mailprobe.toml."""
-    path.mkdir(exist_ok=True)
+    (path / "data").mkdir(parents=True, exist_ok=True)  # of the database: opened by its whole path
     (path / "plans.toml").write_text(plans)
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
     said = {"plans_file": "plans.toml", "log": "warning", **settings}

@@ -10,6 +10,7 @@ import mailprobe.api.setting_values
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import TRACES_PROTOCOL, Settings, WrongSetting, traces_protocol
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
+from mailprobe.storage.url import DEFAULT_FOLDER
 from tests.api.unreadable import unreadable_files
 
 
@@ -22,6 +23,7 @@ def read(tmp_path: Path, toml: str | None = None, **environ: str) -> Settings:
 def test_nothing_said_gives_the_contracts_defaults(tmp_path: Path) -> None:
     settings = read(tmp_path)
     assert settings.database == "data/mailprobe.db"
+    assert Path(settings.database).parent == DEFAULT_FOLDER
     assert settings.log == "info"
     engine = settings.engine
     assert engine.doh_urls == DOH_URLS

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -35,18 +36,18 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"end"})
 
 
-async def beat(tell):
+async def beat(beats):
     while True:
-        tell()
+        beats()
         await trio.sleep(0.05)
 
 
-async def serve(sockets, ready, tell):
+async def serve(sockets, ready, beats):
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(drain_on_signals, drain))
         ready()
-        nursery.start_soon(beat, tell)
+        nursery.start_soon(beat, beats)
         await serve_app(app, listeners_on(sockets), drain=drain, error_body=error_body)
         nursery.cancel_scope.cancel()
 
@@ -58,10 +59,19 @@ def main(how: str, count: str) -> int:
     os.set_blocking(luck, False)
     os.write(given, b".")
 
-    def work(tell) -> None:
+    def work(tell, beats) -> None:
         def ready() -> None:
             os.write(1, b"%d\n" % port)  # one write: lines of several workers do not mix
             tell()
+
+        if how == "one stands still":
+            with suppress(BlockingIOError):
+                if os.read(luck, 1):  # only the first worker gets the octet
+                    signal.pause()
+        if how == "slow start":
+            for _ in range(40):
+                beats()
+                time.sleep(0.05)
 
         if how == "one fails":
             try:
@@ -73,7 +83,7 @@ def main(how: str, count: str) -> int:
             ready()
             while True:
                 signal.pause()
-        trio.run(serve, sockets, ready, tell)
+        trio.run(serve, sockets, ready, beats)
 
     def announce() -> None:
         if how == "announces":
@@ -82,8 +92,10 @@ def main(how: str, count: str) -> int:
     drain_s = 0.5 if how == "stubborn" else WITHIN_S
     silence_s = 2.0 if how == "beats" else 10 * WITHIN_S
     return supervise(
-        work, int(count), sockets=sockets, drain_s=drain_s, silence_s=silence_s, ready=announce
-    )
+        work, int(count), sockets=sockets, drain_s=drain_s, silence_s=silence_s,
+        start_silence_s=1.0 if how in ("one stands still", "slow start") else 10 * WITHIN_S,
+        ready=announce,
+    )  # fmt: skip
 
 
 # -- the tests ----------------------------------------------------------------------------------
@@ -203,6 +215,18 @@ async def test_a_worker_without_a_heartbeat_is_replaced():
         assert await program.end() == 0
 
 
+async def test_a_worker_that_stands_still_before_its_first_heartbeat_is_replaced():
+    async with running("one stands still", count=2) as program:
+        await program.request_until(two)
+        assert await program.end() == 0
+
+
+async def test_a_start_that_takes_longer_and_beats_is_not_ended():
+    async with running("slow start", count=2) as program:
+        await program.request_until(two)
+        assert await program.end() == 0
+
+
 async def test_open_streams_of_all_workers_end_whole():
     async with running(count=2) as program:
         await program.request_until(two)
@@ -264,7 +288,7 @@ async def test_a_worker_that_does_not_drain_is_killed_and_the_exit_status_is_1()
 async def test_a_process_with_threads_is_not_forked():
     await trio.to_thread.run_sync(lambda: None)  # trio keeps the thread alive for a while
     with pytest.raises(RuntimeError, match="threads"):
-        supervise(lambda ready: None, 1)
+        supervise(lambda ready, beat: None, 1)
 
 
 if __name__ == "__main__":

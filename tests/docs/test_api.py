@@ -37,7 +37,7 @@ CALLED = [one for one in OPERATIONS if not one.raw]  # Stripe calls the others
 @pytest.mark.parametrize("operation", CALLED, ids=lambda operation: operation.name)
 def test_each_route_has_a_command_that_calls_it(operation: Operation) -> None:
     name = {"jobs": "$JOB_ID", "lists": "$LIST_ID"}.get(operation.section, "$KEY_ID")
-    path = operation.path.replace("{id}", name)
+    path = operation.path.replace("{id}", name).replace("{email}", "$EMAIL")
     calls = re.compile(rf"\bcurl\b.*\$BASE_URL{re.escape(path)}(?![\w/])")
     assert any(
         calls.search(block.text)

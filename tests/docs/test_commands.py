@@ -29,6 +29,7 @@ MAKE = {
     "demo": "tests/api/cli/test_demo.py",
     "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # if it runs as root with Debian's packages
+    "campaign": ".ci/run",  # likewise
     "container": ".ci/run",  # if it runs as root where podman can
     "first-use": ".ci/run",  # the same
     "helm": ".ci/run",  # if there is Go

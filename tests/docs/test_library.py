@@ -22,7 +22,7 @@ from tests.engine.library_world import LibraryWorld
 
 PAGE = "docs/library.md"
 KNOWN, GONE = "known@shop.test", "gone@shop.test"
-FIRST = "verdict = verify("  # in the first example
+FIRST = 'verify("ann@example.org", helo_name'  # in the first example
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from mailprobe.engine.egress import EgressControl
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.shared_knowledge import FactExchange
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.testing.fake_network import FakeNetwork
 from tests.engine.invariants import assert_whole
 
@@ -55,6 +56,7 @@ async def open_test_engine(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: FactExchange | None = None,
+    refusals: RefusalLedger | None = None,
     egress_control: EgressControl | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:
@@ -69,6 +71,7 @@ async def open_test_engine(
         observer=observer,
         permits=permits,
         exchange=exchange,
+        refusals=refusals,
         egress_control=egress_control,
     ) as engine:
         yield engine

@@ -4,6 +4,7 @@ The engine's thread runs on the real clock: nothing here waits for a deadline.
 """
 
 import asyncio
+import sys
 import threading
 import time
 import typing
@@ -363,6 +364,58 @@ def test_a_local_helo_name_is_warned_of(name):
     with pytest.warns(HeloNameWarning, match="full public name") as found:
         Verifier(helo_name=name)
     assert found[0].filename == __file__
+
+
+def line_of_this_file() -> int:
+    frame = sys._getframe(1)
+    return frame.f_lineno
+
+
+@pytest.mark.parametrize("how", ["verify", "asyncio.run", "await", "trio.run", "trio await"])
+def test_the_warning_points_at_the_line_of_the_caller(how: str) -> None:
+    """A line of the library would be reported once for all callers, and would help none."""
+    lines: list[int] = []
+
+    async def main() -> None:
+        lines.append(line_of_this_file() + 1)
+        await averify(TEXTS[1])
+
+    def call() -> None:
+        if how == "verify":
+            lines.append(line_of_this_file() + 1)
+            verify(TEXTS[1])
+        elif how == "asyncio.run":
+            lines.append(line_of_this_file() + 1)
+            asyncio.run(averify(TEXTS[1]))
+        elif how == "trio.run":
+            lines.append(line_of_this_file() + 1)
+            trio.run(averify, TEXTS[1])
+        else:
+            (trio.run if how == "trio await" else LOOPS["asyncio"])(main)
+
+    with pytest.warns(HeloNameWarning) as found:
+        call()
+    assert [(each.filename, each.lineno) for each in found] == [(__file__, lines[0])]
+
+
+@in_each_loop
+def test_an_address_is_taken_as_email(run) -> None:
+    assert facts(verify(email=TEXTS[0], helo_name=HELO)) == FOUND[0]
+    with Verifier(helo_name=HELO) as verifier:
+        assert facts(verifier.verify(email=TEXTS[1])) == FOUND[1]
+
+    async def main() -> None:
+        assert facts(await averify(email=TEXTS[0], helo_name=HELO)) == FOUND[0]
+        async with Verifier(helo_name=HELO) as verifier:
+            assert facts(await verifier.verify(email=TEXTS[1])) == FOUND[1]
+
+    run(main)
+
+
+def test_settings_come_from_the_environment_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAILPROBE_SMTP_HELO", HELO)
+    assert mailprobe.Settings.from_environment().engine.helo_name == HELO
+    assert EngineSettings().helo_name != HELO
 
 
 def test_an_unknown_setting_is_refused():

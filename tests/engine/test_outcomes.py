@@ -242,15 +242,22 @@ async def test_a_random_address_that_times_out_leaves_the_real_one_deliverable(a
         assert verdict.latency_ms <= 3050
 
 
-async def test_a_domain_is_tested_once_in_six_hours(autojump_clock):
+@pytest.mark.parametrize(
+    ("catch_all", "kept_h"), [(False, 7 * 24), (True, 6)], ids=["refuses", "accepts"]
+)
+async def test_a_domain_is_tested_once_in_a_week_or_where_it_accepts_all_in_six_hours(
+    autojump_clock, catch_all, kept_h
+):
     async with open_fake_network() as network:
-        host = MailHost()
+        host = MailHost(catch_all=catch_all)
         network.add("shop.test", host)
         async with open_test_engine(network, mint=lambda shape: "random") as engine:
-            for at_h, tests in ((0, 1), (1, 1), (5.9, 1), (6.1, 2)):
+            for number, (at_h, tests) in enumerate(
+                ((0, 1), (1, 1), (kept_h - 0.1, 1), (kept_h + 0.1, 2))
+            ):
                 await trio.sleep_until(at_h * 3600)
-                [verdict] = await verify(engine, f"known{at_h}@shop.test")
-                assert fields_of(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == (CATCH_ALL if catch_all else DELIVERABLE)
                 assert host.record.recipients["random@shop.test"] == tests
 
 

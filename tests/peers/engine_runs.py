@@ -46,24 +46,41 @@ class Finding:
         return self.evidence.rule or ""
 
     @property
+    def cause(self) -> tuple[str | None, str | None]:
+        """The reason, and who is to blame."""
+        return self.evidence.reason, self.evidence.blame
+
+    @property
     def replies(self) -> list[str]:
         return [line.text for line in self.evidence.conversation if line.who == "server"]
 
     @property
-    def deciding_line(self) -> str:
+    def deciding_reply(self) -> str:
         """The reply to this address's own RCPT; if there is none, the last reply or event."""
         own = f"RCPT TO:<{self.verdict.email}>"
         lines = [(line.who, line.text) for line in self.evidence.conversation]
         # The result of a handshake is no command: no reply belongs to it.
         sent = [text for who, text in lines if who == "client"]
         commands = [text for text in sent if text == "(connect)" or not text.startswith("(")]
+        replies = _whole_replies(text for who, text in lines if who == "server")
         if own in commands:
-            replies = [text for who, text in lines if who == "server" and text[3:4] != "-"]
             # The last one: it may have been sent again, with another sender or over TLS.
             number = len(commands) - 1 - commands[::-1].index(own)
             if number < len(replies):
                 return replies[number]
-        return self.replies[-1] if self.replies else self.evidence.exchanges[-1].result
+        return replies[-1] if replies else self.evidence.exchanges[-1].result
+
+
+def _whole_replies(lines: Iterable[str]) -> list[str]:
+    """Join the lines of each reply (RFC 5321, 4.2.1), which may change its code (postscreen)."""
+    replies, begun = [], ""
+    for line in lines:
+        is_same = line[:3] == begun[:3]
+        begun += f" {line[4:] if is_same else line}" if begun else line
+        if line[3:4] != "-":
+            replies.append(begun)
+            begun = ""
+    return replies
 
 
 def assert_outcome(finding: Finding, outcome: Outcome | str) -> None:
@@ -88,8 +105,8 @@ def engine_settings(doh_url: str, authority: Path, smtp_port: int) -> EngineSett
 
 
 @asynccontextmanager
-async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncIterator[Engine]:
-    """An engine that resolves these names; at its end nothing may be left under way."""
+async def open_resolver(zone: Zone) -> AsyncIterator[tuple[str, Path]]:
+    """Serve these names over HTTPS; yields the URL, and the file of its authority."""
     with tempfile.TemporaryDirectory() as folder:
         tls, authority = doh.make_authority(Path(folder), "127.0.0.1")
         listeners = await trio.open_ssl_over_tcp_listeners(
@@ -100,20 +117,29 @@ async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncI
         port = listener.socket.getsockname()[1]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, listeners)
-            base = engine_settings(f"https://127.0.0.1:{port}{doh.PATH}", authority, smtp_port)
-            async with open_engine(replace(base, **{**CLOCKS, **settings})) as engine:
-                yield engine
-            assert_whole(engine)
+            yield f"https://127.0.0.1:{port}{doh.PATH}", authority
             nursery.cancel_scope.cancel()
 
 
-async def verify(engine: Engine, texts: Iterable[str]) -> dict[str, Finding]:
-    """Verify every text once, as `clean` does. Returns the findings by address."""
+@asynccontextmanager
+async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncIterator[Engine]:
+    """An engine that resolves these names; at its end nothing may be left under way."""
+    async with open_resolver(zone) as (url, authority):
+        base = engine_settings(url, authority, smtp_port)
+        async with open_engine(replace(base, **{**CLOCKS, **settings})) as engine:
+            yield engine
+        assert_whole(engine)
+
+
+async def verify(engine: Engine, texts: Iterable[str], **options: Any) -> dict[str, Finding]:
+    """Verify every text once, as `clean` does, with these options of `open_answers`.
+
+    Returns the findings by address.
+    """
     findings = {}
     with trio.fail_after(ALL_S):
-        async with open_answers(
-            engine, list(texts), account="peers", deferred_start=True, explain=True
-        ) as answers:
+        options = {"account": "peers", "deferred_start": True, "explain": True, **options}
+        async with open_answers(engine, list(texts), **options) as answers:
             async for answer in answers:
                 assert answer.evidence is not None
                 findings[answer.verdict.email] = Finding(answer.verdict, answer.evidence)

@@ -22,6 +22,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailprobe.api.keys import key_hash
+from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.scenarios import REFUSED_SOURCE
 from mailprobe.bench.load.delay_relay import delayed
@@ -183,8 +184,8 @@ class Fleet:
 
 def chunk_of(place: int, texts: Sequence[str]) -> ListChunk:
     """The rows of a chunk as `api/results/chunk_lines.py` reads them."""
-    rows = (json.dumps([place, n, text, [text]]) for n, text in enumerate(texts))
-    return ListChunk(place, len(texts), "".join(f"{row}\n" for row in rows))
+    rows = (encode_row(StoredRow(place, n, text, [text])) for n, text in enumerate(texts))
+    return ListChunk(place, len(texts), "".join(rows))
 
 
 def authorization(key: str) -> dict[str, str]:

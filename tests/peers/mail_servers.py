@@ -1,4 +1,4 @@
-"""What the tests of Postfix, Exim and OpenSMTPD share: the names of a server, and checks of it.
+"""What the tests of mail servers share: the names of a server, and checks of it.
 
 A server has profiles: sets of options, each at an address of its own. The domain
 PROFILE.SUFFIX is served by that profile; further domains are served by one of them.
@@ -21,6 +21,9 @@ from tests.peers.programs.process import Program
 
 KNOWN = [f"known{number}" for number in range(40)]  # local parts that have a mailbox
 NAMED_SENDER = "check@probe.peers.test"
+PEOPLE = ["ann", "ben.miller", "c.smith", "dora1984", "erik", "f-jones", "gina_lee", "hugo.h.hill"]
+PLACES = (0, 4, len(PEOPLE))  # of REFUSED in a list of PEOPLE
+REFUSED = "info"  # the name that the catch-all domain `some` of each server refuses
 GONE = "mx.gone.test"  # an exchange at an address where nothing listens
 
 
@@ -67,12 +70,13 @@ class MailServer:
     domains: Domains
     program: Program
     port: int
+    settings: Mapping[str, object] = field(default_factory=dict)  # of the engines
 
     async def verify(
         self, zone: Zone, emails: Iterable[str], **settings: object
     ) -> dict[str, Finding]:
         """Verify these addresses with an engine of their own. Returns the findings by address."""
-        async with open_engine_for(zone, self.port, **settings) as engine:
+        async with open_engine_for(zone, self.port, **{**self.settings, **settings}) as engine:
             return await verify(engine, emails)
 
     async def check_case(
@@ -84,8 +88,8 @@ class MailServer:
         *,
         case: str | None = None,
         **settings: object,
-    ) -> None:
-        """Check the outcome of one address alone, and record it as `case`.
+    ) -> Finding:
+        """Check the outcome of one address alone, and record it as `case`. Returns the finding.
 
         A server that must be too slow is probed with the real clocks.
         """
@@ -94,6 +98,7 @@ class MailServer:
         finding = (await self.verify(zone, [email], **clocks, **settings))[email]
         measured.record(self.name, f"{case or label}: {local_part}", finding)
         assert_outcome(finding, outcome)
+        return finding
 
     async def check_named_sender(self, zone: Zone, local_part: str) -> None:
         """The profile `named` refuses NAMED_SENDER, and accepts the null sender."""
@@ -116,6 +121,18 @@ class MailServer:
         for one, other in zip(known, unknown, strict=True):
             outcomes |= {one: Outcome.DELIVERABLE, other: Outcome.UNDELIVERABLE}
         await self.check_all(zone, outcomes)
+
+    async def check_catch_all_with_a_refusal(self, zone: Zone, place: int) -> None:
+        """The domain `some` accepts every name but REFUSED, which stands at this place of the list.
+
+        An accepted address of such a domain proves nothing.
+        """
+        outcomes = dict.fromkeys(self.domains.emails("some", PEOPLE), Outcome.CATCH_ALL)
+        emails = list(outcomes)
+        [refused] = self.domains.emails("some", [REFUSED])
+        emails.insert(place, refused)
+        outcomes[refused] = Outcome.UNDELIVERABLE
+        await self.check_all(zone, {email: outcomes[email] for email in emails})
 
     async def check_ended_sessions(
         self, zone: Zone, label: str, *, unknown_first: bool = False

@@ -12,7 +12,7 @@ ROWS: dict[tuple[str, str], tuple[str, str, str]] = {}
 def record(server: str, case: str, finding: Finding) -> None:
     verdict = finding.verdict
     status = f"{verdict.status}, {verdict.failed_check}" if verdict.failed_check else verdict.status
-    ROWS[server, case] = (finding.deciding_line, finding.rule, status)
+    ROWS[server, case] = (finding.deciding_reply, finding.rule, status)
 
 
 def merge(rows: list[tuple[tuple[str, str], tuple[str, str, str]]]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import trustme
 
 from mailprobe.engine.verdict import Outcome
-from tests.peers.mail_servers import Domains, MailServer
+from tests.peers.mail_servers import PLACES, REFUSED, Domains, MailServer
 from tests.peers.programs.exim import open_exim
 
 PROFILES = (
@@ -23,30 +23,20 @@ PROFILES = (
     "named",
 )
 DOMAINS = Domains(
-    "exim.test", "127.0.20", PROFILES, further=dict.fromkeys(("all", "foreign"), "plain")
+    "exim.test", "127.0.20", PROFILES, further=dict.fromkeys(("all", "foreign", "some"), "plain")
 )
 
 # $received_ip_address says which profile the client has connected to.
 CONFIGURATION = """
-primary_hostname = mx.exim.test
-exim_path = /usr/sbin/exim4
-spool_directory = /peers/exim/spool
-log_file_path = /peers/exim/%slog
-pid_file_path = /peers/exim/pid
 log_selector = +smtp_connection +smtp_protocol_error +smtp_syntax_error
-host_lookup =
-rfc1413_query_timeout = 0s
-keep_environment =
-daemon_smtp_ports = 25
 tls_advertise_hosts = ${if eq{$received_ip_address}{ENCRYPTED}{*}{}}
-tls_certificate = /peers/exim/chain
-smtp_accept_max = 100
+tls_certificate = FOLDER/chain
 smtp_accept_max_per_host = ${if eq{$received_ip_address}{ALONE}{1}{100}}
-recipients_max = 5000
 acl_smtp_connect = connect
 acl_smtp_helo = hello
 acl_smtp_mail = mail
 acl_smtp_rcpt = rcpt
+domainlist some = some.exim.test
 domainlist known = PROFILES_DOMAINS : many.exim.test
 domainlist all = all.exim.test
 
@@ -100,7 +90,7 @@ rcpt:
           message     = 452 too many recipients
   deny    condition   = ${if and{{eq{$received_ip_address}{QUICK}}{>{$rcpt_fail_count}{3}}}}
           message     = Too many bad recipients
-  deny    domains     = ! +known : ! +all
+  deny    domains     = ! +known : ! +all : ! +some
           message     = relay not permitted
   require verify      = recipient
   accept
@@ -110,6 +100,19 @@ begin routers
 all:
   driver = accept
   domains = +all
+  transport = nowhere
+
+# As a line of Debian's /etc/aliases, before one with an asterisk.
+some:
+  driver = redirect
+  domains = +some
+  local_parts = REFUSED
+  allow_fail
+  data = :fail: No such user here
+
+rest_of_some:
+  driver = accept
+  domains = +some
   transport = nowhere
 
 moved:
@@ -169,7 +172,7 @@ CASES = [
 
 def configuration() -> bytes:
     domains = " : ".join(map(DOMAINS.domain, PROFILES))
-    text = CONFIGURATION.replace("PROFILES_DOMAINS", domains)
+    text = CONFIGURATION.replace("PROFILES_DOMAINS", domains).replace("REFUSED", REFUSED)
     for name, address in DOMAINS.addresses.items():
         text = text.replace(f"{{{name.upper()}}}", f"{{{address}}}")
     return text.encode("latin-1")
@@ -186,6 +189,11 @@ def mail_server() -> Iterator[MailServer]:
 @pytest.mark.parametrize(("label", "local_part", "outcome"), CASES)
 async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, outcome):
     await mail_server.check_case(zone, label, local_part, outcome)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_catch_all_that_refuses_a_name_is_known_as_catch_all(mail_server, zone, place):
+    await mail_server.check_catch_all_with_a_refusal(zone, place)
 
 
 @pytest.mark.parametrize("local_part", ["known0", "nobody"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from mailprobe.engine.verdict import Outcome
-from tests.peers.mail_servers import KNOWN, Domains, MailServer
+from tests.peers.mail_servers import KNOWN, PLACES, REFUSED, Domains, MailServer
 from tests.peers.programs.opensmtpd import open_opensmtpd
 
 # Each profile's options of `listen on`.
@@ -22,7 +22,7 @@ DOMAINS = Domains(
     "smtpd.test",
     "127.0.30",
     tuple(PROFILES),
-    further=dict.fromkeys(("users", "all", "foreign"), "plain"),
+    further=dict.fromkeys(("users", "all", "foreign", "some"), "plain"),
 )
 
 # Greylisting of fixed names only, by a filter that defers: the daemon remembers no earlier attempts.
@@ -55,8 +55,8 @@ USERS = KNOWN[10:30]  # of users.smtpd.test
 
 # domain's first label, local part, outcome
 CASES = [
-    ("plain", "known0", Outcome.DELIVERABLE_UNTESTED),
-    ("plain", "nobody", Outcome.REFUSED_BY_POLICY),  # the reply may mean a loop as well
+    ("plain", "known0", Outcome.DELIVERABLE),
+    ("plain", "nobody", Outcome.UNDELIVERABLE),  # 524, as for a loop in a list's expansion
     ("users", "ann", Outcome.DELIVERABLE),
     ("users", "known0", Outcome.UNDELIVERABLE),
     ("all", "anybody", Outcome.CATCH_ALL),
@@ -66,7 +66,7 @@ CASES = [
     ("filtered", "full-now", Outcome.MAILBOX_FULL),
     ("filtered", "disabled", Outcome.UNDELIVERABLE),
     ("banner", "known0", Outcome.CONVERSATION_FAILED),
-    ("helo", "known0", Outcome.DELIVERABLE_UNTESTED),  # EHLO is refused and HELO is not
+    ("helo", "known0", Outcome.DELIVERABLE),  # EHLO is refused and HELO is not
     ("sender", "known0", Outcome.CONVERSATION_FAILED),
     # It requires TLS, and with OpenSSL 3 its own handshake fails with every client.
     ("encrypted", "known0", Outcome.CONVERSATION_FAILED),
@@ -76,11 +76,13 @@ CASES = [
 
 def tables() -> dict[str, str]:
     mailboxes = [f"{email} nobody" for name in PROFILES for email in DOMAINS.emails(name, KNOWN)]
-    mailboxes.append(f"@{DOMAINS.domain('all')} nobody")
+    some = DOMAINS.domain("some")
+    mailboxes += [f"@{DOMAINS.domain('all')} nobody", f"@{some} nobody"]
+    mailboxes.append(f"{REFUSED}@{some} error:550 5.1.1 No such user here")
     return {
         "mailboxes": "".join(f"{line}\n" for line in mailboxes),
         "aliases": "".join(f"{name}: nobody\n" for name in ("ann", "ben", *USERS)),
-        "domains": "".join(f"{DOMAINS.domain(label)}\n" for label in (*PROFILES, "all")),
+        "domains": "".join(f"{DOMAINS.domain(label)}\n" for label in (*PROFILES, "all", "some")),
     }
 
 
@@ -97,6 +99,11 @@ def mail_server() -> Iterator[MailServer]:
 @pytest.mark.parametrize(("label", "local_part", "outcome"), CASES)
 async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, outcome):
     await mail_server.check_case(zone, label, local_part, outcome)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_catch_all_that_refuses_a_name_is_known_as_catch_all(mail_server, zone, place):
+    await mail_server.check_catch_all_with_a_refusal(zone, place)
 
 
 async def test_every_address_gets_its_verdict_in_step(mail_server, zone):

@@ -7,10 +7,10 @@ import trio
 import trustme
 
 from mailprobe.engine.verdict import Outcome
-from tests.peers.mail_servers import KNOWN, NAMED_SENDER, Domains, MailServer
+from tests.peers.mail_servers import KNOWN, NAMED_SENDER, PLACES, REFUSED, Domains, MailServer
 from tests.peers.programs.postfix import open_postfix, policy_daemon
 
-ACCESS = "{ check_recipient_access texthash:/peers/postfix/access }"
+ACCESS = "{ check_recipient_access texthash:FOLDER/access }"
 
 # The end of each profile's line of master.cf: process limit, command, options.
 PROFILES = {
@@ -22,10 +22,10 @@ PROFILES = {
     "client": "- smtpd -o { smtpd_client_restrictions = check_client_access static:REJECT }",
     "banner": "- smtpd -o { smtpd_client_restrictions = check_client_access static:REJECT } -o { smtpd_delay_reject = no }",
     "helo": "- smtpd -o { smtpd_helo_restrictions = check_helo_access static:REJECT }",
-    "sender": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/senders }",
-    "named": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/named }",
+    "sender": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:FOLDER/senders }",
+    "named": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:FOLDER/named }",
     "reverse": "- smtpd -o { smtpd_client_restrictions = reject_unknown_client_hostname }",
-    "encrypted": "- smtpd -o { smtpd_tls_security_level = encrypt } -o { smtpd_tls_chain_files = /peers/postfix/chain }",
+    "encrypted": "- smtpd -o { smtpd_tls_security_level = encrypt } -o { smtpd_tls_chain_files = FOLDER/chain }",
     "one": "- smtpd -o { smtpd_client_connection_count_limit = 1 }",
     "two": "- smtpd -o { smtpd_client_connection_count_limit = 2 }",
     "few": "- smtpd -o { smtpd_recipient_limit = 5 }",
@@ -38,19 +38,19 @@ DOMAINS = Domains(
     "postfix.test",
     "127.0.10",
     tuple(PROFILES),
-    further={**dict.fromkeys(AT_PLAIN, "plain"), "elsewhere": "rejecting"},
+    further={**dict.fromkeys(AT_PLAIN, "plain"), "elsewhere": "rejecting", "some": "access"},
 )
 
 MAIN = """
-virtual_mailbox_domains = texthash:/peers/postfix/domains
-virtual_mailbox_maps = texthash:/peers/postfix/mailboxes
+virtual_mailbox_domains = texthash:FOLDER/domains
+virtual_mailbox_maps = texthash:FOLDER/mailboxes
 mydestination = local.postfix.test
-local_recipient_maps = texthash:/peers/postfix/mailboxes
+local_recipient_maps = texthash:FOLDER/mailboxes
 relay_domains = relayed.postfix.test
-relay_recipient_maps = texthash:/peers/postfix/mailboxes
+relay_recipient_maps = texthash:FOLDER/mailboxes
 virtual_alias_domains = alias.postfix.test
-virtual_alias_maps = texthash:/peers/postfix/aliases
-relocated_maps = texthash:/peers/postfix/relocated
+virtual_alias_maps = texthash:FOLDER/aliases
+relocated_maps = texthash:FOLDER/relocated
 """
 
 ACTIONS = {
@@ -106,15 +106,18 @@ CASES = [
 
 
 def tables(chain: bytes) -> dict[str, bytes]:
-    labels = [*PROFILES, "all", "many"]
+    labels = [*PROFILES, "all", "some", "many"]
     local_parts = [*KNOWN, *ACTIONS]
     mailboxes = [f"{email} x" for label in labels for email in DOMAINS.emails(label, local_parts)]
     access = [f"{name}@{DOMAINS.domain('access')} {action}" for name, action in ACTIONS.items()]
     latin = f"latin@{DOMAINS.domain('access')} 550 5.1.1 Boîte aux lettres inconnue"
     plain = DOMAINS.domain("plain")
+    some = DOMAINS.domain("some")
+    access.append(f"{REFUSED}@{some} 550 5.1.1 User unknown")
+    mailboxes += [f"@{DOMAINS.domain('all')} x", f"@{some} x"]
     return {
         "domains": "".join(f"{DOMAINS.domain(label)} x\n" for label in labels).encode(),
-        "mailboxes": "\n".join([*mailboxes, f"@{DOMAINS.domain('all')} x", ""]).encode(),
+        "mailboxes": "\n".join([*mailboxes, ""]).encode(),
         "access": "\n".join(access).encode() + b"\n" + latin.encode("latin-1") + b"\n",
         "aliases": f"ann@{DOMAINS.domain('alias')} known0@{plain}\n".encode(),
         "relocated": f"gone@{plain} ann@elsewhere.test\n".encode(),
@@ -140,6 +143,11 @@ def mail_server() -> Iterator[MailServer]:
 @pytest.mark.parametrize(("label", "local_part", "outcome"), CASES)
 async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, outcome):
     await mail_server.check_case(zone, label, local_part, outcome)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_catch_all_that_refuses_a_name_is_known_as_catch_all(mail_server, zone, place):
+    await mail_server.check_catch_all_with_a_refusal(zone, place)
 
 
 async def test_sixty_unknown_addresses_never_meet_the_error_limit(mail_server, zone):

@@ -19,6 +19,7 @@ import trio
 
 from mailprobe.storage import open_store, utc_now
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.encryption import key_path
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
 from mailprobe.storage.sql import audit
@@ -266,7 +267,8 @@ async def do(write: str, path: str, *rest: str) -> None:
         use_long_timeouts()
     try:
         now = utc_now if write.endswith("for real") else clock
-        async with open_store(path, secret_key=SECRET, now=now) as store:
+        secret_key = None if key_path(Path(path)).exists() else SECRET
+        async with open_store(path, secret_key=secret_key, now=now) as store:
             await WRITES[write](store, *rest)
     except StoreUnavailable as error:
         report(f"{type(error).__name__} {error}")

@@ -18,8 +18,8 @@ import psycopg
 from psycopg import sql
 
 from mailprobe.bench.load.private_postgres import drop_database, new_database
-from mailprobe.storage.encryption import Cipher
-from mailprobe.storage.postgres.driver.schema import KEY_CHECK, SCRIPTS, prepare
+from mailprobe.storage.encryption import CHECK_NAME, Cipher
+from mailprobe.storage.postgres.driver.schema import SCRIPTS, prepare
 from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer
 from tests.storage.fixed_clock import SECRET
 from tests.storage.long_timeouts import use_long_timeouts
@@ -84,7 +84,7 @@ def _emptied(url: str) -> bool:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            if db.execute("SELECT name FROM store_properties").fetchall() != [(KEY_CHECK,)]:
+            if db.execute("SELECT name FROM store_properties").fetchall() != [(CHECK_NAME,)]:
                 return False
             if db.execute("SELECT count(*), max(number) FROM migrations").fetchone() != STEPS:
                 return False

@@ -20,12 +20,13 @@ from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sqlite import memory
 from mailprobe.storage.sqlite import transactions as sqlite
 from mailprobe.storage.store import Store
+from mailprobe.storage.tolerances import commands as tolerance_commands
 
 COMMANDS = {
     value
     for part in (
         *(audit_commands, bounces, commands, egress_commands, fact_commands),
-        *(list_commands, oversight, pauses, queues, sessions),
+        *(list_commands, oversight, pauses, queues, sessions, tolerance_commands),
     )
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand

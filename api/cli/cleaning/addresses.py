@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from mailprobe.api.results.row_result import domain_of
 
@@ -10,6 +11,7 @@ NOT_VERIFIED = -1
 FINAL = 0.0  # in the place of a due time
 NO_ADDRESS = -1  # in the place of the number, or of the offset, of a row's address
 ROWS_AT_ONCE = 8_192
+TOGETHER_S = 5.0  # hosts that take more within it are asked in one pass
 ATTEMPTS_COUNTED_MAX = 255  # an octet each; there are fewer passes
 
 
@@ -26,6 +28,7 @@ class DistinctAddresses:
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     due_at: "array[float]" = field(default_factory=lambda: array("d"))  # Unix time, or FINAL
     attempts: "array[int]" = field(default_factory=lambda: array("B"))  # 0: not asked about
+    waits: "array[int]" = field(default_factory=lambda: array("B"))  # 1: for its mail host
     answered: int = 0
     rows: int = 0
     blank: int = 0  # rows without an address
@@ -62,6 +65,7 @@ class DistinctAddresses:
             self.offsets.append(NOT_VERIFIED)
             self.due_at.append(FINAL)
             self.attempts.append(0)
+            self.waits.append(0)
         self.row_numbers.append(number)
 
     def row_offsets(self) -> Iterator[bytes]:
@@ -88,13 +92,19 @@ class DistinctAddresses:
         offset = self.offsets[self.numbers[address]]
         return None if offset == NOT_VERIFIED else offset
 
-    def record(self, address: str, offset: int, due_at: float, attempts: int = 1) -> None:
-        """Record an answer, the result of so many attempts; the last one counts."""
+    def record(
+        self, address: str, offset: int, due_at: float, attempts: int = 1, *, waits: bool = False
+    ) -> None:
+        """Record an answer, the result of so many attempts; the last one counts.
+
+        `waits`: it is asked about again when its mail host takes more.
+        """
         number = self.numbers[address]
         self.answered += self.offsets[number] == NOT_VERIFIED
         self.offsets[number] = offset
         self.due_at[number] = due_at
         self.attempts[number] = min(attempts, ATTEMPTS_COUNTED_MAX)
+        self.waits[number] = waits
 
     def forget(self, end: int) -> None:
         """Take the answers from this offset on as not given."""
@@ -115,14 +125,30 @@ class DistinctAddresses:
         """The addresses that are to be asked about again."""
         return [address for address, number in self.numbers.items() if self.due_at[number]]
 
-    def next_pass(self) -> list[str]:
-        """Those of them that were asked about least often.
+    def waiting(self) -> list[str]:
+        """Those of them that wait for their mail hosts."""
+        return [address for address in self.passing() if self.waits[self.numbers[address]]]
 
-        A run that was continued within a pass has others, whose turn comes after a longer wait.
+    def next_pass(self) -> list[str]:
+        """Those of them that are asked about next.
+
+        Those that wait for their mail hosts, as soon as the first host takes more. Of the others,
+        those that were asked about least often, together: a run that was continued within a pass
+        has some whose turn comes after a longer wait.
         """
         passing = self.passing()
-        fewest = min((self.attempts[self.numbers[address]] for address in passing), default=0)
-        return [address for address in passing if self.attempts[self.numbers[address]] == fewest]
+        waiting = [address for address in passing if self.waits[self.numbers[address]]]
+        others = [address for address in passing if not self.waits[self.numbers[address]]]
+        fewest = min((self.attempts[self.numbers[address]] for address in others), default=0)
+        others = [address for address in others if self.attempts[self.numbers[address]] == fewest]
+        first = min((self.due_at[self.numbers[address]] for address in waiting), default=inf)
+        if others and self.last_due_at(others) <= first:
+            return others
+        return [
+            address
+            for address in waiting
+            if self.due_at[self.numbers[address]] <= first + TOGETHER_S
+        ]
 
     def last_due_at(self, addresses: Iterable[str]) -> float:
         """When the last of these is due, in Unix time."""

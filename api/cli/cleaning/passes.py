@@ -7,10 +7,11 @@ journal: the run that resumes it ends early only after twice as many failures.
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import NoReturn
 
 import trio
@@ -18,7 +19,8 @@ from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.addresses import FINAL, DistinctAddresses, first_of_domains
 from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
-from mailprobe.api.cli.source import AnswerSource, in_request_order
+from mailprobe.api.cli.cleaning.waiting import clock, waiting_words
+from mailprobe.api.cli.source import AnswerSource, PatientSource, in_request_order
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import Journal
 from mailprobe.api.results.counts import FAILED_HOSTS_MIN, ResultCounts
@@ -31,7 +33,14 @@ LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30
 FAILURES_IN_A_ROW_MAX = 200
 DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
+WAITED_MAX = 12  # times that an address is asked while it waits for its host to be seen to judge
+PATIENCE_S = 900.0  # of a list at the command line
 ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
+
+# Reasons of results that may wait for their mail host.
+WAITED_FOR: tuple[Reason, ...] = (
+    *("host_budget", "untested", "unconfirmed", "host_changed", "blocked_us"),
+)
 
 # Shows progress while addresses are verified; takes the counts and the number of addresses.
 ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
@@ -52,15 +61,18 @@ class Recheck:
     passes: int = 2
     after_s: tuple[float, ...] = (300.0,)
     is_patient: bool = True  # slow hosts have more time then
+    patience_s: float = PATIENCE_S  # after the first pass, for what mail hosts take from us
 
-    def due_at(self, result: RowResult) -> float:
+    def due_at(self, result: RowResult, patience_until: float) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
+        if result.retry_at and result.attempts <= WAITED_MAX:
+            return result.retry_at if result.retry_at <= patience_until else FINAL
         if not result.is_passing or result.attempts > self.passes:
             return FINAL
         return result.answered_at + self.after_s[min(result.attempts, len(self.after_s)) - 1]
 
 
-NO_RECHECK = Recheck(passes=0)
+NO_RECHECK = Recheck(passes=0, patience_s=0.0)
 
 
 @dataclass(slots=True)
@@ -79,7 +91,7 @@ class Passes:
     counts: ResultCounts = field(default_factory=ResultCounts)
     asked: int = 0  # answers in this run
     is_rechecking: bool = False  # every address has an answer
-    _passing: Counter[str] = field(default_factory=Counter)  # reasons of those to ask again
+    _patience_until: float = inf  # Unix time; the patience begins after the first pass
     _failures: FailuresInARow = field(
         default_factory=lambda: FailuresInARow(FAILURES_IN_A_ROW_MAX, FAILED_HOSTS_MIN)
     )
@@ -108,6 +120,8 @@ class Passes:
 
         Raises CommandError where nothing but this machine or its network is to blame.
         """
+        if isinstance(source, PatientSource):
+            source.wait_up_to(self._patience_left_s)
         unanswered = self.addresses.unanswered()
         async with self.show(self.counts, len(self.addresses.numbers)):
             if len(unanswered) >= LONG and not (self.addresses.answered or self.journal.early_ends):
@@ -117,6 +131,8 @@ class Passes:
         if self.addresses.answered < len(self.addresses.numbers):
             raise CommandError("the answers ended early")
         self.is_rechecking = True
+        self._patience_until = self.now() + self.recheck.patience_s
+        self._drop_late()
         while again := self.addresses.next_pass():
             if self.write is not None:
                 await trio.to_thread.run_sync(self.write)
@@ -126,6 +142,16 @@ class Passes:
                 await self._verify(source, again, known, patient=self.recheck.is_patient)
             cured = known.done - known.statuses["unknown"]
             print_error(f"asked again: {cured:,} of {len(again):,} are known now")
+
+    def _patience_left_s(self) -> float:
+        return min(self.recheck.patience_s, max(0.0, self._patience_until - self.now()))
+
+    def _drop_late(self) -> None:
+        """Of what waits for its mail host, some would wait for longer than the patience."""
+        for address in self.addresses.passing():
+            offset = self.addresses.offset(address)
+            if offset is not None:
+                self._record(offset, self.journal.answer(offset))
 
     async def _probe_first_domains(self, source: AnswerSource, unanswered: list[str]) -> None:
         first = first_of_domains(unanswered, FIRST_DOMAINS_MAX)
@@ -153,8 +179,10 @@ class Passes:
                     )
                 earlier = self.addresses.offset(email)
                 before = None if earlier is None else self.journal.answer(earlier)
-                attempts = 1 if before is None else before.attempts + 1
-                result = row_result(answer, attempts, self.now())
+                asked_before = 0 if before is None else before.attempts
+                is_asked = answer.cause.reason != "host_budget"
+                result = row_result(answer, max(1, asked_before + is_asked), self.now())
+                attempts = result.attempts
                 if before is not None and before.valid and result.status == "unknown":
                     # It was accepted before; only the test of its domain was repeated.
                     result = replace(before, attempts=attempts, answered_at=self.now())
@@ -172,11 +200,13 @@ class Passes:
         if earlier is not None:
             before = self.journal.answer(earlier)
             self.counts.count(before, -1)
-            self._passing[before.reason] -= bool(self.recheck.due_at(before))
-        due_at = self.recheck.due_at(result)
-        self.addresses.record(email, offset, due_at, result.attempts)
+        due_at = self._due_at(result)
+        waits = result.retry_at > 0
+        self.addresses.record(email, offset, due_at, result.attempts, waits=waits)
         self.counts.count(result)
-        self._passing[result.reason] += bool(due_at)
+
+    def _due_at(self, result: RowResult) -> float:
+        return self.recheck.due_at(result, self._patience_until)
 
     def _watch(self, offset: int, result: RowResult) -> None:
         """Stop after too many failures in a row, unless that would lose answers."""
@@ -199,11 +229,33 @@ class Passes:
         wait_s = last_s - self.now()
         if wait_s <= 0:
             return
-        noun = "address" if number == 1 else "addresses"
-        until = datetime.fromtimestamp(last_s).astimezone()
-        parts = [f"{count:,} {WORDS[key]}" for key, count in self._passing.most_common() if count]
-        print_error(
-            f"waiting until {until:%H:%M:%S} to ask about {number:,} {noun} again "
-            f"({', '.join(parts)}); Ctrl-C ends with what is known"
-        )
+        results = self._answers(again)
+        until = f"{datetime.fromtimestamp(last_s).astimezone():%H:%M:%S}"
+        if all(result.retry_at for result in results):
+            waiting = self._answers(self.addresses.waiting())
+            total = len(self.addresses.numbers)
+            print_error(
+                f"{waiting_words(waiting, total)}; waiting until {until}, at most until "
+                f"{clock(self._patience_until)}; Ctrl-C ends with what is known"
+            )
+        else:
+            noun = "address" if number == 1 else "addresses"
+            reasons = Counter(result.reason for result in results)
+            parts = [f"{count:,} {WORDS[key]}" for key, count in reasons.most_common()]
+            print_error(
+                f"waiting until {until} to ask about {number:,} {noun} again "
+                f"({', '.join(parts)}); Ctrl-C ends with what is known"
+            )
         await trio.sleep(wait_s)
+
+    def _answers(self, addresses: Iterable[str]) -> list[RowResult]:
+        offsets = (self.addresses.offset(address) for address in addresses)
+        return [self.journal.answer(offset) for offset in offsets if offset is not None]
+
+    def left_waiting(self) -> list[RowResult]:
+        """The answers to addresses whose mail host takes more only after the patience."""
+        counted = self.counts.reasons
+        if not any(counted[reason] for reason in WAITED_FOR):
+            return []
+        found = self._answers(self.addresses.numbers)
+        return [result for result in found if result.retry_at]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,8 @@ from mailprobe.api.errors import Misuse, print_error
 
 if TYPE_CHECKING:
     from mailprobe.api.egress.report import EgressOverview
+    from mailprobe.api.egress.tolerances import ShownTolerance
     from mailprobe.api.settings import Settings
-    from mailprobe.engine.smtp.pool.host_facts import FactsOfEgress
     from mailprobe.storage.store import Store
 
 NO_FILE = (
@@ -49,14 +50,14 @@ def show(names: Sequence[str], as_json: bool) -> None:
     settings = read_with_file()
     check_names(settings, names)
     wanted = names or [row.name for row in settings.engine.egresses.rows]
-    facts = _facts(settings, wanted)
+    hosts = _hosts(settings, wanted)
     for each in _overviews(settings):
         if each.name not in wanted:
             continue
         if as_json:
-            print_json({**_shown(each), **_details(each), **_shared(facts[each.name])})
+            print_json({**_shown(each), **_details(each), **_shared(hosts[each.name])})
         else:
-            _print_one(each, facts[each.name])
+            _print_one(each, hosts[each.name])
 
 
 @egress.command()
@@ -102,23 +103,34 @@ def _overviews(settings: "Settings") -> "list[EgressOverview]":
     return with_store(read, settings)
 
 
-def _facts(settings: "Settings", names: Sequence[str]) -> "dict[str, FactsOfEgress]":
-    """What the services share of each egress."""
+@dataclass(frozen=True, slots=True)
+class _HostsOfEgress:
+    """What the services share of hosts that refuse this egress."""
+
+    resting: list[tuple[str, str, float]]  # exchange, rule, seconds left
+    tolerances: "list[ShownTolerance]"
+
+
+def _hosts(settings: "Settings", names: Sequence[str]) -> dict[str, _HostsOfEgress]:
+    from mailprobe.api.egress.tolerances import shown_tolerances
     from mailprobe.engine.shared_knowledge import Fact
-    from mailprobe.engine.smtp.pool.host_facts import facts_of_egress
+    from mailprobe.engine.smtp.pool.host_facts import resting_elsewhere
 
-    async def read(store: "Store") -> list[Fact]:
-        found: list[Fact] = []
-        for kind in ("backoff", "refusals"):
-            last, more = 0, True
-            while more:
-                page = await store.read_facts(last, not_by="", kind=kind)
-                found += [Fact(each.kind, each.key, each.value, each.left_s) for each in page.facts]
-                last, more = page.last, page.more
-        return found
+    async def read(store: "Store") -> dict[str, _HostsOfEgress]:
+        facts: list[Fact] = []
+        last, more = 0, True
+        while more:
+            page = await store.read_facts(last, not_by="", kind="backoff")
+            facts += [Fact(each.kind, each.key, each.value, each.left_s) for each in page.facts]
+            last, more = page.last, page.more
+        return {
+            name: _HostsOfEgress(
+                resting_elsewhere(facts, name), shown_tolerances(await store.host_tolerances(name))
+            )
+            for name in names
+        }
 
-    facts = with_store(read, settings)
-    return {name: facts_of_egress(facts, name) for name in names}
+    return with_store(read, settings)
 
 
 def _change(names: Sequence[str], *, is_pause: bool) -> None:
@@ -201,15 +213,22 @@ def _details(each: "EgressOverview") -> dict[str, object]:
     }
 
 
-def _shared(facts: "FactsOfEgress") -> dict[str, object]:
+def _shared(hosts: _HostsOfEgress) -> dict[str, object]:
     return {
         "resting": [
             {"host": host, "rule": rule, "left_s": round(left_s)}
-            for host, rule, left_s in facts.resting
+            for host, rule, left_s in hosts.resting
         ],
         "refused_recipients": [
-            {"address": address, "sent": sent, "refused": refused}
-            for address, sent, refused in facts.refused
+            {
+                "host": each.host,
+                "refused_10_minutes": each.recent,
+                "refused_hour": each.hour,
+                "tolerance": each.tolerance,
+                "learned_from_ban": each.is_careful,
+                "rest_left_s": round(each.rest_left_s),
+            }
+            for each in hosts.tolerances
         ],
     }
 
@@ -231,6 +250,15 @@ def _last(each: "EgressOverview") -> str:
     return "" if last is None else f"{_instant(last.last_at)} by {last.operator}"
 
 
+def _tolerance(each: "ShownTolerance") -> str:
+    learned = f", {each.why}" if each.why else ""
+    rests = f", rests for {each.rest_left_s / 60:.0f} min" if each.rest_left_s else ""
+    return (
+        f"{each.host}: {each.recent:,} of {each.tolerance:,} in 10 minutes{learned},"
+        f" {each.hour:,} within the hour{rests}"
+    )
+
+
 def _print_table(found: "Sequence[EgressOverview]") -> None:
     from rich import box
     from rich.table import Table
@@ -245,7 +273,7 @@ def _print_table(found: "Sequence[EgressOverview]") -> None:
     console_on(sys.stdout).print(table)
 
 
-def _print_one(each: "EgressOverview", facts: "FactsOfEgress") -> None:
+def _print_one(each: "EgressOverview", hosts: _HostsOfEgress) -> None:
     """The egress as lines of a name and a value."""
     row = each.row
     rests = f", since {_instant(each.since())}" if each.since() else ""
@@ -272,11 +300,10 @@ def _print_one(each: "EgressOverview", facts: "FactsOfEgress") -> None:
         ),
         *(
             ("rests at", f"{host}, {rule}, for {left_s / 60:.0f} min")
-            for host, rule, left_s in facts.resting[:HOSTS_SHOWN]
+            for host, rule, left_s in hosts.resting[:HOSTS_SHOWN]
         ),
         *(
-            ("refused by", f"{address}: {refused:,} of {sent:,} recipients within the hour")
-            for address, sent, refused in facts.refused[:HOSTS_SHOWN]
+            ("refused by", _tolerance(tolerance)) for tolerance in hosts.tolerances[:HOSTS_SHOWN]
         ),
     ]  # fmt: skip
     click.echo(each.name)

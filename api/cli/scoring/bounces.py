@@ -1,12 +1,17 @@
 """Reads bounces: mails in an mbox, a file or a folder, or a list that a mail service exports."""
 
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
-from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of
+from mailprobe.api.bounces.events import Event, NotEvents, SubscriptionConfirmation, read_events
+from mailprobe.api.bounces.exports import ExportReader, ExportSurvey, address_column
+from mailprobe.api.bounces.kinds import KINDS, Kind
 from mailprobe.api.bounces.reports import bounces_of
 from mailprobe.api.cli.scoring.mails import files_of, is_mail, mails_of
 from mailprobe.api.listfile import BadList, ReadOptions
@@ -14,20 +19,20 @@ from mailprobe.api.reader.own_list import rows_of
 from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 
-ROW_TEXT_MAX = 4_000
-# Columns of an export that say why; if none has such a name, all columns are read.
-WHY = re.compile(
-    r"type|class|categor|kind|reason|status|code|descri|diagnos|bounce|error|detail|response|"
-    r"message|event|smtp|result",
-    re.IGNORECASE,
-)
-# Cells of an export of all events that say that the address did not bounce.
-NO_BOUNCE = re.compile(
-    r"(?:delivered|delivery|open(?:s|ed)?|click(?:s|ed)?|processed|sent|send|injection|"
-    r"complaints?|complained|spam ?report|(?:list[ _-]?)?unsubscribed?|subscribed?)",
-    re.IGNORECASE,
-)
-BOUNCE = re.compile(r"bounce|fail|drop|reject|hard|soft|undeliver", re.IGNORECASE)
+EVENT_ENDINGS = frozenset({".ndjson", ".jsonl"})
+EVENT_LINES_TRIED = 20
+EVENT_OCTETS_MAX = 1 << 20  # of a line, as of a post
+EXAMPLES_MAX = 3  # of each kind
+IGNORED: Literal["ignored"] = "ignored"  # what does not say that mail came back
+Taken = Kind | Literal["ignored"]
+NOTHING_TAKEN = "no row says that mail came back, as a column `type` with `hard` or `soft` would"
+NAMES: dict[Taken, str] = {
+    "no_mailbox": "without a mailbox",
+    "refused": "refused by a policy",
+    "temporary": "failed for the moment",
+    "unknown": "bounced for an unknown reason",
+    IGNORED: "ignored, as they say of no bounce",
+}
 
 
 @dataclass(slots=True)
@@ -37,10 +42,20 @@ class Bounces:
     kinds: dict[str, Kind] = field(default_factory=dict)  # by the address as `key_of` writes it
     unread: int = 0  # mails of which no bounce could be read
     others: int = 0  # of these, such as are no bounces: replies, complaints and the like
+    rows: Counter[Taken] = field(default_factory=Counter)  # what the rows of a list were taken as
+    examples: dict[Taken, list[str]] = field(default_factory=dict)
+    read_as: str = "mails"  # a list: whose, or which column said the kind
 
-    def add(self, address: str, kind: Kind) -> None:
-        key = key_of(address)
-        self.kinds[key] = min(self.kinds.get(key, kind), kind, key=KINDS.index)
+    def add(self, address: str, kind: Kind | None, words: str = "") -> None:
+        """Add what a row or a mail says; None: not that mail came back."""
+        taken: Taken = kind or IGNORED
+        self.rows[taken] += 1
+        examples = self.examples.setdefault(taken, [])
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(f"{address} ({words})" if words else address)
+        if kind is not None:
+            key = key_of(address)
+            self.kinds[key] = min(self.kinds.get(key, kind), kind, key=KINDS.index)
 
     @property
     def gone(self) -> list[str]:
@@ -75,42 +90,104 @@ def read_bounces(path: Path, reading: ReadOptions | None = None) -> Bounces:
     except OSError as error:
         named = error.filename or path
         raise BadList(f"{plain(os.fsdecode(named))} cannot be read: {error.strerror}") from None
-    for address, kind in _listed(path, reading or ReadOptions()):
-        bounces.add(address, kind)
+    if path.suffix.lower() in EVENT_ENDINGS and _read_events(path, bounces):
+        return bounces
+    _read_list(path, reading or ReadOptions(), bounces)
     return bounces
 
 
-def bounced_in(path: Path | None) -> dict[str, str]:
-    """Which addresses do not exist by the file's bounces, for open_answers(). Raises BadList."""
+def bounced_in(path: Path | None, say: Callable[[str], None]) -> dict[str, str]:
+    """Which addresses do not exist by the file's bounces, for open_answers(). Raises BadList.
+
+    `say` gets what its rows were taken as.
+    """
     if path is None:
         return {}
-    return dict.fromkeys(read_bounces(path).gone, f"file, {path.name}")
+    bounces = read_bounces(path)
+    for line in lines_of(bounces):
+        say(f"{plain(path.name)}, read as {plain(bounces.read_as)}: {line}")
+    return dict.fromkeys(bounces.gone, f"file, {path.name}")
+
+
+def as_counts(bounces: Bounces) -> dict[str, object]:
+    """How many rows were taken as what and how many were ignored, with examples, for JSON."""
+    return {
+        "read_as": bounces.read_as,
+        "taken": {kind: bounces.rows[kind] for kind in KINDS if bounces.rows[kind]},
+        "ignored": bounces.rows[IGNORED],
+        "examples": bounces.examples,
+    }
+
+
+def lines_of(bounces: Bounces) -> Iterator[str]:
+    """How many rows were taken as what, each with examples, for a person."""
+    for taken in (*KINDS, IGNORED):
+        if count := bounces.rows[taken]:
+            examples = ", ".join(plain(example) for example in bounces.examples[taken])
+            yield f"{count:,} {NAMES[taken]}, such as {examples}"
+    if bounces.rows[IGNORED] and not bounces.kinds:
+        yield NOTHING_TAKEN
 
 
 def _read_mails(path: Path, bounces: Bounces) -> None:
-    for octets in mails_of(path):
+    for number, octets in enumerate(mails_of(path), start=1):
         found = bounces_of(octets)
+        if found is None:
+            bounces.add(f"mail {number} of {path.name}", None)
         bounces.unread += not found
         bounces.others += found is None
         for address, kind in (found or {}).items():
             bounces.add(address, kind)
 
 
-def _listed(path: Path, reading: ReadOptions) -> Iterator[tuple[str, Kind]]:
-    """The addresses of a list with what their rows say."""
-    for part in rows_of(path, reading):
-        for row in part.rows:
-            if not row.address:
+def _read_events(path: Path, bounces: Bounces) -> bool:
+    """Read lines of events as a mail service posts them; False if the first lines are none."""
+    with path.open("rb") as file:
+        if not any(_events_in(line) for line in islice(file, EVENT_LINES_TRIED)):
+            return False
+        file.seek(0)
+        for line in iter(partial(file.readline, EVENT_OCTETS_MAX), b""):
+            read = _events_in(line)
+            if read is None and line.strip():
+                bounces.add("a line that is no event", None)
                 continue
-            cells = row.cells
-            why = zip(part.columns, cells, strict=False)
-            said = [cell for column, cell in why if WHY.search(column)] or cells
-            said = [_without(cell, row.address) for cell in said]
-            text = " | ".join(cell for cell in said if cell)[:ROW_TEXT_MAX]
-            if BOUNCE.search(text) or not any(map(NO_BOUNCE.fullmatch, said)):
-                yield row.address, kind_of(text)
+            for event in read or ():
+                bounces.add(event.address or "an event", event.kind)
+    bounces.read_as = "events"
+    return True
 
 
-def _without(cell: str, address: str) -> str:
-    """A cell without the address, which may have words of a reason in it."""
-    return cell.replace(address, "").strip(" \t<>:,;")
+def _events_in(line: bytes) -> list[Event] | None:
+    """The events of a line, which may be one of those that a service posts as an array."""
+    for octets in (line, b"[" + line + b"]"):
+        try:
+            read = read_events(octets)
+        except NotEvents:
+            continue
+        return None if isinstance(read, SubscriptionConfirmation) else read[1]
+    return None
+
+
+def _read_list(path: Path, reading: ReadOptions, bounces: Bounces) -> None:
+    """Read a list twice: its columns and their values say how its rows are read. Raises BadList."""
+    columns, survey = _surveyed(path, reading)
+    reader = ExportReader(columns, survey)
+    bounces.read_as = reader.read_as
+    column = reading.column or address_column(columns)
+    for part in rows_of(path, replace(reading, column=column)):
+        for row in part.rows:
+            if row.address:
+                said = reader.read(row.cells, row.address)
+                bounces.add(row.address, said.kind, said.words)
+            elif any(cell.strip() for cell in row.cells):
+                bounces.add("a row without an address", None)
+
+
+def _surveyed(path: Path, reading: ReadOptions) -> tuple[list[str], ExportSurvey]:
+    """The columns of a list, and which of them have kinds only. Raises BadList."""
+    survey, columns = ExportSurvey(), list[str]()
+    column = reading.column or "1"  # which column has the addresses is not known yet
+    for part in rows_of(path, replace(reading, column=column)):
+        columns = part.columns
+        survey.add(columns, (row.cells for row in part.rows))
+    return columns, survey

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.bounces.kinds import KINDS
-from mailprobe.api.cli.scoring.bounces import Bounces
+from mailprobe.api.cli.scoring.bounces import Bounces, as_counts, lines_of
 from mailprobe.api.cli.scoring.scores import Group, Score
 from mailprobe.api.terminal import plain
 
@@ -66,7 +66,8 @@ def notes(score: Score, bounces: Bounces) -> list[str]:
         "messages report no bounce that could be read": bounces.unread - bounces.others,
         "messages are no bounces, and are not counted": bounces.others,
     }
-    return [f"{count:,} {words}" for words, count in found.items() if count]
+    taken = [f"of the rows of the bounces, {line}" for line in lines_of(bounces)]
+    return [*taken, *(f"{count:,} {words}" for words, count in found.items() if count)]
 
 
 def as_json(score: Score, bounces: Bounces) -> dict[str, object]:
@@ -80,6 +81,7 @@ def as_json(score: Score, bounces: Bounces) -> dict[str, object]:
         "not_sent": score.not_sent,
         "bounced_not_sent": score.bounced_not_sent,
         "not_in_list": score.foreign,
+        **as_counts(bounces),
         "unread_messages": bounces.unread - bounces.others,
         "other_messages": bounces.others,
     }

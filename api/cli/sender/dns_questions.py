@@ -1,16 +1,13 @@
 """DNS questions about the sender, over the endpoints that the engine uses."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
-
-import dns.exception
-import dns.message
-import dns.rcode
-import dns.rdatatype
-import dns.rrset
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mailprobe.engine.dns.messages import encode_query
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
+
+if TYPE_CHECKING:
+    import dns.rrset
 
 RecordType = Literal["A", "AAAA", "MX", "TXT"]
 
@@ -37,6 +34,12 @@ class DnsQuestions:
 
         Raises DnsFailed, and ValueError for what cannot be a name.
         """
+        # `clean` and `verify` import this module, and ask nothing of it unless hosts are silent
+        import dns.exception
+        import dns.message
+        import dns.rcode
+        import dns.rdatatype
+
         reason = "there is no endpoint"
         for url in self._urls:
             try:
@@ -60,7 +63,7 @@ class DnsQuestions:
         raise DnsFailed(reason)
 
 
-def _texts(found: dns.rrset.RRset, kind: RecordType) -> list[str]:
+def _texts(found: "dns.rrset.RRset", kind: RecordType) -> list[str]:
     if kind == "TXT":
         return [b"".join(record.strings).decode("latin-1") for record in found]
     if kind == "MX":

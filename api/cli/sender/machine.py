@@ -45,6 +45,7 @@ from mailprobe.engine.smtp.wire import (
     SmtpReply,
     ehlo,
 )
+from mailprobe.storage.url import DEFAULT_FOLDER
 
 # Their mail hosts are tested; the first two report our address in their EHLO reply.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
@@ -410,6 +411,9 @@ def check_database(database: str) -> Check:
     """Check that the database file is writable or can be created; leaves nothing behind."""
     name = "database"
     path = Path(database).absolute()
+    if not path.parent.exists() and Path(database).parent != DEFAULT_FOLDER:
+        found = f"{path.parent} does not exist"
+        return Check(name, "failed", found, "Create the folder, or correct MAILPROBE_DATABASE.")
     folder = next(parent for parent in path.parents if parent.exists())
     try:
         if path.exists():

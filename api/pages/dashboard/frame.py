@@ -37,9 +37,9 @@ from mailprobe.api.pages.dashboard.sessions import (
     cookie_name,
     is_same_site,
 )
-from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody, UsageUnknown
+from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody
 from mailprobe.api.rest.app import this_request
-from mailprobe.api.rest.dispatch import perform
+from mailprobe.api.rest.dispatch import perform, refusal_of_store
 from mailprobe.api.rest.messages import Call, OperationReply
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
@@ -121,7 +121,7 @@ class Frame:
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
             g.session = session
             g.is_operator = await self.operators.includes(session.caller.account)
-            admission.identified(session.caller.key.id)
+            admission.identified(session.caller.account.id)
             if request.method == "POST" and not await self._has_token(session):
                 return await self.error(
                     403, "This form is too old.", "Go back, reload the page, and send it again."
@@ -216,7 +216,7 @@ class Frame:
             case Refusal():
                 return await self.refused(error)
             case StoreUnavailable():
-                return await self.refused(UsageUnknown())
+                return await self.refused(refusal_of_store(error))
         log.error("page failed", exc_info=error)
         return await self.refused(OurFault("-"))
 

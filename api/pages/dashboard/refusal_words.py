@@ -66,6 +66,7 @@ WORDS: Mapping[type[Refusal], tuple[str, str]] = {
         "Reload the page to send it as a new one.",
     ),
     refusals.Overloaded: ("The service has too much to do at the moment.", AGAIN),
+    refusals.StorageFull: ("The service has no room on its disk.", "Try again later, or tell the operator."),
     refusals.UsageUnknown: ("The service cannot reach its database.", AGAIN),
     refusals.ProviderUnavailable: ("The billing provider does not answer.", AGAIN),
     refusals.OurFault: (

@@ -20,6 +20,7 @@ import trio
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.http import parse_cookie
 
+from mailprobe.api.forms.origins import origin_of
 from mailprobe.api.forms.visitors import network_of
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.storage.records import Actor, Caller
@@ -183,7 +184,15 @@ class SignInLimit:
 
 
 def is_same_site(origin: str | None, host: str | None, base_url: str) -> bool:
-    """Whether a request comes from a page of this service; programs send no Origin."""
+    """Whether a request comes from a page of this service; programs send no Origin.
+
+    A service whose address is https has no page over http: a machine between it and a browser
+    could write one.
+    """
     if origin is None:
         return True
-    return urlsplit(origin).netloc in (host, urlsplit(base_url).netloc)
+    own = urlsplit(origin_of(base_url))
+    schemes = ("https",) if own.scheme == "https" else ("http", "https")
+    return origin in {
+        f"{scheme}://{name}" for scheme in schemes for name in (host or own.netloc, own.netloc)
+    }

@@ -8,15 +8,22 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from urllib.parse import quote
 
 import msgspec
 from quart import Blueprint, Response, request
 
 from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.error_table import row_of
-from mailprobe.api.pages.dashboard.frame import HOME, Frame, at_most_once, form_fields
+from mailprobe.api.pages.dashboard.frame import HOME, Frame, at_most_once, caller, form_fields
 from mailprobe.api.pages.dashboard.refusal_words import words_of
-from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
+from mailprobe.api.refusals import (
+    BounceNotFound,
+    HardCapReached,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+)
 from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.api.schema import VerifyEmailResult, VerifyRequest
 from mailprobe.engine.evidence import ConversationLine, Evidence
@@ -35,6 +42,7 @@ BLAMES: dict[str, str] = {
     "us": "this machine: its address, its name or its reputation",
     "network": "the network between this machine and the mail host",
 }
+TESTED = 0.97  # the confidence of an acceptance where a random address was refused
 # After these the form stays as it is: the address can be tried again.
 KEEP_THE_FORM = (RateLimited, QuotaExhausted, HardCapReached)
 
@@ -67,14 +75,28 @@ def register(pages: Blueprint, frame: Frame) -> None:
         email = request.args.get("email", "")[:EMAIL_CHARACTERS_MAX]
         return await frame.page("try.html", TITLE, email=email, result=None)
 
+    @pages.post(f"{HOME}/bounces/forget")
+    @frame.signed_in
+    async def forget_bounce() -> Response:
+        """Forget that mail to an address came back; the page Try is ready to ask its host."""
+        email = (await form_fields()).get("email", "")[:EMAIL_CHARACTERS_MAX]
+        try:
+            await frame.perform("forget_bounce", email=quote(email, safe=""))
+        except BounceNotFound:
+            pass  # a second click
+        except Refusal as refusal:
+            return await frame.refused(refusal)
+        return await frame.page("try.html", TITLE, email=email, result=None, forgotten=email)
+
     @pages.post(f"{HOME}/try")
     @partial(frame.signed_in, spends_units=True)
     async def try_address() -> Response:
-        typed = (await form_fields()).get("email", "").strip()
+        form = await form_fields()
+        typed = form.get("email", "").strip()
         reading = read_cell(typed)
         email = reading.addresses[0] if reading.addresses else typed
         try:
-            result = await explained(frame, email)
+            result = await explained(frame, email, asks_bounced="ask" in form)
         except Refusal as refusal:
             if not isinstance(refusal, KEEP_THE_FORM):
                 return await frame.refused(refusal)
@@ -87,6 +109,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         assert isinstance(evidence, Evidence)
         return await frame.page(
             "try.html", TITLE, email=email, result=result, light=light, evidence=evidence,
+            bounce=await bounce_of(frame, email, result),
             action=ACTIONS[light], reason=WORDS.get(evidence.reason or "", ""),
             blame=BLAMES.get(evidence.blame or ""), layers=layers_of(result),
             corrected=corrected(email, reading.suggestion or result.suggestion), turns=turns_of(evidence.conversation),
@@ -96,12 +119,36 @@ def register(pages: Blueprint, frame: Frame) -> None:
         )  # fmt: skip
 
 
-async def explained(frame: Frame, email: str) -> VerifyEmailResult:
+@dataclass(frozen=True, slots=True)
+class ShownBounce:
+    """That mail to the address came back, and what its mail host says now, if it was asked."""
+
+    known_by: str  # by whom, and when
+    is_asked: bool
+    accepts: bool  # and it refuses a random address at the domain: its answer says something
+    accepts_all: bool
+
+
+async def bounce_of(frame: Frame, email: str, result: VerifyEmailResult) -> ShownBounce | None:
+    """The bounce of the address that is kept for the account."""
+    found = await frame.service.quota.bounced(caller(), [email])
+    if not found:
+        return None
+    evidence = result.evidence
+    is_asked = not (isinstance(evidence, Evidence) and evidence.reason == "bounced")
+    accepts = is_asked and result.status == "deliverable" and result.confidence >= TESTED
+    return ShownBounce(
+        next(iter(found.values())), is_asked, accepts, is_asked and result.status == "catch_all"
+    )
+
+
+async def explained(frame: Frame, email: str, *, asks_bounced: bool = False) -> VerifyEmailResult:
     """Verify the address with its evidence, once for a form however often it is sent. Raises Refusal."""
     body = VerifyRequest(email=email)
+    query = {"evidence": ["1"], **({"ask_bounced": ["1"]} if asks_bounced else {})}
     return await frame.result_of(
         VerifyEmailResult, "verify_email", body,
-        query={"evidence": ["1"]}, sent=at_most_once(await form_fields(), body),
+        query=query, sent=at_most_once(await form_fields(), body),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from mailprobe.api.cli.remote.http_source import PATH as STREAM
 from mailprobe.api.cli.remote.http_source import REQUEST_ADDRESSES_MAX
 from mailprobe.api.cli.remote.opening import open_http_source
 from mailprobe.bench.harness.engine_runs import wrong
-from mailprobe.bench.harness.figures import RESULTS, Figure
+from mailprobe.bench.harness.figures import NOT_MEASURED, RESULTS, Figure
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
 from mailprobe.bench.load.load_generator import Flooded, flood, generate_load, request
@@ -300,30 +300,82 @@ def measure_overload(service: ServiceProcess) -> list[Figure]:
     rounds of peak and overload, since this machine's speed changes from second to second.
     """
     few = generate_load(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
-    shares, shed_ms = [], []
-    for _ in range(OVERLOAD_RUNS):
-        turns = [_overload(service, few) for _ in range(OVERLOAD_TURNS)]
-        shares.append(median(share for share, _ in turns))
-        shed_ms += [each for _, flooded in turns for each in flooded.shed_ms]
-    shed_ms = sorted(shed_ms) or [0.0]
+    figures, remarks = overload_figures(
+        [[_overload(service, few) for _ in range(OVERLOAD_TURNS)] for _ in range(OVERLOAD_RUNS)]
+    )
+    for remark in remarks:
+        print(f"# {remark}")
+    return figures
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadTurn:
+    """One peak, and the overload after it, which has no meaning without the peak."""
+
+    peak: float  # requests served per second
+    flooded: Flooded
+
+    @property
+    def share(self) -> float | None:
+        """What was served of the overload, in percent of the peak."""
+        return 100 * _served(self.flooded) / self.peak if self.peak else None
+
+
+def overload_figures(
+    runs: Sequence[Sequence[OverloadTurn]],
+) -> tuple[list[Figure], list[str]]:
+    """The figures of these runs, and what could not be measured, in words. Pure.
+
+    A busy machine may serve no request at all in the second of a peak.
+    """
+    shares: list[float] = []
+    for turns in runs:
+        if found := [turn.share for turn in turns if turn.share is not None]:
+            shares.append(median(found))
+    shed_ms = sorted(each for turns in runs for turn in turns for each in turn.flooded.shed_ms)
+    what, remarks = "at three times its load", []
+    if (lost := sum(turn.share is None for turns in runs for turn in turns)) > 0:
+        turns_in_all = sum(map(len, runs))
+        remarks.append(f"{what}: no peak was served in {lost} of {turns_in_all} turns, left out")
+    if not shed_ms:
+        remarks.append(f"{what}: nothing was refused, so its refusals have no time")
     quick = sum(each < 50 for each in shed_ms)
-    what = "at three times its load"
-    return [
-        Figure(f"{what}: of its peak, the median of {OVERLOAD_RUNS}", median(shares), "%"),
-        Figure(f"{what}: of its peak, the worst of {OVERLOAD_RUNS}", min(shares), "%"),
-        Figure(f"{what}: shed within 50 ms", 100 * quick / len(shed_ms), f"% of {len(shed_ms):,}"),
-        Figure(f"{what}: a refusal, median", median(shed_ms), "ms"),
-        Figure(f"{what}: a refusal, 99 %", shed_ms[len(shed_ms) * 99 // 100], "ms"),
+    count = len(shed_ms)
+    figures = [
+        Figure(f"{what}: of its peak, the median of {OVERLOAD_RUNS}", _median(shares), "%"),
+        Figure(
+            f"{what}: of its peak, the worst of {OVERLOAD_RUNS}",
+            min(shares, default=NOT_MEASURED),
+            "%",
+        ),
+        Figure(
+            f"{what}: shed within 50 ms",
+            100 * quick / count if count else NOT_MEASURED,
+            f"% of {count:,}",
+        ),
+        Figure(f"{what}: a refusal, median", _median(shed_ms), "ms"),
+        Figure(
+            f"{what}: a refusal, 99 %",
+            shed_ms[count * 99 // 100] if count else NOT_MEASURED,
+            "ms",
+        ),
     ]
+    return figures, remarks
 
 
-def _overload(service: ServiceProcess, few: float) -> tuple[float, Flooded]:
-    """Return what it serves at three times its peak, in percent of the peak, and the flood."""
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else NOT_MEASURED
+
+
+def _overload(service: ServiceProcess, few: float) -> OverloadTurn:
+    """Find its peak, then send three times as much."""
     peak = max(_served(_flood(service, share * few, PEAK_S)) for share in PEAK_SHARES)
     time.sleep(FORGOTTEN_S)
+    if not peak:
+        return OverloadTurn(0.0, Flooded())
     flooded = _flood(service, 3 * peak, OVERLOAD_S)
     time.sleep(FORGOTTEN_S)
-    return 100 * _served(flooded) / peak, flooded
+    return OverloadTurn(peak, flooded)
 
 
 def _flood(service: ServiceProcess, rate: float, seconds: float) -> Flooded:

@@ -15,13 +15,14 @@ from mailprobe.engine.net.reactor import open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.shared_knowledge import FactExchange
-from mailprobe.engine.smtp.catchall import Domains, random_local
+from mailprobe.engine.smtp.catchall import Domains
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.controls import SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.budgets import EgressBudgets
 from mailprobe.engine.smtp.egress.router import EgressRouter, ReadCause
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
 from mailprobe.engine.smtp.replies.rules import Rules
@@ -39,19 +40,22 @@ async def open_dispatcher(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: FactExchange | None = None,
+    refusals: RefusalLedger | None = None,
 ) -> AsyncIterator[ProbeDispatcher]:
     """Layer 4. Leaving the block sends QUIT and closes every connection.
 
-    `mint` makes the local part of a random address, of shape 0 or 1; the default is unguessable.
+    `mint` makes the local part of a random address, the first or the second; by default it can't
+    be guessed, and has the shape of the address that it tests.
     `permits` is the connection budget; by default it is all that the settings allow.
-    `exchange` carries what is learned of hosts between engines.
+    `exchange` carries what is learned of hosts between engines. `refusals` leases those that hosts take;
+    by default all belong to this process.
     """
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
-        mint = mint or random_local
         dispatcher = ProbeDispatcher(
             *(settings, routes, dial, rules, operators, nursery, mint, observer, reactor),
             permits,
             fleet=_fleet_facts(exchange),
+            refusals=refusals,
         )
         for patient in (False, True):
             nursery.start_soon(supervised, partial(dispatcher.keep_time, patient=patient))
@@ -77,6 +81,7 @@ async def open_egresses(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: FactExchange | None = None,
+    refusals: RefusalLedger | None = None,
 ) -> AsyncIterator[EgressRouter]:
     """Layer 4 with the egresses of the settings; otherwise like open_dispatcher()."""
     admission = ProbeAdmission(settings)
@@ -87,7 +92,7 @@ async def open_egresses(
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
 
         def new_dispatcher(row: Egress, router: EgressRouter) -> ProbeDispatcher:
-            domains.append(Domains(settings.cache_s, mint or random_local, domains))
+            domains.append(Domains(settings.cache_s, mint, domains))
             return ProbeDispatcher(
                 settings_of(settings, row),
                 routes,
@@ -95,7 +100,7 @@ async def open_egresses(
                 rules,
                 operators,
                 nursery,
-                mint or random_local,
+                mint,
                 observer,
                 reactor,
                 None if budgets is None else budgets.of(row.name),
@@ -105,6 +110,7 @@ async def open_egresses(
                 admission,
                 router,
                 fleet,
+                refusals,
             )
 
         dispatchers: list[ProbeDispatcher] = []

@@ -7,6 +7,7 @@ that cannot connect rests; both are tried again with one address.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,8 +32,8 @@ from mailprobe.engine.smtp.probe import (
     NO_EGRESS_RULE,
     Probe,
 )
-from mailprobe.engine.smtp.refusal_budget import SpentBudget
 from mailprobe.engine.smtp.throttle import RestingHost
+from mailprobe.engine.smtp.tolerance import SpentBudget
 from mailprobe.engine.verdict import Blame, Outcome, Reason
 
 log = logging.getLogger("mailprobe.egress")
@@ -43,6 +44,10 @@ TAKE_OVER_S = 0.5  # left at least: connect, banner, EHLO, MAIL and RCPT of a ho
 SPENT_S = 0.1  # between two looks whether an egress has addresses of the day again
 HELD_IN_VAIN_MAX = 64  # held probes tried again without success in a row: 5 ms with 30 egresses
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
+# A host that defers everybody who comes by an egress for longer than greylisting takes.
+DEFERS_S = 240.0
+UNSUITED_S = 24 * 3600.0  # an egress whose recipients a host does not judge does not ask it again
+UNSUITED_MAX = 10_000  # hosts and egresses remembered so; the oldest are removed first
 TRIALS_S = 1.0  # between two looks whether an egress is to be tried again
 
 TRIAL_HOSTS_MAX = 3  # dead ones that a trial asks one after the other: one says nothing of us
@@ -63,6 +68,8 @@ ANSWERED: frozenset[Reason] = frozenset(
         *("rate_limited", "temporary", "policy", "blocked_us", "unclear"),
     }
 )
+
+ACCEPTED = (Outcome.DELIVERABLE, Outcome.DELIVERABLE_UNTESTED, Outcome.CATCH_ALL)
 
 ReadCause = Callable[[Outcome, str], tuple[Reason, Blame | None]]
 
@@ -135,6 +142,8 @@ class EgressRouter:
         self._is_trying = False  # what goes on may submit more
         # Ask the host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, _Way] = {}
+        # Until when an egress does not ask an exchange that judges nobody who comes by it.
+        self._unsuited: OrderedDict[tuple[str, str], float] = OrderedDict()
         for way in self._ways:  # before any list does
             way.dispatcher.subscribe_capacity(self._room_freed)
 
@@ -171,7 +180,8 @@ class EgressRouter:
     def is_withdrawn(self, pool: Pool, domain: str) -> bool:
         """Is another egress to ask for the domain, rather than that of this pool?"""
         way = self._way_of(pool)
-        return not self._is_usable(way) or way.dispatcher.is_refused(pool, domain)
+        suited = self._is_suited(way, pool.name)
+        return not (suited and self._is_usable(way)) or way.dispatcher.is_refused(pool, domain)
 
     def awaits_addresses(self, pool: Pool) -> bool:
         """Is the next block of its egress' day awaited? Lists keep their addresses meanwhile."""
@@ -273,16 +283,24 @@ class EgressRouter:
         return self._best(task, awaited=False)
 
     def _best(self, task: _Task, *, awaited: bool) -> _Way | None:
+        exchange = task.exchanges[0]
         for way in self._by_fitness(task, awaited=awaited):
-            if not way.dispatcher.is_refused_at(task.exchanges[0], task.domain):
+            if self._is_suited(way, exchange.name) and not way.dispatcher.is_refused_at(
+                exchange, task.domain
+            ):
                 return way
         return None
+
+    def _is_suited(self, way: _Way, exchange: str) -> bool:
+        return self._unsuited.get((way.name, exchange), float("-inf")) <= self._now()
 
     def _by_fitness(self, task: _Task, *, awaited: bool = False) -> list[_Way]:
         """Those that may ask, or that are awaited; the best one first."""
         is_candidate = self._awaits_addresses if awaited else self._is_usable
         operators = {self.operators.id_of(exchange.name) for exchange in task.exchanges}
-        seed = seed_of(task.domain)
+        # By the host, so that it hears from one egress as long as that may ask.
+        best = min(task.exchanges, key=lambda each: (each.preference, each.name))
+        seed = seed_of(best.name)
         return sorted(
             (
                 way
@@ -403,7 +421,7 @@ class EgressRouter:
         if (way := self._choose(task)) is None:
             return True
         [pool] = way.dispatcher.pools_of(task.domain, task.exchanges, 1, patient=probe.patient)
-        return pool is None or pool.room(1) > 0
+        return pool is None or pool.room(1, probe.asker, probe.patience_s) > 0
 
     def _is_in_vain(self) -> bool:
         """Has no egress addresses now, while one is awaited?"""
@@ -470,12 +488,45 @@ class EgressRouter:
         successor = None
         if refused or rests or failed or rule in (EGRESS_FAMILY_RULE, EGRESS_OUT_RULE):
             successor = self._pass_on(way.dispatcher, probe, outcome, rule)
+        elif probe.doubted:
+            self._judge_doubt(probe, outcome)
+        elif self._is_doubtful(probe, outcome, now):
+            successor = self._pass_on(way.dispatcher, probe, outcome, rule, doubted=True)
         if is_trial and rule in UNREACHED and way.standing.has_failed:
             self._unreached_in_trial(way, probe, successor)
         return successor is not None
 
+    @staticmethod
+    def _is_doubtful(probe: Probe, outcome: Outcome, now: float) -> bool:
+        """May the host treat all alike who come by this egress? It has accepted none of them."""
+        pool: Pool | None = probe.pool
+        if pool is None or pool.controls.comparable:
+            return False
+        if outcome is Outcome.TEMPORARY:
+            since = pool.deferred_since
+            return since is not None and now - since >= DEFERS_S
+        return outcome in (Outcome.UNDELIVERABLE, Outcome.UNCONFIRMED)
+
+    def _judge_doubt(self, probe: Probe, outcome: Outcome) -> None:
+        """Another egress has asked: does the host judge those who come by the doubted one?"""
+        if outcome not in ACCEPTED:
+            return
+        exchange = probe.exchanges[max(0, probe.exchange_index)].name
+        key = probe.doubted, exchange
+        self._unsuited[key] = self._now() + UNSUITED_S
+        self._unsuited.move_to_end(key)
+        if len(self._unsuited) > UNSUITED_MAX:
+            self._unsuited.popitem(last=False)
+        log.warning("egress not judged: egress=%s host=%s", *key)
+
     def _pass_on(
-        self, dispatcher: ProbeDispatcher, probe: Probe, outcome: Outcome, rule: str
+        self,
+        dispatcher: ProbeDispatcher,
+        probe: Probe,
+        outcome: Outcome,
+        rule: str,
+        *,
+        doubted: bool = False,
     ) -> Probe | None:
         """Let another egress ask; return its probe, or None if there is none."""
         tried = (*probe.egresses_tried, dispatcher.egress)
@@ -486,7 +537,7 @@ class EgressRouter:
         other = self._reserve(task)
         if other is None and not self._is_awaited(task):
             return None
-        successor = dispatcher.pass_on(probe, outcome, rule)
+        successor = dispatcher.pass_on(probe, outcome, rule, doubted=doubted)
         if other is None:
             self._hold(successor)
             self._first.fill_places()  # it had one

@@ -9,33 +9,34 @@ from mailprobe.engine.smtp.catchall import (
     deciding_rule,
 )
 from mailprobe.engine.smtp.controls import CHANGED_RULE
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
 
-def settle_awaiting(pool: "Pool", domain: DomainAcceptance, acceptance: Acceptance) -> None:
+def settle_awaiting(
+    pool: "Pool", domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
+) -> None:
     """The test was answered: settle the probes that await it."""
-    for probe in pool.dispatcher.domains.learn(domain, acceptance, pool.now()):
+    now, budget = pool.now(), pool.budget
+    for probe in pool.dispatcher.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
+        if acceptance is Acceptance.UNASKED and not probe.settled:
+            kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
+            wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
+            probe.retry_after(wait_s, budget.tolerance)
+            if probe.deferred_start:
+                budget.turned_away()
         pool.settle(probe, acceptance.outcome, rule)
 
 
 def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
-    """A listed address of the domain is settled as unknown: that proves what a test would.
-
-    A test that is under way decides by itself: a domain may accept all but a few addresses.
-    """
+    """A listed address of the domain is settled as unknown."""
     now = pool.now()
     pool.controls.note_listed_refused(domain, now)
     pool.dispatcher.domains.note_refused(pool.host, now)
-    known = domain.known(now) not in (None, Acceptance.UNANSWERED, Acceptance.UNASKED)
-    if known or domain.test_sent or domain.accepts_most:
-        return
-    pool.controls.note_tested(domain, Acceptance.SOME)
-    for probe in pool.dispatcher.domains.learn_from_listed(domain, now):
-        pool.settle(probe, Acceptance.SOME.outcome, probe.rule)
 
 
 def continue_test(domain: DomainAcceptance) -> None:

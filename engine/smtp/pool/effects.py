@@ -43,7 +43,7 @@ class RareEffects:
                     repeat_test(pool, domain)
                     return
                 pool.test_ended(acceptance, in_time=in_time)
-                settle_awaiting(pool, domain, acceptance)
+                settle_awaiting(pool, domain, acceptance, in_time=in_time)
             case made.BecameLate(conversation, accepted_before):
                 self._became_late(conversation, accepted_before)
             case made.CaughtUp(conversation, accepted):
@@ -62,10 +62,13 @@ class RareEffects:
                 pool.distrust(renamed=is_renaming)
             case made.Proven(fast_reply_s, renamed):
                 pool.replies_proven(fast_reply_s, renamed)
-            case made.HostChanged(cause):
+            case made.HostChanged(cause, hour):
+                pool.budget.limit_hour(hour)
                 record_failure(pool, cause, [served.address], at_once=True)
-            case made.BudgetSpent():
-                pool.budget_exhausted()
+            case made.TurnedAway(probe):
+                pool.turn_away(probe)
+            case made.HostBlocked(words):
+                pool.blocked(words)
             case _:
                 raise TypeError(effect)
 

@@ -9,14 +9,12 @@ the same time, so that which ends later was found later, whatever the order in w
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import trio
 
 from mailprobe.engine.shared_knowledge import Fact, FactExchange
 from mailprobe.engine.smtp.catchall import DOMAINS_MAX, Acceptance
-from mailprobe.engine.smtp.refusal_budget import BUDGETS_MAX, ENGINES_MAX, CountedStep
 
 VALUES = {Acceptance.ALL: "all", Acceptance.SOME: "some"}
 ACCEPTANCES = {value: acceptance for acceptance, value in VALUES.items()}
@@ -50,9 +48,7 @@ class FleetFacts:
         self._now = trio.lowlevel.current_clock().current_time
         self._egresses: dict[str, EgressFacts] = {}  # of this engine, by the name in keys
         self._accepted: OrderedDict[tuple[str, str], KnownAcceptance] = OrderedDict()
-        # By egress and address, then by the engine that sent them.
-        self._refused: OrderedDict[tuple[str, str], dict[str, list[CountedStep]]] = OrderedDict()
-        exchange.listen(("backoff", "strike", "refusals", "acceptance"), self._absorb)
+        exchange.listen(("backoff", "strike", "acceptance"), self._absorb)
 
     def add(self, egress: str, facts: EgressFacts) -> None:
         """Pass on what is about this egress from now on."""
@@ -66,24 +62,6 @@ class FleetFacts:
     def forget_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> None:
         """An egress here has found that this no longer holds."""
         self._keep_acceptance((name, domain), known)
-
-    def refused(self, egress: str, address: str) -> Mapping[str, list[CountedStep]]:
-        """The recipients that others sent to this address by the egress, by engine."""
-        return self._refused.get((egress, address), {})
-
-    def keep_refused(
-        self, egress: str, address: str, engine: str, steps: list[CountedStep]
-    ) -> None:
-        """Another engine has sent so many: this replaces what it said before."""
-        key = egress, address
-        known = self._refused.setdefault(key, {})
-        self._refused.move_to_end(key)
-        known.pop(engine, None)
-        known[engine] = steps
-        if len(known) > ENGINES_MAX:
-            del known[next(iter(known))]
-        if len(self._refused) > BUDGETS_MAX:
-            self._refused.popitem(last=False)
 
     def _absorb(self, fact: Fact) -> bool:
         if fact.kind == "acceptance":

@@ -101,6 +101,7 @@ class Greeter:
             return cause_of(error, step, spoke=step is not Step.BANNER)
         if not turn.reply.positive:
             return self._refused(Step.HELLO, turn)
+        self._pool.greeted(" ".join(turn.reply.lines))
         if (cause := await self._start_tls(connection, preamble)) is not None:
             return cause
         if connection.conversation.unread:
@@ -135,6 +136,7 @@ class Greeter:
             about_us=reading.about_us,
             replied=True,
             temporary=step is Step.BANNER and turn.reply.code < 500,
+            greeting=step is Step.BANNER,
         )
 
     async def _close(self, connection: SmtpConnection, address: str) -> None:

@@ -117,7 +117,7 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
             continue
         if exchange.preference != probe.exchanges[place].preference:
             continue
-        if now < pool.dispatcher.domains.find(pool.host, probe.domain, now).backoff_until:
+        if pool.dispatcher.domains.refusal(pool.host, probe.domain, now) is not None:
             continue
         probe.exchanges = probe.exchanges.copy()  # it is shared
         probe.exchanges[place : place + 2] = probe.exchanges[place + 1], probe.exchanges[place]

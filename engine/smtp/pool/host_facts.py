@@ -1,8 +1,8 @@
 """What this engine learns of mail hosts as facts for the other engines of a fleet, and theirs here.
 
-Shared are: back-offs after a host's own words, and the refusal before one; recipients refused
-within the hour; and what a domain accepts. Back-offs and refusals are about a host and the
-egress that it saw, so they have the egress in their key; what a domain accepts is not.
+Shared are back-offs after a host's own words, the refusal before one, and what a domain accepts.
+Back-offs are about a host and the egress that it saw, so they have the egress in their key; what
+a domain accepts is not.
 
 Silence and unreachable hosts are not shared: an engine whose own network is gone would stop all
 others. Nor are inconclusive tests, which expire within a minute. A fact is never believed
@@ -11,9 +11,10 @@ against what this engine has found, and has no effect on what is under way.
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from socket import gethostname
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -26,7 +27,6 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, Domains
 from mailprobe.engine.smtp.host_memory import NAMES_OF_POOL_MAX, HostMemory
 from mailprobe.engine.smtp.pool.fleet_facts import NOT, VALUES, FleetFacts, KnownAcceptance
 from mailprobe.engine.smtp.probe import Cause
-from mailprobe.engine.smtp.refusal_budget import HOUR_S, STEP_S, CountedStep
 from mailprobe.engine.smtp.throttle import HostBackoff
 from mailprobe.engine.verdict import LADDER, Outcome
 
@@ -40,56 +40,40 @@ STRUCK_S = 600.0  # after one refusal the next one counts as the second for so l
 LATER_S = 2.5  # a fact arrives within two seconds
 APART_SHARE = 0.1  # of the back-off, over which the others are spread,
 APART_S_MIN = 10.0  # and at least: so one of 29 comes each 0.3 s
-STEPS_MAX = 16  # an hour has 13 steps
 FAILURES_MAX = 20  # the back-off stops doubling before
-COUNT_MAX = 1_000_000  # recipients in a step: more is a fault
 WORDS = "it refused another engine of this fleet"  # the host's own may name a mailbox
 
 
-class _SharedBackoff(msgspec.Struct, array_like=True):
+class _SharedBackoff(msgspec.Struct):
     outcome: str
     rule: str
     failures: int
 
 
-class FactsOfEgress(NamedTuple):
-    """What engines share of one egress, for the operator."""
+def _backoff_of(value: str) -> _SharedBackoff:
+    """Decode a back-off; engines of earlier versions share the values alone, in an array."""
+    if value.startswith("["):
+        return _SharedBackoff(*msgspec.json.decode(value, type=tuple[str, str, int]))
+    return msgspec.json.decode(value, type=_SharedBackoff)
 
-    resting: list[tuple[str, str, float]]  # exchange name, rule, seconds left; the longest first
-    refused: list[tuple[str, int, int]]  # address, recipients sent and refused; the most first
 
+def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str, float]]:
+    """Read shared back-offs of this egress: exchange name, rule, seconds left; the longest first.
 
-def facts_of_egress(facts: Iterable[Fact], egress: str) -> FactsOfEgress:
-    """Read shared facts; what cannot be read is left out."""
+    What cannot be read is left out.
+    """
     resting: list[tuple[str, str, float]] = []
-    refused: dict[str, tuple[int, int]] = {}
     for fact in facts:
         its, _, subject = fact.key.partition(" ")
-        if its != egress or not fact.is_sound:
+        if its != egress or not fact.is_sound or fact.kind != "backoff":
             continue
         where, _, what = subject.partition(" ")
-        try:
-            if fact.kind == "backoff" and where == "name":
-                shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
-                resting.append((what, shared.rule, fact.kept_s))
-            elif fact.kind == "refusals":
-                steps = msgspec.json.decode(fact.value, type=list[tuple[float, int, int]])
-                before = refused.get(where, (0, 0))
-                since_s = HOUR_S - fact.kept_s
-                recent = [step for step in steps if step[0] - since_s > -HOUR_S]
-                refused[where] = (
-                    before[0] + sum(sent for _, sent, _ in recent),
-                    before[1] + sum(count for _, _, count in recent),
-                )
-        except msgspec.MsgspecError:
+        if where != "name":
             continue
-    return FactsOfEgress(
-        sorted(resting, key=lambda each: (-each[2], each[0])),
-        sorted(
-            ((address, *counts) for address, counts in refused.items() if counts[1]),
-            key=lambda each: (-each[2], each[0]),
-        ),
-    )
+        with suppress(msgspec.MsgspecError):
+            shared = _backoff_of(fact.value)
+            resting.append((what, shared.rule, fact.kept_s))
+    return sorted(resting, key=lambda each: (-each[2], each[0]))
 
 
 class HostFacts:
@@ -122,7 +106,6 @@ class HostFacts:
         self._absorb = {
             "backoff": self._absorb_backoff,
             "strike": self._absorb_strike,
-            "refusals": self._absorb_refusals,
         }
         fleet.add(egress, self)
 
@@ -134,9 +117,6 @@ class HostFacts:
         """A host is new here: apply what others have found of it."""
         if self._memory.is_struck(name):
             pool.struck_elsewhere()
-        for address in pool.addresses:
-            for engine, steps in self._fleet.refused(self._egress, address).items():
-                pool.budget.count_elsewhere(engine, steps, self._now())
 
     def _named(self, name: str) -> "Iterator[Pool]":
         return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
@@ -165,7 +145,7 @@ class HostFacts:
 
     def _absorb_backoff(self, fact: Fact, subject: str) -> bool:
         kind, where = subject.split(" ")
-        shared = msgspec.json.decode(fact.value, type=_SharedBackoff)
+        shared = _backoff_of(fact.value)
         cause = Cause(Outcome[shared.outcome], shared.rule, WORDS, about_us=True)
         if not _is_shared(cause):
             return False
@@ -196,37 +176,6 @@ class HostFacts:
         for pool in self._named(name):
             pool.struck_elsewhere()
 
-    # -- refused recipients --------------------------------------------------------------------
-
-    def recipient_refused(self, pool: "Pool") -> None:
-        """Share the recipients of this hour at the host, with this one."""
-        if not pool.budget.is_bounded:
-            return
-        now = self._now()
-        steps = [
-            (round(step.ended_at - now, 1), step.sent, step.refused)
-            for step in pool.budget.own_steps(now)
-        ]
-        key = f"{self._egress} {pool.addresses[0]} {self._engine}"
-        self._exchange.share(Fact("refusals", key, msgspec.json.encode(steps).decode(), HOUR_S))
-
-    def _absorb_refusals(self, fact: Fact, subject: str) -> bool:
-        address, engine = subject.split(" ")
-        shared = msgspec.json.decode(fact.value, type=list[tuple[float, int, int]])
-        counts_are_sound = all(0 <= refused <= sent <= COUNT_MAX for _, sent, refused in shared)
-        if len(shared) > STEPS_MAX or not counts_are_sound:
-            return False
-        now = self._now()
-        shared_at = now + fact.kept_s - HOUR_S
-        steps = [
-            CountedStep(min(shared_at + ended_in_s, now + STEP_S), sent, refused)
-            for ended_in_s, sent, refused in shared
-        ]
-        self._fleet.keep_refused(self._egress, address, engine, steps)
-        for pool in self._pools[0].at_address.get(address, ()):
-            pool.budget.count_elsewhere(engine, steps, now)
-        return True
-
     # -- what a domain accepts -----------------------------------------------------------------
 
     def learned(self, domain: DomainAcceptance, kept_s: float) -> None:
@@ -242,17 +191,17 @@ class HostFacts:
             value = NOT + VALUES[acceptance]
             known = KnownAcceptance(acceptance, self._now() + self._kept_s, holds=False)
             for name in self._share_acceptance(domain, value, self._kept_s):
-                self._fleet.forget_acceptance(name, domain.name, known)
+                self._fleet.forget_acceptance(name, domain.key, known)
 
     def recall(self, domain: DomainAcceptance) -> None:
         for pool, name in self._exchanges_of(domain):
-            if (known := self._fleet.accepted(name, domain.name)) is not None:
+            if (known := self._fleet.accepted(name, domain.key)) is not None:
                 self._believe(domain, pool, known)
 
     def _share_acceptance(self, domain: DomainAcceptance, value: str, kept_s: float) -> list[str]:
         names = [name for _, name in self._exchanges_of(domain)]
         for name in names:
-            self._exchange.share(Fact("acceptance", f"{name} {domain.name}", value, kept_s))
+            self._exchange.share(Fact("acceptance", f"{name} {domain.key}", value, kept_s))
         return names
 
     def _exchanges_of(self, domain: DomainAcceptance) -> "list[tuple[Pool, str]]":
@@ -292,7 +241,7 @@ class HostFacts:
         knows = (
             now >= known.until or domain.known(now) in VALUES or domain.testing or domain.awaiting
         )
-        refuses_some = domain.accepts_most or domain.unknown_mailbox
+        refuses_some = domain.accepts_most or domain.at.unknown_mailbox
         if knows or (acceptance is Acceptance.ALL and refuses_some):
             return False
         if pool.controls.has_changed(now):

@@ -5,6 +5,7 @@ connection fails, the host failed, and every waiting probe fails over at once.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import trio
@@ -27,7 +28,26 @@ HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
-DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
+SHUT_RULES = ("connect.failed", "clock.connect")  # a door that is shut
+CLOSED_RULE = "closed.banner"  # or closed in our face,
+CLOSED_BEFORE = 2  # after so many failures in a row: less may be chance
+# Of each family, tried in one attempt after 0, 1, 2 failures in a row.
+DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)
+UNREACHABLE_RULE = "connect.unreachable"
+NOT_CONNECTED = ("connect.failed", UNREACHABLE_RULE)  # at once: there is time for other addresses
+
+
+def addresses_in_turn(addresses: Sequence[str], start: int, count: int) -> list[str]:
+    """The addresses to try, from this place on: at most `count`, but one of each family.
+
+    IPv4 and IPv6 alternate: where one of them does not work, the other one comes next.
+    """
+    turn = [*addresses[start:], *addresses[:start]]
+    first, *_ = turn
+    own = [each for each in turn if (":" in each) == (":" in first)]
+    others = [each for each in turn if (":" in each) != (":" in first)]
+    both = [each for pair in zip_longest(own, others) for each in pair if each is not None]
+    return both[: max(count, 2 if others else 1)]
 
 
 class _Hurry:
@@ -135,7 +155,8 @@ class ConnectionOpener:
         is this connection's alone because others are open or being opened.
         """
         cause, permits_short, backoff_cause, tried = None, False, None, False
-        for address in self._addresses_in_turn(permit_at):
+        turn = self._addresses_in_turn(permit_at)
+        for address in turn:
             if tried and address in self._dialled:
                 continue
             if tried and self._short_of_time():
@@ -157,10 +178,16 @@ class ConnectionOpener:
             greeted = await self._try_address(address)
             if not isinstance(greeted, Cause):
                 return greeted
-            cause = greeted
-            if cause.outcome is Outcome.NO_EGRESS:
+            # A network of ours without IPv6 says less than the host's own refusal.
+            if cause is None or greeted.rule != UNREACHABLE_RULE:
+                cause = greeted
+            if greeted.outcome is Outcome.NO_EGRESS:
                 break
-        if cause is not None and not permits_short:
+            if address == turn[-1] and cause.rule in NOT_CONNECTED:
+                turn += await self._of_other_family(turn)  # goes on with these
+        if cause is not None and not permits_short and self._is_ban(cause):
+            pass
+        elif cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
                 now = self._now()
                 failed = [
@@ -177,6 +204,13 @@ class ConnectionOpener:
         ):
             send_on(self._pool, backoff_cause)  # they failed under another name
         return None
+
+    def _is_ban(self, cause: Cause) -> bool:
+        """A host that answered, and refused some, lets us in no more: is that a ban?"""
+        is_shut = cause.rule in SHUT_RULES or cause.greeting
+        if cause.rule == CLOSED_RULE:
+            is_shut = self._pool.backoff.failures >= CLOSED_BEFORE
+        return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
@@ -249,14 +283,28 @@ class ConnectionOpener:
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
-        start = self._turn % len(self._pool.addresses)
+        addresses = self._pool.addresses
+        start = self._turn % len(addresses)
         self._turn += 1
-        turn = [*self._pool.addresses[start:], *self._pool.addresses[:start]]
         if first is not None:
-            turn = [first, *(address for address in turn if address != first)]
-        return turn[
-            : DOUBTFUL_ADDRESSES[min(self._pool.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)]
-        ]
+            rest = [*addresses[start:], *addresses[:start]]
+            addresses = (first, *(address for address in rest if address != first))
+            start = 0
+        return addresses_in_turn(addresses, start, self._addresses_max)
+
+    @property
+    def _addresses_max(self) -> int:
+        """How many are tried in one attempt."""
+        return DOUBTFUL_ADDRESSES[min(self._pool.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)]
+
+    async def _of_other_family(self, tried: Sequence[str]) -> list[str]:
+        """The addresses that remain where those of one family do not connect."""
+        waiting = next(iter(self._pool.waiting), None)
+        if waiting is None or len(tried) >= ADDRESSES_MAX:
+            return []
+        found = await self._dispatcher.other_addresses(self._pool, waiting.asker)
+        most = min(self._addresses_max, ADDRESSES_MAX - len(tried))
+        return [address for address in found if address not in tried][:most]
 
     def _record_attempt(
         self, address: str, cause: Cause, lines: Sequence[tuple[float, bool, str]]

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.operators import OTHERS
 from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.refusal_budget import SpentBudget
 from mailprobe.engine.smtp.throttle import RestingHost
+from mailprobe.engine.smtp.tolerance import SpentBudget
 
 
 def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:
@@ -21,11 +22,20 @@ def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list
     ]
 
 
-def spent_budgets(pools: Iterable[Pool], now: float) -> list[SpentBudget]:
-    """The hosts that have refused recipients within the hour, and tolerate so many more."""
-    found = {pool.host: pool for pool in pools if pool.budget.is_bounded}
+def spent_budgets(pools: Iterable[Pool], egress: str, now: float) -> list[SpentBudget]:
+    """The hosts that have refused recipients within the hour, and what they take."""
+    found = {pool.host: pool for pool in pools}
     return [
-        SpentBudget(pool.name, pool.budget.label, refused, pool.budget.left(now))
+        SpentBudget(
+            egress,
+            pool.host,
+            pool.budget.label or OTHERS,
+            pool.budget.recent(now),
+            refused,
+            pool.budget.tolerance,
+            pool.budget.is_careful,
+            max(0.0, pool.budget.rest_until - now),
+        )
         for pool in found.values()
         if (refused := pool.budget.refused(now))
     ]

@@ -6,7 +6,7 @@ task per connection. The result of a connection attempt applies to every waiting
 that cannot be reached is tried once, not once for each address.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -15,7 +15,7 @@ from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
-from mailprobe.engine.smtp.operators import OTHERS, MailOperator
+from mailprobe.engine.smtp.operators import OTHERS, MailOperator, MailSoftware
 from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.pool.effects import RareEffects
 from mailprobe.engine.smtp.pool.host import PoolHost
@@ -32,6 +32,7 @@ from mailprobe.engine.smtp.pool.refusals import RefusalMemory
 from mailprobe.engine.smtp.pool.resting import (
     NO_BUDGET,
     cause_of_backoff,
+    record_ban,
     record_failure,
     reject_waiting,
 )
@@ -45,7 +46,6 @@ from mailprobe.engine.smtp.pool.staffing import (
     width_of,
 )
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.effects import (
     BatchDone,
@@ -60,6 +60,7 @@ from mailprobe.engine.smtp.session.effects import (
 from mailprobe.engine.smtp.session.host import IdleSession
 from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
+from mailprobe.engine.smtp.tolerance import BAN_RULE, Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -72,10 +73,19 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
-TRUSTED_SHARE = 0.75  # of the refusals an hour that a known host tolerates; then it is watched
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
+SUFFIX_LABEL_MAX = 3  # letters of the second label of a public suffix, as in co.uk and com.br
 _NOT_IDLE = object()
+
+
+def is_own_server(exchange: str, domain: str) -> bool:
+    """Does the exchange of this name stand below the registrable domain of the mail domain?"""
+    if exchange == domain or exchange.endswith(f".{domain}"):
+        return True
+    parent = domain.partition(".")[2]
+    second, dot, _ = parent.partition(".")
+    return bool(dot) and len(second) > SUFFIX_LABEL_MAX and is_own_server(exchange, parent)
 
 
 class Pool:
@@ -98,6 +108,7 @@ class Pool:
         "clocks_s",
         "connections",
         "controls",
+        "deferred_since",
         "depth",
         "depth_trusted",
         "dispatcher",
@@ -162,7 +173,7 @@ class Pool:
         )
         self.name = name
         self.host = host
-        self.budget = dispatcher.budgets.find(host)
+        self.budget = dispatcher.tolerances.find(addresses, name)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.names_backoff_until = NEVER  # the latest back-off of one of them
@@ -188,6 +199,7 @@ class Pool:
         self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
+        self.deferred_since: float | None = None  # it defers everybody, and judges nobody
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time
@@ -223,22 +235,29 @@ class Pool:
             return
         self.operator = site
         if site.refusals is not None:
-            self._set_allowance(site.refusals, site.id)
+            self.budget.set_limits(site.refusals, site.id)
         if site.one_each:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
 
-    def greeted(self, greeting: str) -> None:
-        """The host greets so: that may show its software, and so how many refusals it tolerates."""
-        if self.operator is None or self.operator.refusals is None:
-            software, allowance = self.dispatcher.operators.refusals_of(greeting)
-            self._set_allowance(allowance, software)
+    def greeted(self, text: str) -> None:
+        """The host greets so, or replies so to EHLO: that may show its software."""
+        self._recognise(self.dispatcher.operators.greets_as, text)
 
-    def _set_allowance(self, allowance: RefusalAllowance, label: str) -> None:
-        self.budget.set_allowance(allowance, label)
-        if label != OTHERS and allowance.hour is not None:
-            self.controls.trust(int(TRUSTED_SHARE * allowance.hour))
+    def refuses(self, text: str) -> None:
+        """It refuses an unknown recipient in these words: likewise."""
+        self._recognise(self.dispatcher.operators.refuses_as, text)
+
+    def _recognise(self, find: Callable[[str], MailSoftware | None], text: str) -> None:
+        """Narrow or widen what the host is taken for, unless its name or its words have done so."""
+        if self.budget.label in ("", OTHERS) and (software := find(text)) is not None:
+            self.budget.set_limits(software.limits, software.id)
+
+    def accepts_for(self, domain: str) -> None:
+        """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
+        if not any(is_own_server(name, domain) for name in self.names):
+            self.budget.share_host()
 
     @property
     def is_quick(self) -> bool:
@@ -248,6 +267,7 @@ class Pool:
     def share(self, twin: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = twin.terms, twin.renamings, twin.controls
+        self.budget = twin.budget
 
     def struck_elsewhere(self) -> None:
         """The host refused another engine: a first failure here is the second."""
@@ -272,11 +292,12 @@ class Pool:
         waiting, find_domain = self.waiting, self.dispatcher.domains.find
         for probe in probes:
             probe.pool = self
-            domain = probe.domain_here = find_domain(self.host, probe.domain, now)
+            local = probe.mailbox.rpartition("@")[0]
+            domain = probe.domain_here = find_domain(self.host, probe.domain, now, local)
             self.present += 1
             backing_off = (
                 now < self.backoff.until
-                or now < domain.backoff_until
+                or now < domain.at.backoff_until
                 or now < self.names_backoff_until
             )
             if backing_off and (cause := cause_of_backoff(self, probe, now)) is not None:
@@ -284,12 +305,29 @@ class Pool:
             else:
                 self.behind = probe.behind
                 waiting.join(probe.asker, probe)
-        before = -1
-        while waiting.count > self._coming != before:  # until no further session is woken
-            before = self._coming
-            self.staff()
+        if self.budget.lease is not None and waiting.count:
+            self.budget.lease.want(self)
+        self._staff_waiting()
         if self.opener.hedged and not self.sessions:
             self.dispatcher.hedges.hedge(self, probes)
+
+    def _staff_waiting(self) -> None:
+        """Wake sessions, and open a connection, for those that wait."""
+        before = -1
+        while self.waiting.count > self._coming != before:  # until no further session is woken
+            before = self._coming
+            self.staff()
+
+    @property
+    def hour_took(self) -> int:
+        """Most refusals within an hour after which the host was seen to judge."""
+        return self.controls.took
+
+    def refusals_leased(self, hour_took: int) -> None:
+        """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
+        self.controls.trust(hour_took)
+        self._staff_waiting()
+        self.dispatcher.capacity_freed(self)
 
     def note_late(self) -> None:
         """A probe had no reply in time."""
@@ -300,18 +338,27 @@ class Pool:
         self.present -= 1
         probe.pool = None
 
-    def room(self, held: int, *, at_end: bool = False) -> int:
-        """How many more probes would soon be sent, of the `held` that the scheduler holds back."""
+    def room(
+        self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
+    ) -> int:
+        """How many more probes would soon be sent, of the `held` that the scheduler holds back.
+
+        They are of a list of this account, which has so much patience left.
+        """
         room = self._room(held, at_end=at_end)
-        if room <= 0 or not self.budget.is_bounded:
+        if room <= 0:
+            return room
+        budget, now = self.budget, self.now()
+        if budget.has_plenty(room, now):
             return room
         self.room_at = MANY
-        now = self.now()
-        left = self.budget.left(now)
-        if not left and self.budget.exhausted(now):
-            return ANSWERED_AT_ONCE - self.present
-        budgeted = max(1, left + self.budget.in_flight)
-        return min(room, budgeted - self.present)
+        under_way = self.present - self.backlog
+        if budget.is_spent(Kind.LIST, account, now):
+            if budget.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
+                return ANSWERED_AT_ONCE - under_way  # and turned away there
+            return 1 - under_way  # for which the host is asked whether it still judges
+        more = budget.room(Kind.LIST, account, now)
+        return min(room, max(more, 1 - under_way, 0))
 
     def _room(self, held: int, *, at_end: bool) -> int:
         """What the host's connections have room for.
@@ -396,9 +443,7 @@ class Pool:
             del self._idle[session]
             self._coming += 1
             session.interrupt()
-        elif self.budget.exhausted(self.now()):
-            self.budget_exhausted()
-        elif needs_connection(self, hurried):
+        elif self._turn_away() and needs_connection(self, hurried):
             self.connections += 1
             self.dispatcher.start(run_connection, self, None)
 
@@ -449,7 +494,7 @@ class Pool:
         depth, width = self.depth, self.terms.limits.width
         depth = width if width < depth else depth
         if self.pipelines is not None:  # then its greeting is known, and so what it tolerates
-            allowed = self.budget.allowance.session
+            allowed = self.budget.session_window(0)
             depth = allowed if allowed < depth else depth
         if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
             return min(depth, VENTURED)  # network latency, or work for each recipient
@@ -474,7 +519,7 @@ class Pool:
         while (probe := self.waiting.pop()) is not None:
             if probe.outcome is not None or probe.pool is not self:
                 continue
-            backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
+            backing_off = now < self.backoff.until or now < probe.domain_here.at.backoff_until
             if not backing_off or cause_of_backoff(self, probe, now) is None:
                 return probe
             emit(Requeued(probe))  # and rejected there, with its cause
@@ -515,11 +560,6 @@ class Pool:
             if session.address == address:
                 session.session.revoke_permit()
 
-    def is_under_way(self, domain: DomainAcceptance) -> bool:
-        """Is a listed address of this domain unanswered in a session?"""
-        sessions = (*self.sessions, *(self.twin.sessions if self.twin is not None else ()))
-        return any(each.session.is_sending(domain) for each in sessions)
-
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
 
@@ -528,9 +568,7 @@ class Pool:
         session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
-        is_watched = self.controls.wants_control(self.now())
-        each = max(1, self.budget.allowance.session - is_watched)
-        sessions = len(self.waiting) / each
+        sessions = len(self.waiting) / max(1, self.budget.session_max)
         return session_s * max(1.0, sessions / max(1, connections_max(self)))
 
     def is_idle(self, session: IdleSession, *, tests: bool) -> None:
@@ -574,8 +612,8 @@ class Pool:
             self._coming -= takes_more
             effects.clear()
 
-    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
-        return self.dispatcher.domains.random_mailbox(domain, shape)
+    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
+        return self.dispatcher.domains.random_mailbox(domain, model, variant)
 
     @property
     def refuses_too_late(self) -> bool:
@@ -587,7 +625,7 @@ class Pool:
         if self.patient:
             return False
         now, prompt_at = self.now(), self.refused_promptly_at
-        is_slow = self.budget.allowance.slow and now >= prompt_at + UNANSWERED_TEST_S
+        is_slow = self.budget.limits.slow and now >= prompt_at + UNANSWERED_TEST_S
         if is_slow and any(each.session.is_testing() for each in self.sessions):
             return True
         return now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at
@@ -604,15 +642,59 @@ class Pool:
             self.refused_promptly_at = at
         if for_good:
             self.dispatcher.observer.recipient_refused(self.budget.label)
-            if self.dispatcher.host_facts is not None:
-                self.dispatcher.host_facts.recipient_refused(self)
 
-    def budget_exhausted(self) -> None:
-        """The host tolerates no more refusals: the probes that wait here are not sent."""
+    def turn_away(self, probe: Probe) -> None:
+        """The host takes no more refusals for this probe at the moment: it is not sent."""
+        if self.session_ended(probe):
+            return
+        now, budget = self.now(), self.budget
+        self.dispatcher.observer.budget_lacking(budget.label, random=False)
+        if probe.deferred_start:
+            budget.turned_away()
+        wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
+        probe.retry_after(wait_s, budget.tolerance)
+        reject_waiting(self, probe, NO_BUDGET)
+
+    def _turn_away(self) -> bool:
+        """Turn away what may not be sent now; return whether anything is left that may."""
+        now, budget = self.now(), self.budget
+        if budget.has_plenty(1, now):
+            return True
+        kept: list[Probe] = []
         for probe in self.waiting.pop_all():
-            if not self.session_ended(probe):
-                self.dispatcher.observer.budget_lacking(self.budget.label, random=False)
-                reject_waiting(self, probe, NO_BUDGET)
+            if self.session_ended(probe):
+                continue
+            kind, account = probe.kind, probe.asker
+            is_spent = budget.is_spent(kind, account, now)
+            if is_spent and budget.growth(kind, account, now, probe.patience_s) is Growth.NOT:
+                self.turn_away(probe)
+            else:
+                kept.append(probe)
+        for probe in kept:
+            self.waiting.join(probe.asker, probe)
+        return bool(kept)
+
+    def has_budget(self) -> bool:
+        """May one of those that wait be sent now, beside what is under way?"""
+        now, budget = self.now(), self.budget
+        return budget.has_plenty(1, now) or any(
+            budget.room(probe.kind, probe.asker, now) > 0 or self._may_grow(probe, now)
+            for probe in self.waiting.heads()
+        )
+
+    def _may_grow(self, probe: Probe, now: float) -> bool:
+        """Does a request find room as soon as a session sends it?"""
+        if probe.deferred_start:
+            return False
+        growth = self.budget.growth(probe.kind, probe.asker, now, is_provable=False)
+        return growth is Growth.NOW
+
+    def blocked(self, words: str) -> bool:
+        """The host lets us in no more. Rest if that is a ban, and return whether it is."""
+        if not self.budget.blocked(self.now()):
+            return False
+        record_ban(self, Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True))
+        return True
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         """All replies of a batch are there; their verdicts are settled or still to be proven."""

@@ -13,7 +13,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.pool.lateness import LATE_SHARE_EWMA, Lateness
 from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
 from mailprobe.engine.smtp.probe import Cause
-from mailprobe.engine.smtp.replies.rules import ReplyMeaning
+from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.causes import refusal_outcome
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
 from mailprobe.engine.smtp.wire import SmtpReply
@@ -60,15 +60,24 @@ class RefusalMemory:
 
         A domain may keep a blocklist of its own, so refusals count by domain first.
         """
-        domain.unanswered_sessions = 0
-        if domain.silence.sessions or self._silence.sessions:
-            domain.silence = self._silence = NO_SILENCE
+        domain.at.unanswered_sessions = 0
+        if domain.at.silence.sessions or self._silence.sessions:
+            domain.at.silence = self._silence = NO_SILENCE
         lateness = self._lateness  # written here to save a call for each reply
         lateness.accepted += reply.code < 300
+        if reply.code < 300:
+            if not self._pool.budget.is_shared:
+                self._pool.accepts_for(domain.name)
+        elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
+            self._pool.refuses(" ".join(reply.lines))
         lateness.share -= LATE_SHARE_EWMA * lateness.share
+        if reply.code < 400 or reply.code >= 500:
+            self._pool.deferred_since = None
+        elif self._pool.deferred_since is None:
+            self._pool.deferred_since = self._now()
         if not reading.about_us:
-            domain.cold = 0
-            domain.answered = self._succeeded = True
+            domain.at.cold = 0
+            domain.at.answered = self._succeeded = True
             if self._backed_off or self._refused:
                 self._backed_off.clear()
                 self._refused.clear()
@@ -76,12 +85,12 @@ class RefusalMemory:
             if pool.backoff.failures or pool.names_backoff_until != NEVER:
                 end_backoff(pool)
             return
-        domain.cold += 1
+        domain.at.cold += 1
         self._refused[domain.name] = None
         spread = len(self._refused) >= COLD_MAX * COLD_DOMAINS_MAX
-        if domain.cold < COLD_MAX and not spread:
+        if domain.at.cold < COLD_MAX and not spread:
             return
-        domain.cold = 0
+        domain.at.cold = 0
         words = f"{reply.code} {reply.text[:80]}"
         cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
         if spread:  # few refusals at each of many domains: it is the host
@@ -94,27 +103,27 @@ class RefusalMemory:
         now = self._now()
         if self._succeeded:
             self._succeeded, self._succeeded_at = False, now
-        if domain.answered:
-            domain.answered, domain.answered_at = False, now
+        if domain.at.answered:
+            domain.at.answered, domain.at.answered_at = False, now
         if cause.outcome is not Outcome.TIMED_OUT:
-            domain.unanswered_sessions += 1
-            if domain.unanswered_sessions >= BARREN_MAX:
-                domain.unanswered_sessions = 0
+            domain.at.unanswered_sessions += 1
+            if domain.at.unanswered_sessions >= BARREN_MAX:
+                domain.at.unanswered_sessions = 0
                 self._back_off_domain(domain, cause)
             else:
                 self._judge_refusals(domain, cause)
             return
-        domain.silence = domain.silence.after_session(now)
+        domain.at.silence = domain.at.silence.after_session(now)
         self._silence = self._silence.after_session(now)
-        if domain.silence.lasting(now) and now - domain.answered_at >= RECENT_SUCCESS_S:
+        if domain.at.silence.lasting(now) and now - domain.at.answered_at >= RECENT_SUCCESS_S:
             self._back_off_domain(domain, cause)
         if self._silence.lasting(now) and now - self._succeeded_at >= RECENT_SUCCESS_S:
             self._judge_refusals(domain, cause)
 
     def _back_off_domain(self, domain: DomainAcceptance, cause: Cause) -> None:
         """Back off from this domain at this host."""
-        domain.backoff_cause = cause
-        domain.backoff_until = self._now() + REFUSAL_BACKOFF_S
+        domain.at.backoff_cause = cause
+        domain.at.backoff_until = self._now() + REFUSAL_BACKOFF_S
         self._judge_refusals(domain, cause)
 
     def _judge_refusals(self, domain: DomainAcceptance, cause: Cause) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.refusal_budget import BUDGET_RULE
 from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
+from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NO_BUDGET = Cause(
     Outcome.HOST_BUDGET,
     BUDGET_RULE,
-    "the refusals that it tolerates from us in an hour are used up",
+    "the refusals that it takes from us are used up for now",
 )
 AVOID_S = 5.0  # an address that failed is avoided for so long
 
@@ -31,8 +31,8 @@ def cause_of_backoff(pool: "Pool", probe: Probe, now: float) -> Cause | None:
     if now < pool.backoff.until:
         return pool.backoff_cause
     cause = None
-    if now < domain.backoff_until:
-        cause = domain.backoff_cause
+    if now < domain.at.backoff_until:
+        cause = domain.at.backoff_cause
     elif now < pool.names_backoff_until:
         name = probe.exchanges[probe.exchange_index].name
         cause = pool.dispatcher.host_memory.name_backoff(name, now)
@@ -45,6 +45,8 @@ def is_outwaited(pool: "Pool", cause: Cause) -> bool:
 
 
 def reject_waiting(pool: "Pool", probe: Probe, cause: Cause) -> None:
+    if cause.rule == BAN_RULE:
+        probe.retry_after(max(0.0, pool.backoff.until - pool.now()))
     if probe.notes is not None:
         probe.notes.cached.append("rest")
         words = f"not asked, resting: {cause.words}"
@@ -56,6 +58,8 @@ def send_on(pool: "Pool", cause: Cause) -> None:
     """Fail over every probe that waits here."""
     for probe in pool.waiting.pop_all():
         if probe.pool is pool:
+            if cause.rule == BAN_RULE:
+                probe.retry_after(max(0.0, pool.backoff.until - pool.now()))
             pool.fail_over(probe, cause)
 
 
@@ -68,19 +72,31 @@ def end_backoff(pool: "Pool") -> None:
         pool.dispatcher.host_memory.record_success(pool)
 
 
+def record_ban(pool: "Pool", cause: Cause) -> None:
+    """The host has banned us: leave it alone for as long as its tolerance says."""
+    record_failure(pool, cause, [], at_once=True, until=pool.budget.rest_until)
+
+
 def record_failure(
-    pool: "Pool", cause: Cause, addresses: Sequence[str], *, at_once: bool = False
+    pool: "Pool",
+    cause: Cause,
+    addresses: Sequence[str],
+    *,
+    at_once: bool = False,
+    until: float = NEVER,
 ) -> None:
     """The host has failed, or refuses us, at these addresses.
 
     The owner of a domain may name the address of another's host beside his own: so no other
-    address is left alone.
+    address is left alone. `until`: the back-off lasts so long at least.
     """
     pool.opener.proven_parallelism = 0
     now, rested_until = pool.now(), pool.backoff.until
     if at_once:
         pool.backoff = replace(pool.backoff, failures=max(pool.backoff.failures, BACKOFF_AFTER - 1))
     pool.backoff = pool.backoff.after_failure(now, refused=cause.about_us)
+    if until > pool.backoff.until:
+        pool.backoff = replace(pool.backoff, until=until)
     pool.backoff_cause = cause
     if pool.backoff.until > rested_until:
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)

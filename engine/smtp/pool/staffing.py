@@ -22,7 +22,7 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
         if not pool.connections:
             request_permits(pool)  # those that we left, or those of the twin, are in the way
         return False
-    if pool.connections and pool.budget.left(pool.now()) <= 0:
+    if pool.connections and not pool.has_budget():
         return False  # each recipient under way may be one of the last that it refuses
     if len(pool.sessions) < pool.connections:  # one is opening or closing
         if pool.opener.has_enough:

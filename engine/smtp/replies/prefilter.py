@@ -3,7 +3,12 @@
 An index by these letters selects the patterns to try at each word. The parser supports
 only the syntax that the rules use: literals, `\\b`, `^`, classes, `(?:a|b)`, look-arounds
 and quantifiers. Anything else counts as any letter, which costs tries but loses no match.
+
+The first reply that is read waits for all patterns, so what cannot matter is skipped: the
+rest of an alternative whose letters suffice, and look-arounds.
 """
+
+import re
 
 HEAD_MAX = 5  # letters compared
 
@@ -12,6 +17,8 @@ Head = tuple[str, bool]
 EMPTY: frozenset[Head] = frozenset({("", True)})
 ANYTHING: frozenset[Head] = frozenset({("", False)})
 QUANTIFIERS = "?*+{"
+_LITERALS = re.compile(r"[^\\.^$|()\[?*+{]+(?![?*+{])")  # a letter with a quantifier is an item
+_MARKS = re.compile(r"\\.|\[[^\]]*\]|[()|]", re.DOTALL)  # what can end an alternative, or hide it
 
 
 def first_letters(pattern: str) -> frozenset[str]:
@@ -22,7 +29,7 @@ def first_letters(pattern: str) -> frozenset[str]:
 
 def _alternatives(pattern: str, at: int) -> tuple[frozenset[Head], int]:
     """Return the heads of all alternatives, and where the group (or the pattern) ends."""
-    found: frozenset[Head] = frozenset()
+    found: set[Head] = set()
     branch = EMPTY
     while at < len(pattern) and pattern[at] != ")":
         if pattern[at] == "|":
@@ -30,10 +37,36 @@ def _alternatives(pattern: str, at: int) -> tuple[frozenset[Head], int]:
             branch = EMPTY
             at += 1
             continue
-        item, at = _item(pattern, at)
-        item, at = _quantified(pattern, at, item)
+        if not any(is_extended for _, is_extended in branch):
+            at = _alternative_end(pattern, at)
+            continue
+        if run := _LITERALS.match(pattern, at):
+            item, at = _letters(run[0]), run.end()
+        else:
+            item, at = _item(pattern, at)
+            item, at = _quantified(pattern, at, item)
         branch = _then(branch, item)
-    return found | branch, at
+    return frozenset(found | branch), at
+
+
+def _alternative_end(pattern: str, at: int) -> int:
+    """Where the alternative ends that `at` is in: at a `|`, a `)`, or the pattern's end."""
+    depth = 0
+    for mark in _MARKS.finditer(pattern, at):
+        if mark[0] == "(":
+            depth += 1
+        elif not depth and mark[0] in ("|", ")"):
+            return mark.start()
+        elif mark[0] == ")":
+            depth -= 1
+    return len(pattern)
+
+
+def _group_end(pattern: str, at: int) -> int:
+    """Behind the group that begins before `at`."""
+    while (at := _alternative_end(pattern, at)) < len(pattern) and pattern[at] == "|":
+        at += 1
+    return at + 1
 
 
 def _item(pattern: str, at: int) -> tuple[frozenset[Head], int]:
@@ -55,11 +88,10 @@ def _item(pattern: str, at: int) -> tuple[frozenset[Head], int]:
 def _group(pattern: str, at: int) -> tuple[frozenset[Head], int]:
     kind = pattern[at + 1 : at + 4]
     inside = at + (3 if kind[:2] == "?:" or kind[1:2] in ("=", "!") else 1)
-    looks = kind[:2] in ("?=", "?!") or kind in ("?<=", "?<!")
-    if kind in ("?<=", "?<!"):
-        inside = at + 4
+    if kind[:2] in ("?=", "?!") or kind in ("?<=", "?<!"):
+        return EMPTY, _group_end(pattern, at + 1)
     found, end = _alternatives(pattern, inside)
-    return (EMPTY if looks else found), end + 1
+    return found, end + 1
 
 
 def _letter_class(pattern: str, at: int) -> tuple[frozenset[Head], int]:

@@ -30,11 +30,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from mailprobe.engine.smtp.replies.nested import QuotedReply, quoted_reply
 from mailprobe.engine.smtp.replies.prefilter import first_letters
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 from mailprobe.engine.smtp.wire import SmtpReply
 
-TRIES_MAX = 500  # of rules at words; none of 2,900 collected replies needs more than 166
+TRIES_MAX = 500  # of rules at words; none of 3,100 collected replies needs more than 166
 READINGS_MAX = 1024  # cached: a host repeats its replies, and mostly only the names in them vary
 RULES = Path(__file__).parents[2] / "data" / "replies.toml"
 
@@ -87,9 +88,9 @@ class ReplyMeaning:
 
 # "No such mailbox" needs one of these codes (RFC 5321 4.2.3). No caller takes a 4xx as final.
 CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
-# With words about the recipient these do, too. 525 is a disabled account (RFC 5248); 540
-# and 585 have no other meaning, and hosts use them so (Rambler: 540).
-CONDEMNING_WITH_WORDS = ("525", "540", "585")
+# With words about the recipient these do, too. 525 is a disabled account (RFC 5248); 524, 540
+# and 585 have no other meaning, and hosts use them so (OpenSMTPD: 524, Rambler: 540).
+CONDEMNING_WITH_WORDS = ("524", "525", "540", "585")
 CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
 
 # These codes prove it regardless of the words (RFC 3463 3.2, 3.3) ...
@@ -99,6 +100,22 @@ STATES_IT_WITH_WORDS = frozenset({"5.1.1", "5.1.10", "5.2.1"})
 
 ACCEPTED = ReplyMeaning(Meaning.ACCEPTED, "accepted")
 NOT_UNDERSTOOD = ReplyMeaning(Meaning.UNKNOWN, "not-understood")
+
+# What another host says of the one that quotes it says nothing of us, and nothing that we offer
+# changes it. Each is read as the wider class of its meaning.
+QUOTED_TROUBLE = ReplyMeaning(Meaning.TEMPORARY, "quoted.trouble")
+QUOTED_POLICY = ReplyMeaning(Meaning.BLOCKED_POLICY, "quoted.policy")
+QUOTED_LIMIT = ReplyMeaning(Meaning.RATE_LIMITED, "quoted.limit")
+QUOTED_DEMAND = ReplyMeaning(Meaning.UNKNOWN, "quoted.demand")
+QUOTED = (QUOTED_TROUBLE, QUOTED_POLICY, QUOTED_LIMIT, QUOTED_DEMAND)
+STEPS = {
+    "CONNECT": Step.BANNER,
+    "EHLO": Step.HELLO,
+    "HELO": Step.HELLO,
+    "MAIL": Step.MAIL,
+}  # of a command whose reply is quoted; any other: RCPT
+# Beginnings of the ids of rules that read no words, or words about a check.
+NOT_OF_USER = ("code.", "enhanced.", "no-mailbox.verify")
 
 
 class Pattern:
@@ -229,7 +246,8 @@ class Rules:
     @cached_property
     def readings(self) -> Mapping[str, ReplyMeaning]:
         """What each rule says, by its id."""
-        return {rule.reading.rule: rule.reading for rule in self.rules}
+        read = {rule.reading.rule: rule.reading for rule in self.rules}
+        return read | {reading.rule: reading for reading in QUOTED}
 
     @cached_property
     def _links(self) -> Pattern | None:
@@ -255,12 +273,44 @@ class Rules:
         """Return what the reply to this step means. Never fails, whatever the text.
 
         A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx;
-        the caller must not take a 4xx as final.
+        the caller must not take a 4xx as final. A reply that quotes another host's is read by
+        what it quotes.
         """
         if reply.positive:
             return ACCEPTED
         if not 400 <= reply.code < 600:
             return NOT_UNDERSTOOD
+        if step is Step.RCPT:
+            quoted = quoted_reply(reply.code, reply.lines)
+            if quoted is not None:
+                return self._read_quoted(reply.code, quoted)
+        return self._read(step, reply, site)
+
+    def _read_quoted(self, code: int, quoted: QuotedReply) -> ReplyMeaning:
+        """Only words about the user condemn, and only if the other host's refusal is final."""
+        inner = quoted.code or 550
+        if not str(code).startswith(CONDEMNING + CONDEMNING_WITH_WORDS):
+            inner = code
+        reading = self._read(
+            STEPS.get(quoted.answers, Step.RCPT), SmtpReply(inner, quoted.lines), None
+        )
+        meaning = reading.meaning
+        if meaning in CONDEMNS:
+            if (quoted.code or 550) < 500 <= code:
+                return QUOTED_TROUBLE
+            if quoted.code is None and reading.rule.startswith(NOT_OF_USER):
+                return QUOTED_TROUBLE
+            return reading
+        if quoted.code is None and meaning is not Meaning.MAILBOX_FULL:
+            return reading if meaning is Meaning.TEMPORARY else QUOTED_TROUBLE
+        if meaning is Meaning.TLS_DEMANDED:
+            return QUOTED_DEMAND
+        if meaning in (Meaning.RATE_LIMITED, Meaning.ANOTHER_RECIPIENT):
+            return QUOTED_LIMIT
+        is_ours = reading.about_us or meaning is Meaning.SENDER_REFUSED
+        return QUOTED_POLICY if is_ours else reading
+
+    def _read(self, step: Step, reply: SmtpReply, site: str | None) -> ReplyMeaning:
         names = Names()
         text = names.remove_from(" ".join(reply.lines)[:TEXT_MAX])
         links = " ".join(names.links).lower()
@@ -434,9 +484,11 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
     codes = tuple(_several(row.get("code", [])))
     any_code = False
     if meaning in CONDEMNS:
-        if strange_codes := set(codes) - set(CONDEMNING):
+        reads_words = "text" in row or "subject" in row
+        known = CONDEMNING + (CONDEMNING_WITH_WORDS if reads_words else ())
+        if strange_codes := set(codes) - set(known):
             raise ValueError(f"rule {row['id']}: {meaning.value} by {', '.join(strange_codes)}")
-        any_code = not codes and ("text" in row or "subject" in row)
+        any_code = not codes and reads_words
         codes = codes or CONDEMNING + (CONDEMNING_WITH_WORDS if any_code else ())
     return Rule(
         reading=ReplyMeaning(meaning, row["id"], row.get("about_us", False)),

@@ -47,7 +47,7 @@ _MARKED = re.compile(r"[@./:<\[]")  # a word without any of these contains no na
 _IP_AFTER = re.compile(
     r"\baddress(?= [\[(<]?(?:(?:\d{1,3}\.){3}\d|(?:[0-9a-f]{0,4}:){2}))", re.IGNORECASE
 )
-_QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
+QUOTED_ADDRESS = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
 # Sendmail names the user so: `spam... User unknown`.
 _DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
 _TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: unique, so it would defeat the cache
@@ -66,7 +66,7 @@ class Names:
             text = _DOTTED.sub(self._dotted, text)
         text = _IP_AFTER.sub("IP address", text)
         if '"' in text:
-            text = _QUOTED.sub(" @ ", text)
+            text = QUOTED_ADDRESS.sub(" @ ", text)
         words = text.split(None, WORDS_MAX)[:WORDS_MAX]
         return " ".join(
             [word if word.isalpha() else self._remove_from_word(word) for word in words]
@@ -104,10 +104,12 @@ class Names:
 
 
 def _without_accents() -> dict[int, str | None]:
-    """Map Latin letters to plain ones. In other scripts an accent may change the letter."""
+    """Map Latin and Greek letters to plain ones. In other scripts an accent may change the letter."""
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
     bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
+    bare |= {c: unicodedata.normalize("NFKD", chr(c))[0] for c in range(0x388, 0x3CF)}  # Greek
+    bare |= {0x386: "\u0391", 0x387: " "}
     bare |= {0x401: "\u0415", 0x451: "\u0435"}  # Cyrillic io, which most write as ie
     bare |= dict.fromkeys(range(0x300, 0x370))  # combining accents
     bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # zero width
@@ -117,7 +119,7 @@ def _without_accents() -> dict[int, str | None]:
 
 _PLAIN = ["ss", "ae", "oe", "o", "l", "d", "d", "th", "i", "O", "L", "D", "AE", "OE"]
 _BARE = _without_accents()
-_FAR_EAST = re.compile("[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
+_FAR_EAST = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
 _FAR_EAST_RUN = re.compile(f"{_FAR_EAST.pattern}+")
 _E_MAIL = re.compile(r"\be (?=mail)")
 _CLAUSE_END = re.compile(r"[:,] | [-–—] ")
@@ -138,6 +140,8 @@ class Lexicon:
     stems: Mapping[str, str]  # beginnings of words
     phrases: re.Pattern[str] | None  # for scripts without spaces between words
     of_phrase: Mapping[str, str]
+    # Of several words: by the first one its further words and the translation, longest first.
+    spaced: Mapping[str, tuple[tuple[list[str], str], ...]]
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> "Lexicon":
@@ -145,17 +149,24 @@ class Lexicon:
         words: dict[str, str] = {}
         stems: dict[str, str] = {}
         phrases: dict[str, str] = {}
+        spaced: dict[str, list[tuple[list[str], str]]] = {}
         for english, others in table.items():
             for other in others.split():
                 if _FAR_EAST.search(other):
                     phrases[other.replace("_", " ")] = english
+                elif "_" in other:
+                    first, *further = other.split("_")
+                    spaced.setdefault(first, []).append((further, english))
                 elif other.endswith("*"):
                     stems[other[:-1]] = english
                 else:
                     words[other] = english
         longest_first = sorted(phrases, key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first)))
-        return cls(words, stems, pattern if phrases else None, phrases)
+        for several in spaced.values():
+            several.sort(key=lambda phrase: -len(phrase[0]))
+        by_first = {first: tuple(several) for first, several in spaced.items()}
+        return cls(words, stems, pattern if phrases else None, phrases, by_first)
 
     def english(self, word: str) -> str:
         known = self.words.get(word)
@@ -167,8 +178,15 @@ class Lexicon:
                 return known
         return word
 
+    def phrase_at(self, words: list[str], at: int) -> tuple[str, int] | None:
+        """Return the translation of the longest phrase that begins here, and its words' count."""
+        for further, english in self.spaced.get(words[at], ()):
+            if words[at + 1 : at + 1 + len(further)] == further:
+                return english, 1 + len(further)
+        return None
+
     def part(self, text: str) -> str:
-        """Translate Chinese, Japanese or Korean text to English words, unknown text to OBSCURE."""
+        """Translate Chinese, Japanese, Korean or Thai text to English words, unknown text to OBSCURE."""
         if self.phrases is None or not _FAR_EAST.search(text):
             return text
         text = self.phrases.sub(self._phrase, text[:FAR_EAST_MAX])
@@ -178,7 +196,7 @@ class Lexicon:
         return f" {self.of_phrase[found[0]]} "
 
 
-NO_LEXICON = Lexicon({}, {}, None, {})
+NO_LEXICON = Lexicon({}, {}, None, {}, {})
 
 
 def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
@@ -192,15 +210,19 @@ def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
     words: list[str] = []
     count = 0
     last = "."  # drops a full stop at the beginning
-    for given in _E_MAIL.sub("e", text.replace(".", " . ")).split():
-        if given in _MARKS and (given == last or (given in "@%" and last in "@%")):
+    given = _E_MAIL.sub("e", text.replace(".", " . ")).split()
+    at = 0
+    while at < len(given) and count < WORDS_MAX:
+        word, at = given[at], at + 1
+        if word in _MARKS and (word == last or (word in "@%" and last in "@%")):
             continue
-        last = given
-        english = lexicon.english(given).split()
+        last = word
+        if word in lexicon.spaced and (phrase := lexicon.phrase_at(given, at - 1)) is not None:
+            english, at = phrase[0].split(), at - 1 + phrase[1]
+        else:
+            english = lexicon.english(word).split()
         words += english
-        count += len(english) if given not in _MARKS else given in "@%"
-        if count >= WORDS_MAX:
-            break
+        count += len(english) if word not in _MARKS else word in "@%"
     return words
 
 

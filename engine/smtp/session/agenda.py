@@ -4,19 +4,20 @@ And for how long: until it leaves, is spent, or its permit is needed elsewhere.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe
 from mailprobe.engine.smtp.session.causes import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.confirmation import Confirmation
-from mailprobe.engine.smtp.session.effects import BudgetSpent, Emit, Requeued, Settled, TestEnded
+from mailprobe.engine.smtp.session.effects import Emit, Requeued, Settled, TestEnded, TurnedAway
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.proof import Proof
 from mailprobe.engine.smtp.session.transaction import Transaction
+from mailprobe.engine.smtp.tolerance import Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation
 from mailprobe.engine.verdict import Outcome
 
@@ -30,13 +31,13 @@ TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before ot
 class Agenda:
     """The tests that a session has to send, and the choice of its next batch.
 
-    A listed address that is refused as unknown makes the test of its domain needless, so the
-    tests are a session's last questions.
+    What settles more addresses for a refusal goes first: a listed address settles itself, a test
+    as many as wait for it.
     """
 
     __slots__ = (
         *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
-        *("_next", "again", "is_over", "tests"),
+        *("_next", "_unproven", "again", "is_over", "tests"),
     )
 
     def __init__(
@@ -59,6 +60,8 @@ class Agenda:
         self.tests: deque[CatchAllTest] = deque()  # due because a recipient was accepted
         self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
         self._next: list[PendingProbe] = []  # picked for a transaction of their own
+        # What finds no budget left before the host is seen to judge: see _proof_control().
+        self._unproven: Probe | CatchAllTest | None = None
         self.is_over = False  # the session can't send what waits: another one will
 
     # -- picking -------------------------------------------------------------------------------
@@ -75,47 +78,45 @@ class Agenda:
         if now >= limits.of_host.until:
             limits.of_host.update(now)
         left = limits.left_here(now)
-        if host.budget.is_bounded:
-            of_host = host.budget.left(now)
-            if not of_host and host.budget.exhausted(now):
-                self._emit(BudgetSpent())
-            left = min(left, of_host)
         # In lock-step one at a time.
         room = self._room_for(left) if self._conversation.offer.pipelining else left > 0
-        must, of_listed = False, room
+        soon, of_listed = False, room
         if self.tests:
-            must = self.must_test(now)
-            kept = 0 if self._is_pressed(now) else len(self.tests)
-            of_listed = min(room - must, left - kept)
+            is_pressed = self._is_pressed(now)
+            soon = self.must_test(now) or (not is_pressed and self._goes_before(room, now))
+            kept = 0 if is_pressed else len(self.tests)
+            of_listed = min(room - len(self.tests) * soon, left - kept)
         elif limits.recipients >= RECIPIENTS_MAX - 1:  # the last is a test's
             return []
+        self._unproven = None
         asked = self._pick_listed(of_listed, now)
         if not asked:  # what is left of the room is the tests'
-            return self.pick_tests(now) if self.tests else []
+            asked = self.pick_tests(now) if self.tests else []
+            if not asked and self._unproven is not None and room > 0:
+                asked = self._prove_growth(self._unproven, now)
+            return asked
         if len(asked) < room and (self.tests or not all(map(_IS_DEFERRED, asked))):
-            self._add_tests(asked, room, now, must=must)
+            self._add_tests(asked, room, now, soon=soon)
         return asked
 
-    def pick_tests(self, now: float, *, at_end: bool = False) -> list[PendingProbe]:
-        """The tests that are due, as far as the session may send them; the others stay.
-
-        A test waits while a listed address of its domain is unanswered in another session, unless
-        a request's clock is nearly over or this session ends: that address may be refused.
-        """
+    def pick_tests(self, now: float) -> list[PendingProbe]:
+        """The tests that are due, as far as the session may send them; the others stay."""
         self._drop_needless_tests()
         asked: list[PendingProbe] = []
-        budget = self._host.budget
-        at_end = at_end or self.must_test(now)
-        of_budget = budget.left_to_tests(now)
-        tolerates_tests = of_budget > 0 if at_end else budget.tolerates_tests(now)
-        if self._host.refuses_too_late or not tolerates_tests:
-            self._end_tests()
-        due = [test for test in self.tests if at_end or not self._host.is_under_way(test.domain)]
-        room = self._room_for(self._limits.left(now))
-        for each in due[: max(0, min(room, of_budget))]:
-            if asked and not self._transaction.may_share(asked, each):
+        if self._host.refuses_too_late:
+            self._end_tests(self.tests)
+        due = sorted(self.tests, key=lambda test: -len(test.domain.awaiting))
+        room = self._room_for(self._limits.left_here(now))
+        for each in due:
+            if len(asked) >= room or (asked and not self._transaction.may_share(asked, each)):
                 break
-            asked.append(each)
+            match self._admits(each, len(asked), now):
+                case True:
+                    asked.append(each)
+                case None:
+                    self._end_tests([each])
+                case False:
+                    break
         if not asked or (
             self._transaction.must_open(asked) and not self._transaction.may_open(asked)
         ):
@@ -125,7 +126,10 @@ class Agenda:
 
     def last_control(self, now: float) -> PendingProbe | None:
         """The control that confirms the session's last verdicts, if it may be sent."""
-        control = self._confirmation.next_control(now)
+        confirmation = self._confirmation
+        if not self._limits.may_send_control(accepted=confirmation.expects_acceptance):
+            return None
+        control = confirmation.next_control(now)
         if control is None:
             return None
         opens = self._transaction.must_open([control])
@@ -136,8 +140,9 @@ class Agenda:
         confirmation = self._confirmation
         is_idle = not self.tests and not self._host.any_waiting()
         is_last = is_idle and now >= confirmation.due_at
-        is_due = (is_last or confirmation.is_urgent()) and self._limits.may_send_control(now)
-        control = confirmation.next_control(now) if is_due else None
+        control = None
+        if is_last and self._limits.may_send_control(accepted=confirmation.expects_acceptance):
+            control = confirmation.next_control(now)
         if control is None and is_last:
             confirmation.end(now)
         return control
@@ -160,6 +165,7 @@ class Agenda:
         # If the host limits transactions, the test must fit into this one.
         spare = self._conversation.offer.transactions_max is not None and room > 1
         untested: set[str] = set()
+        has_plenty = self._host.budget.has_plenty(room, now)
         limits_domains = self._conversation.offer.domains_max is not None
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.domain_here
@@ -168,6 +174,14 @@ class Agenda:
                 if self._is_known_already(probe, now):
                     room -= len(self.tests) - due
                     continue
+            if not has_plenty:
+                admitted = self._admits(probe, len(asked), now)
+                if admitted is None:
+                    self._emit(TurnedAway(probe))
+                    continue
+                if not admitted:
+                    self._emit(Requeued(probe))
+                    break
             if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
                 untested.add(probe.domain)
             tests = len(self.tests) + len(untested)
@@ -210,8 +224,61 @@ class Agenda:
             probe.begin_conversation()
             domain.awaiting.append(probe)
             if not domain.testing:
-                self.add_test(domain, deferred_start=probe.deferred_start)
+                self.add_test(probe)
         return True
+
+    # -- the budget of refusals ------------------------------------------------------------------
+
+    def _admits(self, asked: Probe | CatchAllTest, besides: int, now: float) -> bool | None:
+        """May it be sent now, with so many others? None: not before refusals leave the window.
+
+        False: others are under way, or the host is first to show that it still judges.
+        """
+        budget, kind, account = self._host.budget, asked.kind, asked.asker
+        while budget.room(kind, account, now) <= besides:
+            waits = kind.is_of_list or kind is Kind.LONE_NAME
+            if waits and (besides or not budget.is_spent(kind, account, now)):
+                return False
+            patience_s = asked.patience_s if isinstance(asked, Probe) else _patience_of(asked)
+            if now < self._host.controls.proving_until:
+                return False
+            can_prove = self._can_prove(asked, now)
+            growth = budget.growth(kind, account, now, patience_s, is_provable=can_prove)
+            if growth is Growth.NOW:
+                budget.grow()
+                continue
+            if besides or not budget.is_spent(kind, account, now):
+                return False
+            match growth:
+                case Growth.PROVE:
+                    self._unproven = asked
+                    return False
+                case Growth.NOT:
+                    return None
+        return True
+
+    def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
+        may_send = self._limits.may_send_control(accepted=True)
+        return may_send and self._host.controls.may_prove(_domain_of(asked), now)
+
+    def _prove_growth(self, asked: Probe | CatchAllTest, now: float) -> list[PendingProbe]:
+        """The control that shows whether the host still judges: it costs nothing where it does."""
+        control = self._confirmation.proof_control(_domain_of(asked), asked.asker, now)
+        return [] if control is None else [control]
+
+    def _goes_before(self, room: int, now: float) -> bool:
+        """Do the tests go before more listed addresses?
+
+        They do where their refusals are not the last, and where one settles more addresses for
+        its refusal than listed ones do for theirs.
+        """
+        budget, first = self._host.budget, self.tests[0]
+        if budget.has_plenty(room + len(self.tests), now):
+            return True
+        if budget.room(first.kind, first.asker, now) > len(self.tests):
+            return True
+        each = 1 / budget.share
+        return any(len(test.domain.awaiting) > each for test in self.tests)
 
     # -- tests ---------------------------------------------------------------------------------
 
@@ -244,53 +311,72 @@ class Agenda:
         if self.tests and not all(test.domain.testing for test in self.tests):
             self.tests = deque(test for test in self.tests if test.domain.testing)
 
-    def _end_tests(self) -> None:
+    def _end_tests(self, tests: Iterable[CatchAllTest]) -> None:
         """The host would not refuse a random address in time, or tolerates none at the moment.
 
         What was accepted stays untested; a later pass of a list asks again, and waits longer.
         """
-        tests, self.tests = self.tests, deque()
-        for test in tests:
+        ended = list(tests)
+        self.tests = deque(test for test in self.tests if test not in ended)
+        for test in ended:
             if test.domain.testing:
                 self._emit(TestEnded(test.domain, Acceptance.UNASKED))
 
-    def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, must: bool) -> None:
-        """If nothing else waits, or one `must` be sent: append the tests that are due, and those of requests' domains.
-
-        In a list, a test never shares a batch with a listed address of its domain: that may be
-        refused, and a test follows only where one was accepted.
-        """
-        room = min(room, len(asked) + self._host.budget.left_to_tests(now))
-        waits = self._host.any_waiting() and not must
+    def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
+        """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
+        waits = self._host.any_waiting() and not soon
         if len(asked) >= room or waits or self._host.refuses_too_late:
             return
         listed = list(asked)
-        domains = {domain_of(each) for each in listed}
         while (
             self.tests
             and len(asked) < room
-            and self.tests[0].domain.name not in domains
             and self._transaction.may_share(asked, self.tests[0])
+            and self._may_name(self.tests[0], len(asked), now)
         ):
             asked.append(self.tests.popleft())
+        if self._host.any_waiting():
+            return
         for probe in listed:
             if len(asked) >= room:
                 return
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
-            if probe.domain_here.needs_test(now):
-                asked.append(self._new_test(probe.domain_here, deferred_start=False))
+            budget, account = self._host.budget, probe.asker
+            if probe.domain_here.needs_test(now) and budget.room_for_name(
+                Kind.LONE_NAME, account, now
+            ) > len(asked):
+                asked.append(self._new_test(probe))
 
-    def add_test(self, domain: DomainAcceptance, *, deferred_start: bool, shape: int = 0) -> None:
-        """A random address of this domain is due."""
-        self.tests.append(self._new_test(domain, deferred_start=deferred_start, shape=shape))
+    def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
+        """May this random name be sent beside so many others?"""
+        patience_s = _patience_of(test)
+        budget = self._host.budget
+        return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
 
-    def _new_test(
-        self, domain: DomainAcceptance, *, deferred_start: bool, shape: int = 0
-    ) -> CatchAllTest:
+    def add_test(self, probe: Probe) -> None:
+        """A random address of this probe's domain, and of its shape, is due."""
+        self.tests.append(self._new_test(probe))
+
+    def add_second_test(self, test: CatchAllTest) -> None:
+        """One of another shape is due."""
+        domain = test.domain
         domain.begin_test()
-        mailbox = self._host.random_mailbox(domain, shape)
-        return CatchAllTest(domain, mailbox, shape=shape, deferred_start=deferred_start)
+        mailbox = self._host.random_mailbox(domain, test.model, 1)
+        self.tests.append(
+            CatchAllTest(
+                domain, mailbox, test.asker, test.model, 1, deferred_start=test.deferred_start
+            )
+        )
+
+    def _new_test(self, probe: Probe) -> CatchAllTest:
+        domain: DomainAcceptance = probe.domain_here
+        domain.begin_test()
+        model = probe.mailbox.rpartition("@")[0]
+        mailbox = self._host.random_mailbox(domain, model, 0)
+        return CatchAllTest(
+            domain, mailbox, probe.asker, model, deferred_start=probe.deferred_start
+        )
 
     # -- what is not sent here -----------------------------------------------------------------
 
@@ -346,6 +432,16 @@ class Agenda:
         for test in self.tests:
             leave_untested(self._emit, test)
         self.tests.clear()
+
+
+def _domain_of(asked: Probe | CatchAllTest) -> DomainAcceptance:
+    domain: DomainAcceptance = asked.domain_here if isinstance(asked, Probe) else asked.domain
+    return domain
+
+
+def _patience_of(test: CatchAllTest) -> float:
+    """What is left of the patience of the lists that wait for this test."""
+    return max((probe.patience_s for probe in test.domain.awaiting), default=0.0)
 
 
 class Tenure:

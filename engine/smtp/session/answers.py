@@ -1,7 +1,9 @@
 """What the replies to recipients change: verdicts, catch-all tests, terms and limits."""
 
+import re
+
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
+from mailprobe.engine.smtp.controls import HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.agenda import Agenda
@@ -11,6 +13,7 @@ from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.effects import (
     ClockSuspended,
     Emit,
+    HostBlocked,
     RecipientRead,
     RecipientRefused,
     TestEnded,
@@ -27,6 +30,11 @@ _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
 _UNDELIVERABLE = Outcome.UNDELIVERABLE
 _SOME = Acceptance.SOME
+# Words of hosts that count refused recipients, in a reply about us.
+_OF_REFUSALS = re.compile(
+    r"too many|harvest|(?:unknown|invalid|failed|bad|nonexistent) (?:recipient|user|rcpt)",
+    re.IGNORECASE,
+)
 
 
 class RecipientReplies:
@@ -88,13 +96,15 @@ class RecipientReplies:
             meaning = reading.meaning
             outcome, rule = refusal_outcome(reply, reading), reading.rule
             if meaning is not _NO_MAILBOX and (
-                meaning is _SENDER_REFUSED or meaning is _TLS_DEMANDED
+                meaning is _SENDER_REFUSED
+                or meaning is _TLS_DEMANDED
+                or _speaks_of_refusals(reply, reading)
             ):
                 return None
             in_words = outcome is _UNDELIVERABLE and rule not in BY_CODE
             if not in_words and limits.may_be_limit(probe, reply, reading, outcome, now):
                 return None
-            limits.count_refusal(reply, outcome, now)
+            limits.count_refusal(reply, reading, outcome, now)
             self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
@@ -112,8 +122,10 @@ class RecipientReplies:
         if positive:
             limits.count_accepted(now)
         else:
-            limits.count_refusal(reply, refusal_outcome(reply, reading), now)
+            limits.count_refusal(reply, reading, refusal_outcome(reply, reading), now)
             self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))
+        if _speaks_of_refusals(reply, reading):
+            self._emit(HostBlocked(f"RCPT refused: {reply.code} {reply.text[:80]}"))
         if reply.code == 421:
             words = f"the server closes: 421 {reply.text[:80]}"
             batch.close(
@@ -204,19 +216,15 @@ class RecipientReplies:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at
         domain, controls = test.domain, self._host.controls
         if acceptance is Acceptance.SOME:
-            controls.note_refused(now)
-            controls.share(Treatment.REFUSED, Known(test.mailbox, domain, now))
-            self._confirmation.see(Treatment.REFUSED)
+            self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
-            self._agenda.add_test(domain, deferred_start=test.deferred_start, shape=1)
+            self._agenda.add_second_test(test)
             return
         if acceptance is not Acceptance.UNANSWERED:
-            controls.note_tested(domain, acceptance)
+            controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             self._confirmation.see(Treatment.ACCEPTED)
-        is_watched = now < controls.watched_until or controls.treats_others_only(
-            Treatment.REFUSED, now
-        )
+        is_watched = self._confirmation.is_at_record(Treatment.ACCEPTED, now)
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:
@@ -241,7 +249,13 @@ class RecipientReplies:
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))
         if not domain.testing:
-            self._agenda.add_test(domain, deferred_start=probe.deferred_start)
+            self._agenda.add_test(probe)
+
+
+def _speaks_of_refusals(reply: SmtpReply, reading: ReplyMeaning) -> bool:
+    """Does the host say that it has refused us too many recipients?"""
+    is_final = reply.code == 421 or reply.code >= 500
+    return is_final and reading.about_us and _OF_REFUSALS.search(" ".join(reply.lines)) is not None
 
 
 def acceptance_of(reply: SmtpReply, reading: ReplyMeaning) -> Acceptance:
@@ -261,5 +275,5 @@ def needs_second_test(
 
     Then one of another shape decides. Where the host refuses because of us, no name would help.
     """
-    refused = reply.code >= 500 and not reading.about_us and test.shape == 0
+    refused = reply.code >= 500 and not reading.about_us and test.variant == 0
     return refused and not controls.is_own_refusal(test.domain, test.mailbox, reply, reading)

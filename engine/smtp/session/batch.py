@@ -8,6 +8,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply
 
 
@@ -17,13 +18,20 @@ class CatchAllTest:
 
     domain: DomainAcceptance
     mailbox: str
-    shape: int = 0  # of the random address: see catchall.Domains.random_mailbox()
+    asker: str = ""  # the account for which it is sent
+    model: str = ""  # the local part whose shape it has
+    variant: int = 0  # the first or the second: see catchall.Domains.random_mailbox()
     deferred_start: bool = False  # a list waits for it: see probe.Probe
     objections: int = 0
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
     sender_refused_by: object = None  # see probe.Probe
     settled: bool = False  # never: its domain waits for it
+
+    @property
+    def kind(self) -> Kind:
+        several = self.deferred_start or len(self.domain.awaiting) > 1
+        return Kind.NAME if several else Kind.LONE_NAME
 
     def count_objection(self) -> None:
         """It was refused, perhaps because of a limit."""
@@ -49,9 +57,14 @@ class Control(CatchAllTest):
 
     known: Known = field(kw_only=True)
     expected: Treatment = field(kw_only=True)
+    is_postmaster: bool = False  # its acceptance is expected by RFC 5321 4.5.1 alone
 
     def __post_init__(self) -> None:
         self.abandoned = True
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.CONTROL if self.expected is Treatment.ACCEPTED else Kind.LONE_NAME
 
 
 PendingProbe = Probe | CatchAllTest

@@ -1,12 +1,20 @@
-"""Verdicts that wait until the host is seen to answer truly: see mailprobe.engine.smtp.controls.
+"""Verdicts that wait until the host is seen to judge: see mailprobe.engine.smtp.controls.
 
 All held verdicts of a session are of one kind, accepted or refused: the first reply of the
-other kind confirms them. A control is sent when the session has nothing else to send, before
-its share of refusals is used up, and at its end.
+other kind confirms them, in whatever session of the host it comes. A control is sent when the
+session has nothing else to send, and at its end.
 """
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.controls import CHANGED_RULE, TREATMENT, HostControls, Treatment
+from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, DomainAcceptance
+from mailprobe.engine.smtp.controls import (
+    CHANGED_RULE,
+    CHANGED_S,
+    TREATMENT,
+    UNCONFIRMED_RULE,
+    HostControls,
+    Known,
+    Treatment,
+)
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import Control
@@ -17,47 +25,87 @@ from mailprobe.engine.smtp.session.effects import (
     HostChanged,
     Settled,
 )
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.tolerance import LIST_WAIT_S, Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
+REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
+_CATCH_ALL = Outcome.CATCH_ALL
 
 
 class Confirmation:
     """The unconfirmed verdicts of one session."""
 
-    __slots__ = ("_broken", "_controls", "_emit", "_since", "_treatment", "due_at", "verdicts")
+    __slots__ = (
+        *("_broken", "_controls", "_emit", "_host", "_latest", "_refused", "_since", "_treatment"),
+        *("due_at", "verdicts"),
+    )
 
-    def __init__(self, controls: HostControls, emit: Emit) -> None:
-        self._controls = controls
+    def __init__(self, host: SessionHost, emit: Emit) -> None:
+        self._host = host
+        self._controls: HostControls = host.controls
         self._emit = emit
         self.verdicts: list[tuple[Probe, Outcome, str]] = []
         self._treatment = _ACCEPTED  # of all of them
-        self._since = 0.0  # when the first of them was read
+        self._since = 0.0  # when the first of them was read,
+        self._latest = 0.0  # and the latest
         self.due_at = 0.0  # when a control is sent if there is nothing else to send
         self._broken = False  # a control of this session was contradicted
+        self._refused = 0  # recipients refused as unknown in this session
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
         treatment, controls = TREATMENT.get(outcome), self._controls
         if treatment is not None:
-            watched = now < controls.watched_until
-            if controls.is_shared:
-                watched = controls.may_treat_all_alike(probe, treatment, now)
             if treatment is _REFUSED:
-                controls.note_refused(now)
-            elif not watched:
-                controls.note_accepted(probe.mailbox, probe.domain_here, now)
+                self._count_refused(now)
+            must_confirm = controls.must_confirm(probe, treatment, self._refused, now)
+            if must_confirm or (treatment is _REFUSED and self._awaits_proof(probe, now)):
+                if self._must_hold(probe, treatment, now):
+                    self._hold(probe, outcome, rule, treatment, now)
+                    return
+            elif treatment is _ACCEPTED:
+                of_all = outcome is _CATCH_ALL
+                self._note_accepted(probe.mailbox, probe.domain_here, now, of_all=of_all)
                 if self.verdicts:
                     self.see(treatment)
-            if watched and self._must_hold(probe, treatment, now):
-                self._hold(probe, outcome, rule, treatment, now)
-                return
         self._emit(Settled(probe, outcome, rule))
 
+    def _count_refused(self, now: float, *, is_control: bool = False) -> None:
+        controls = self._controls
+        controls.note_session(_REFUSED, self._refused)
+        self._refused += 1
+        if is_control:
+            controls.note_control_refused(now)
+            controls.note_session(_REFUSED, self._refused)
+        else:
+            controls.note_refused(now)
+
+    def _note_accepted(
+        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+    ) -> None:
+        self._controls.note_session(_ACCEPTED, self._refused)
+        self._controls.note_accepted(mailbox, domain, now, of_all=of_all)
+
+    def name_refused(self, now: float) -> None:
+        """A random name was refused as unknown."""
+        self._count_refused(now, is_control=True)
+        self.see(_REFUSED)
+
+    def is_at_record(self, treatment: Treatment, now: float) -> bool:
+        """May the host treat all alike by now?"""
+        return self._controls.is_at_record(treatment, self._refused, now)
+
+    def _awaits_proof(self, probe: Probe, now: float) -> bool:
+        """Does its list wait until a host that has accepted nobody is seen to judge?"""
+        patient = probe.deferred_start and probe.patience_s > 0
+        return patient and self._controls.unconfirmed_s(now) > 0
+
     def _must_hold(self, probe: Probe, treatment: Treatment, now: float) -> bool:
-        """The host is watched: must the verdict wait? Not if there is nothing to compare it with."""
+        """Must the verdict wait? Not if there is nothing to compare it with."""
         self.see(treatment)
         controls = self._controls
         domain: DomainAcceptance = probe.domain_here
@@ -65,10 +113,11 @@ class Confirmation:
             self._broken
             or controls.has_changed(now)
             or controls.find(treatment.opposite, domain, now)
+            or (treatment is _REFUSED and self._awaits_proof(probe, now))
         ):
             return True
         if treatment is _ACCEPTED:
-            controls.note_accepted(probe.mailbox, domain, now)
+            self._note_accepted(probe.mailbox, domain, now)
         return False
 
     def _hold(
@@ -76,6 +125,7 @@ class Confirmation:
     ) -> None:
         if not self.verdicts:
             self._treatment, self._since, self.due_at = treatment, now, now
+        self._latest = now
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))
             self.due_at = now + CONTROL_S
@@ -93,24 +143,66 @@ class Confirmation:
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
-        if not self._controls.is_watched(probe, now):
-            self._controls.note_accepted(probe.mailbox, probe.domain_here, now)
+        if not self._controls.must_confirm(probe, _ACCEPTED, self._refused, now):
+            self._note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
 
-    def is_urgent(self) -> bool:
-        """Are there more refusals in a row than the host has shown?"""
-        return self._treatment is _REFUSED and self._controls.is_improbable(len(self.verdicts))
+    # -- controls --------------------------------------------------------------------------------
+
+    @property
+    def expects_acceptance(self) -> bool:
+        """Is the control that is due one that the host accepted before?"""
+        return self._treatment is _REFUSED
 
     def next_control(self, now: float) -> Control | None:
         """The control that would confirm the verdicts; None if there is none, or no need."""
+        controls = self._controls
         self.verdicts = [each for each in self.verdicts if not self._drop(each[0])]
-        if not self.verdicts or self._broken or self._controls.changed_at >= self._since:
+        if not self.verdicts or self._broken or controls.changed_at >= self._since:
             return None
         expected = self._treatment.opposite
-        known = self._controls.find(expected, self.verdicts[0][0].domain_here, now)
+        if controls.seen_at[expected] > self._latest:  # by another session
+            self.release()
+            return None
+        probe = self.verdicts[0][0]
+        domain: DomainAcceptance = probe.domain_here
+        known, is_postmaster = controls.find(expected, domain, now), False
+        if known is None and expected is _ACCEPTED and controls.accepted_nobody():
+            known, is_postmaster = controls.postmaster(domain, now), True
+        if known is None or not self._may_send(expected, probe, now):
+            return None
+        return self._control(known, expected, probe.asker, now, is_postmaster=is_postmaster)
+
+    def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:
+        """One that is refused costs one of the host's refusals."""
+        if expected is _ACCEPTED:
+            return True
+        budget = self._host.budget
+        return budget.room_for_name(Kind.LONE_NAME, probe.asker, now, probe.patience_s) > 0
+
+    def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
+        """One that shows whether the host still judges, so that it may be asked for more."""
+        controls = self._controls
+        known, is_postmaster = controls.find(_ACCEPTED, domain, now), False
+        if known is None:
+            known, is_postmaster = controls.postmaster(domain, now), True
         if known is None:
             return None
-        return Control(known.domain, known.mailbox, known=known, expected=expected)
+        controls.proves(now, self._host.read_s)
+        return self._control(known, _ACCEPTED, account, now, is_postmaster=is_postmaster)
+
+    def _control(
+        self, known: Known, expected: Treatment, account: str, now: float, *, is_postmaster: bool
+    ) -> Control:
+        self._controls.asks(known.mailbox, now)
+        return Control(
+            known.domain,
+            known.mailbox,
+            account,
+            known=known,
+            expected=expected,
+            is_postmaster=is_postmaster,
+        )
 
     def _drop(self, probe: Probe) -> bool:
         if probe.settled:
@@ -120,27 +212,41 @@ class Confirmation:
     def control_answered(
         self, control: Control, reply: SmtpReply, reading: ReplyMeaning, now: float
     ) -> None:
+        controls = self._controls
+        controls.proof_answered(accepted=reply.positive)
         if reply.positive:
             treatment = _ACCEPTED
         elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
             treatment = _REFUSED
-            self._controls.note_refused(now)
+        elif control.is_postmaster:
+            return
         else:  # it says openly that it does not judge now, which is no contradiction
             self.release()
             return
         if treatment is control.expected:
+            if treatment is _REFUSED:
+                self._count_refused(now, is_control=True)
+            else:
+                self._note_accepted(control.mailbox, control.domain, now)
             self.see(treatment)
             return
+        if treatment is _REFUSED:
+            self._count_refused(now)
+        if control.is_postmaster:  # many domains have none
+            controls.note_postmaster_refused(now)
+            if not controls.comparable:
+                self._host.budget.proofs_lack()
+            return
         self._broken = True
-        self._controls.contradict(control.known, treatment, now)
+        hour = controls.contradict(control.known, treatment, now)
         self.end(now)
         words = f"answered otherwise than before: {reply.code} {reply.text[:80]}"
         cause = Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True)
-        self._emit(HostChanged(cause))
+        self._emit(HostChanged(cause, hour))
 
     def withdraw_refusals(self) -> list[Probe]:
         """The probes whose refusal is not confirmed and which may be asked again, once."""
-        if self._treatment is not _REFUSED or self._broken:
+        if self._treatment is not _REFUSED or self._broken or not self._controls.comparable:
             return []
         again = [each for each in self.verdicts if not (each[0].settled or each[0].unproven)]
         self.verdicts = [each for each in self.verdicts if each not in again]
@@ -149,21 +255,63 @@ class Confirmation:
             probe.doubt()
         return [probe for probe, _, _ in again]
 
+    # -- the end ---------------------------------------------------------------------------------
+
     def end(self, now: float) -> None:
         """No control was answered: settle the verdicts, as unknown if the host has changed."""
         if not self._broken and not self._controls.has_changed(now):
-            self.release()
+            self.release(now, confirmed=False)
             return
         verdicts, self.verdicts = self.verdicts, []
+        for probe, _, _ in verdicts:
+            probe.retry_after(CHANGED_S)
         self._settle([(probe, Outcome.HOST_CHANGED, CHANGED_RULE) for probe, _, _ in verdicts])
 
-    def release(self) -> None:
-        """Settle the verdicts as they are."""
+    def release(self, now: float = 0.0, *, confirmed: bool = True) -> None:
+        """Settle the verdicts as they are; what is not confirmed, as far as that allows."""
         verdicts, self.verdicts = self.verdicts, []
         if self._treatment is _ACCEPTED:
-            for probe, _, _ in verdicts:
-                self._controls.note_accepted(probe.mailbox, probe.domain_here, self._since)
+            for probe, outcome, _ in verdicts:
+                if confirmed:
+                    self._note_accepted(
+                        probe.mailbox,
+                        probe.domain_here,
+                        self._since,
+                        of_all=outcome is _CATCH_ALL,
+                    )
+            if not confirmed:
+                verdicts = [self._untested(each, now) for each in verdicts]
+        elif not confirmed:
+            verdicts = [self._unconfirmed(each, now) for each in verdicts]
         self._settle(verdicts)
+
+    def _untested(
+        self, verdict: tuple[Probe, Outcome, str], now: float
+    ) -> tuple[Probe, Outcome, str]:
+        """An accepted address of a host that may have turned: nothing shows that it refuses yet.
+
+        A list asks it again; for a request a refusal of the last minutes is enough.
+        """
+        probe, outcome, _ = verdict
+        if outcome is not Outcome.DELIVERABLE:
+            return verdict
+        if probe.deferred_start and probe.patience_s > 0:
+            budget = self._host.budget
+            wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
+            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+        elif now - self._controls.seen_at[_REFUSED] <= REFUSES_S:
+            return verdict
+        return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
+
+    def _unconfirmed(
+        self, verdict: tuple[Probe, Outcome, str], now: float
+    ) -> tuple[Probe, Outcome, str]:
+        """A list does not condemn at a host that has accepted nobody, before an hour is over."""
+        probe = verdict[0]
+        if not self._awaits_proof(probe, now):
+            return verdict
+        probe.retry_after(self._controls.unconfirmed_s(now))
+        return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:
         if verdicts:

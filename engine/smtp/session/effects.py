@@ -167,10 +167,19 @@ class Distrusted(Effect, frozen=True):
 
 
 class HostChanged(Effect, frozen=True):
-    """The host contradicted its own earlier answer."""
+    """The host contradicted its own earlier answer, after so many refusals in an hour."""
 
     cause: Cause
+    hour: int
 
 
-class BudgetSpent(Effect, frozen=True):
-    """The host tolerates no more refusals: the probes that wait here are not sent."""
+class TurnedAway(Effect, frozen=True):
+    """The host takes no more refusals for this probe at the moment: it is not sent."""
+
+    probe: Probe
+
+
+class HostBlocked(Effect, frozen=True):
+    """The host said that it has too many refusals of us, or lets us in no more."""
+
+    words: str

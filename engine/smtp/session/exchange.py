@@ -41,6 +41,7 @@ from mailprobe.engine.smtp.session.proof import Proof, ProvenVerdict
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import (
+    ClosedUnasked,
     Command,
     CommandReply,
     Conversation,
@@ -79,7 +80,7 @@ class BatchExchange:
         self.limits = limits = SessionLimits(host)
         self.transaction = transaction = Transaction(conversation, host, limits)
         self.proof = proof = Proof(host, conversation, transaction, recorder, emit)
-        self.confirmation = confirmation = Confirmation(host.controls, emit)
+        self.confirmation = confirmation = Confirmation(host, emit)
         self.agenda = agenda = Agenda(
             host, conversation, limits, transaction, proof, confirmation, emit
         )
@@ -167,8 +168,7 @@ class BatchExchange:
         self.batches += 1
         if in_transaction and offer.domains_max is not None:
             self.transaction.join(asked)
-        if host.budget.is_bounded or self.limits.reserved:
-            self.limits.reserve(len(asked))
+        self.limits.send(asked, now)
         if len(asked) > 1 and not has_tests and self.proof.begin_check():
             batch.check()
         return batch
@@ -252,6 +252,8 @@ class BatchExchange:
             named = reply is not proof.pairing.nameless and proof.names(asked[place], reply, batch)
             if not (place or self.limits.in_transaction):
                 proof.suspect_repeated(reply, conversation.opening_reply)
+            if reply.code == 421 and conversation.unread:
+                self._read_behind_goodbye(asked[place], turn, batch)
             batch.add_reply(turn, conversation.received_at, named=named)
             if self.is_late:
                 self._catch_up(accepted=reply.positive)
@@ -264,7 +266,7 @@ class BatchExchange:
             batch.check_answered()
         if batch.place > last and not batch.check_due:
             if conversation.unread:
-                raise OutOfStep("more replies than commands")
+                proof.refuse_surplus()
             return self._batch_answered(batch)
         # Only what is proven by a reply that names its recipient is processed before the others.
         if batch.proven > batch.processed:
@@ -272,6 +274,27 @@ class BatchExchange:
         if not self.is_late and conversation.now >= conversation.since + self._host.late_s:
             self._become_late(batch)
         return self.receive_until()
+
+    def _read_behind_goodbye(
+        self, asked: PendingProbe, goodbye: CommandReply, batch: RecipientBatch
+    ) -> None:
+        """421, and more behind it: if that names the recipient, it is the answer.
+
+        Raises ClosedUnasked then. Else 421 is the answer; raises RemoteProtocolError if what is
+        behind it is not a further 421.
+        """
+        conversation = self._conversation
+        try:
+            behind = conversation.reply_behind(goodbye)
+            named = behind is not None and self.proof.names(asked, behind.reply, batch)
+            if behind is not None and not named and behind.reply.code != 421:
+                raise OutOfStep("a reply behind 421")
+        except RemoteProtocolError:
+            batch.add_reply(goodbye, conversation.received_at, named=False)
+            raise
+        if behind is not None and named:
+            batch.add_reply(behind, conversation.received_at, named=True)
+            raise ClosedUnasked(f"closed by the server: 421 {goodbye.reply.text[:80]}")
 
     def may_give_way(self, after_s: float) -> bool:
         """Is the reply to the oldest recipient later than that, and may its probe be sent again?
@@ -399,10 +422,15 @@ class BatchExchange:
         return waiting
 
     def connection_failed(self, error: Exception) -> None:
-        """The connection failed with one of `CONNECTION_ERRORS`: end the batch accordingly."""
+        """The connection failed with one of `CONNECTION_ERRORS`: end the batch accordingly.
+
+        A reply that names its recipient counts, whatever followed it.
+        """
         self.error = error
         self._opening.clear()
-        if not (isinstance(error, RemoteProtocolError) or self.proof.is_suspect):
+        if self.batch.proven > self.batch.processed:
+            self._process_proven(self.batch)
+        if not (isinstance(error, RemoteProtocolError | ClosedUnasked) or self.proof.is_suspect):
             self.settle_proven()  # silence, or the end: no surplus reply was on its way
         if self.failures.connection_failed(self.batch, error, is_late=self.is_late):
             self.batches -= 1

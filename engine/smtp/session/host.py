@@ -8,9 +8,9 @@ from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import Terms
 from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalBudget
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.effects import Emit
+from mailprobe.engine.smtp.tolerance import Tolerance
 from mailprobe.engine.smtp.wire import SmtpReply
 
 
@@ -38,7 +38,7 @@ class SessionHost(Protocol):
     slow_to_answer: bool  # one of its replies was late recently: likewise
     refused_promptly_at: float  # its latest refusal that was not late: see refused_promptly()
     terms: Terms
-    budget: RefusalBudget
+    budget: Tolerance
     controls: HostControls
     renamings: Renamings
     waiting: FairQueue[Probe]  # for a session; take them by next_probe()
@@ -49,7 +49,6 @@ class SessionHost(Protocol):
     def window(self) -> int: ...
     def any_waiting(self) -> bool: ...
     def next_probe(self, now: float, emit: Emit) -> Probe | None: ...
-    def is_under_way(self, domain: DomainAcceptance) -> bool: ...
     def work_with_tests_s(self) -> float: ...
-    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str: ...
+    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str: ...
     def is_needed_elsewhere(self, address: str) -> bool: ...

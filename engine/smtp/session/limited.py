@@ -7,7 +7,8 @@ itself. One that only its code condemns is not: `550 5.1.1 Recipient rejected, o
 time` is a limit.
 """
 
-from collections.abc import Iterable, Set
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from mailprobe.engine.smtp.limits import (
@@ -22,6 +23,7 @@ from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
 from mailprobe.engine.smtp.session.causes import refusal_outcome
 from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.tolerance import Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -29,6 +31,7 @@ RECIPIENTS_MAX = UNLIMITED  # of a session
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 # Such a recipient was sent again on other terms, in a transaction of its own: see terms.
 OF_TERMS = (Meaning.SENDER_REFUSED, Meaning.TLS_DEMANDED)
+NOT_REFUSED = (*OF_TERMS, Meaning.ANOTHER_RECIPIENT)  # it is sent again, on other terms
 # Rules of replies that condemn by their code, because no rule knows their words.
 BY_CODE = frozenset(("enhanced.no-mailbox", "code.no-mailbox"))
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
@@ -64,8 +67,8 @@ class SessionLimits:
     """Counts the recipients of one session, and holds refusals that may be a limit."""
 
     __slots__ = (
-        *("_before", "_host", "_refused", "_served", "_unjudged"),
-        *("held", "in_transaction", "of_host", "recipients", "refusals", "reserved"),
+        *("_before", "_host", "_refused", "_sent", "_served", "_unjudged"),
+        *("held", "in_transaction", "of_host", "recipients", "refusals"),
     )
 
     def __init__(self, host: SessionHost) -> None:
@@ -74,8 +77,8 @@ class SessionLimits:
         self.recipients = 0  # answered, and not by 421
         self.refusals = 0
         self._refused = 0  # of these: for good (5yz), as hosts that ban count them
+        self._sent: deque[tuple[Kind, str]] = deque()  # of the batch under way, with their accounts
         self._unjudged = 0  # refused for another reason than an unknown mailbox
-        self.reserved = 0  # recipients of the batch under way that the host's budget counts
         self.held: list[HeldRefusal] = []
         self.in_transaction = 0  # recipients of the transaction under way
         self._before = (0, 0)  # refusals and unjudged when it began
@@ -94,70 +97,71 @@ class SessionLimits:
     @property
     def refusals_allowed(self) -> int:
         """How many more recipients may be refused in this session."""
-        of_host = self._host.budget.allowance.session - self._refused
+        of_host = self._host.budget.session_max - self._refused
         of_session = REFUSALS_MAX - self.refusals
         return of_host if of_host < of_session else of_session
 
     def left_here(self, now: float) -> int:
-        """How many recipients it may still send if each is refused, and as many as are allowed elsewhere.
+        """How many recipients it may still have under way, as far as the session decides.
 
-        One refusal is kept for a control.
+        One place is kept for a control where verdicts may have to be confirmed.
         """
-        host = self._host
-        controls, left = host.controls, host.budget.allowance.session - self._refused
-        of_session = REFUSALS_MAX - self.refusals
+        left = self._host.budget.session_window(self._refused)
+        of_session = REFUSALS_MAX - self.refusals - self._host.controls.may_be_due(now)
         if of_session < left:
             left = of_session
-        # wants_control(), written here to save a call for each batch
-        if now < controls.watched_until if controls.comparable else controls.is_shared:
-            left -= 1
         recipients = self.of_host.per_connection - self.recipients
         return recipients if recipients < left else left
 
-    def may_send_control(self, now: float) -> bool:
-        """Is there room for one more recipient, which may be refused?"""
-        has_place = self.recipients < self.of_host.per_connection
-        return self.refusals_allowed > 0 and has_place and self._host.budget.left(now) > 0
+    def may_send_control(self, *, accepted: bool) -> bool:
+        """Is there room for one more recipient, which the host `accepted` before, or refused?"""
+        if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:
+            return False
+        return accepted or self.refusals_allowed > 0
 
-    def left(self, now: float) -> int:
-        """How many recipients the session may still send if each is refused."""
-        left, budget = self.left_here(now), self._host.budget
-        return min(left, budget.left(now)) if budget.is_bounded else left
+    def send(self, asked: Sequence[PendingProbe], now: float) -> None:
+        """These are sent; what the batch before left unanswered is not counted any more."""
+        self.recall()
+        budget, sent = self._host.budget, self._sent
+        for each in asked:
+            kind, account = each.kind, each.asker
+            budget.send(kind, account, now)
+            sent.append((kind, account))
 
-    def reserve(self, count: int) -> None:
-        """Reserve so many recipients of the host's budget; what the batch before left is free."""
-        budget = self._host.budget
-        if self.reserved or budget.is_bounded:  # else nothing is counted
-            budget.release(self.reserved)
-            budget.reserve(count)
-            self.reserved = count
+    def recall(self) -> None:
+        """What is unanswered gets no answer here."""
+        sent = self._sent
+        while sent:
+            self._host.budget.recall(*sent.popleft())
 
-    def count_answer(self, now: float, *, refused: bool) -> None:
-        """One of the recipients under way was answered; it counts if it was reserved."""
-        if self.reserved:
-            self.reserved -= 1
-            self._host.budget.answered(now, refused=refused)
+    def count_answer(self, now: float, *, accepted: bool = False, refused: bool = False) -> None:
+        """The oldest of the recipients under way was answered."""
+        if self._sent:
+            kind, account = self._sent.popleft()
+            self._host.budget.answered(kind, account, now, accepted=accepted, refused=refused)
 
     def count_accepted(self, now: float) -> None:
         self.recipients += 1
         self.in_transaction += 1
-        if self.reserved:
-            self.count_answer(now, refused=False)
+        self.count_answer(now, accepted=True)
 
-    def count_refusal(self, reply: SmtpReply, outcome: Outcome, now: float) -> None:
+    def count_refusal(
+        self, reply: SmtpReply, reading: ReplyMeaning, outcome: Outcome, now: float
+    ) -> None:
+        """A recipient was refused; for good, unless the host only wants other terms."""
         self.recipients += 1
         self.in_transaction += 1
-        self.count_answer(now, refused=reply.code >= 500)
-        if reply.code >= 500:
-            self._refused += 1
+        for_good = reply.code >= 500 and reading.meaning not in NOT_REFUSED
+        self.count_answer(now, refused=for_good)
+        self._refused += for_good
         self.refusals += 1
         self._unjudged += outcome is not _UNDELIVERABLE
 
     def count_dropped(self, replies: Iterable[SmtpReply], now: float) -> None:
-        """Replies that follow a refused MAIL. The server counts their refusals all the same."""
+        """Replies that follow a refused MAIL. The session counts their refusals all the same."""
         for reply in replies:
             self.refusals += not reply.positive
-            self.count_answer(now, refused=reply.code >= 500)
+            self.count_answer(now)
 
     def may_be_limit(
         self,
@@ -224,6 +228,10 @@ class SessionLimits:
             if each.place >= behind or each.reading.meaning is Meaning.ANOTHER_RECIPIENT
         ]
         own = [each for each in held if each not in again]
+        for each in again:  # a limit refused them, and not for who they are
+            if each.reply.code >= 500 and each.reading.meaning not in NOT_REFUSED:
+                self._host.budget.take_back(each.asked.kind, each.asked.asker)
+                self._refused -= 1
         self._unjudged -= sum(each.outcome is _UNDELIVERABLE for each in own)
         of_connection = bool(again) and self._learn(again[-1], behind, sent_at, now)
         return Released(own, again, of_connection)

@@ -22,7 +22,14 @@ from mailprobe.engine.smtp.session.effects import Emit, HeldBack, Proven
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX, Transaction
-from mailprobe.engine.smtp.wire import CommandReply, ConnectionLost, Conversation, SmtpReply, Stage
+from mailprobe.engine.smtp.wire import (
+    CommandReply,
+    ConnectionLost,
+    Conversation,
+    RemoteProtocolError,
+    SmtpReply,
+    Stage,
+)
 from mailprobe.engine.verdict import Outcome
 
 PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow to refuse
@@ -98,14 +105,15 @@ class Proof:
 
         That is no contradiction if nothing else is unanswered and the host may have renamed the
         recipient: the local part is the same, or the recipient is sent again because its reply
-        named another. The reply to NOOP proves the order then.
+        named another. Nor is the acceptance of an earlier recipient, word for word: both may be
+        one mailbox. The reply to NOOP proves the order then.
         """
         try:
             return self.pairing.proves(reply, asked.mailbox)
         except NamesAnother as error:
             again = isinstance(asked, Probe) and asked.unproven
             alone = len(batch.sent) == 1 and self._transaction.resets <= RESETS_MAX
-            if not (alone and (error.same_local or again)):
+            if not (error.repeated or (alone and (error.same_local or again))):
                 raise
         self.is_suspect = True
         return False
@@ -203,12 +211,20 @@ class Proof:
             return conversation.deadline()
         if conversation.unread:
             self.quiet_until = 0.0
-            raise OutOfStep("more replies than commands")
+            self.refuse_surplus()
         # If the server has closed, it said no more before.
         if conversation.now < self.quiet_until and not conversation.lost:
             return self.quiet_until
         self.quiet_until = 0.0
         return None
+
+    def refuse_surplus(self) -> None:
+        """More has come than commands were sent. Raises ClosedUnasked for a 421, else OutOfStep."""
+        try:
+            self._conversation.next_exchange()
+        except RemoteProtocolError as error:
+            raise OutOfStep("more replies than commands") from error
+        raise OutOfStep("more replies than commands")
 
     def _is_noop_answered(self, batch: RecipientBatch) -> bool:
         """Has the reply to NOOP come? Raises OutOfStep where it is none, or ConnectionLost."""

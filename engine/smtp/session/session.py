@@ -10,7 +10,6 @@ that the host demands, and the end. `mailprobe.engine.smtp.pool.serving` waits, 
 from collections.abc import Callable
 from functools import partial
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
@@ -82,13 +81,6 @@ class SmtpSession:
     def recipients(self) -> int:
         """Answered so far."""
         return self.exchange.limits.recipients
-
-    def is_sending(self, domain: DomainAcceptance) -> bool:
-        """Is a listed address of this domain unanswered here?"""
-        return any(
-            isinstance(each, Probe) and each.domain_here is domain and not each.settled
-            for each in self.exchange.batch.unanswered
-        )
 
     def is_testing(self) -> bool:
         """Is a random address unanswered here?"""
@@ -294,8 +286,8 @@ class SmtpSession:
         may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
         asked: list[PendingProbe] = []
         if may_send and self.conversation.usable:
-            asked = exchange.agenda.pick_tests(now, at_end=True)
-            if not asked and exchange.limits.may_send_control(now):
+            asked = exchange.agenda.pick_tests(now)
+            if not asked:
                 control = exchange.agenda.last_control(now)
                 asked, self._had_control = [] if control is None else [control], True
         if asked:
@@ -317,7 +309,7 @@ class SmtpSession:
         batch, agenda = exchange.batch, exchange.agenda
         if self.is_idle:
             self._end_idle()
-        exchange.limits.reserve(0)
+        exchange.limits.recall()
         agenda.return_unsent(agenda.pop_next())
         exchange.failures.requeue_unproven()
         exchange.settle_limited()

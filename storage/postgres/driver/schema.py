@@ -12,15 +12,13 @@ import psycopg
 
 from mailprobe.release import version as program_version
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.encryption import CHECK_NAME, Cipher, check_value, is_key_of
 from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer, TransactionSession
 from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
 MIGRATING_MS = 30_000  # a start waits this long for another that applies migrations
-KEY_CHECK_TEXT = b"mailprobe"  # the known value
-KEY_CHECK = "seal"  # its name in `store_properties`, and its context
 MOVING = "moving"  # the name in `store_properties` of a migration's progress (migrate.target)
 SESSION_TRIES = 3  # other clients of a pooler may take a session between two questions
 OLDEST = 130_000  # server_version_num; the oldest version with every feature used here
@@ -152,20 +150,18 @@ def schema_state(url: str) -> SchemaState:
 
 def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:
     """Check that this machine has the key of the first; otherwise it could read only its own secrets."""
-    kept = db.one("SELECT value FROM store_properties WHERE name = %s", [KEY_CHECK])
-    if kept is None:
+    kept = db.one("SELECT value FROM store_properties WHERE name = %s", [CHECK_NAME])
+    if kept is None or not kept[0]:  # emptied: a key was lost for good, and another begins
         db.execute(
-            "INSERT INTO store_properties VALUES (%s, %s)",
-            [KEY_CHECK, cipher.close(KEY_CHECK_TEXT, KEY_CHECK)],
+            "INSERT INTO store_properties VALUES (%s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            [CHECK_NAME, check_value(cipher)],
         )
-        return
-    try:
-        cipher.open(kept[0], KEY_CHECK)
-    except StoreBroken:
+    elif not is_key_of(cipher, kept[0]):
         raise StoreBroken(
             f"{server.name} was encrypted with another MAILPROBE_SECRET_KEY:"
             " give every machine that shares it the same"
-        ) from None
+        )
 
 
 @cache

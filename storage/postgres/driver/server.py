@@ -16,7 +16,7 @@ from psycopg.adapt import Buffer, Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
 from mailprobe.storage.columns import instant
-from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.contract import StoreBroken, StoreFull, StoreUnavailable
 from mailprobe.storage.url import shown
 
 SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
@@ -64,6 +64,7 @@ NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"  # microsecond
 # SQLSTATE classes (https://www.postgresql.org/docs/15/errcodes-appendix.html) of failures outside
 # the statement: connection, resources, operator intervention, system, internal error
 UNAVAILABLE = ("08", "53", "57", "58", "XX")
+DISK_FULL = "53100"
 UNAVAILABLE_CODES = {
     "25006",  # read-only: a standby
     "40001",
@@ -199,7 +200,8 @@ class PostgresServer:
         for code, meaning in BROKEN_CODES.items():
             if code_of(error) == code or _says(error, code):
                 return StoreBroken(f"{self.name}: {meaning} ({words})")
-        return StoreUnavailable(f"{self.name} cannot be used just now: {words}")
+        kind = StoreFull if code_of(error) == DISK_FULL else StoreUnavailable
+        return kind(f"{self.name} cannot be used just now: {words}")
 
     def _words(self, error: BaseException) -> str:
         """Return the error's message in one line, without the password."""

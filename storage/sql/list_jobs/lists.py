@@ -15,6 +15,7 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
+from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
@@ -64,6 +65,7 @@ HAS_DUE = (
 )
 # Uploads that have died, or are being deleted. The other states are of lists that were stored.
 UNLOADED = "ended_at IS NULL AND state IN ('loading', 'failed')"
+GIVEN_UP = "lists.ended_at IS NULL AND lists.state = 'failed'"  # of these, those that are deleted
 
 
 def create(db: Database, command: CreateList) -> StoredList:
@@ -74,13 +76,15 @@ def create(db: Database, command: CreateList) -> StoredList:
     ((account, paced),) = db.all(
         f"SELECT number, lists_paced_until FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
     )
+    _abandon_dead(db, "account = :account", {"account": account})
     _check_bounds(db, now, account, paced and instant(paced), command.bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
-        " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace)"
+        " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace,"
+        " holder)"
         " VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now, :day,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace, :holder)",
         {
             "id": order.id,
             "account": account,
@@ -95,6 +99,7 @@ def create(db: Database, command: CreateList) -> StoredList:
             "strict_clocks": int(order.strict_clocks),
             "asks_hosts": int(order.asks_hosts),
             "trace": order.trace,
+            "holder": command.holder,
         },
     )
     db.change(
@@ -112,7 +117,8 @@ def _check_bounds(
 ) -> None:
     """Raise ListLimitReached or ListRateExceeded; else count one more list. The account is locked."""
     ((kept, active),) = db.all(
-        "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account",
+        "SELECT count(*), count(*) - count(ended_at) FROM lists WHERE account = :account"
+        f" AND NOT ({GIVEN_UP})",
         {"account": account},
     )
     if active >= bounds.active_max:
@@ -201,7 +207,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
         columns = json.dumps(loaded.columns)
         db.change(
             "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
-            " blank_rows = :blank_rows, reading = :reading,"
+            " blank_rows = :blank_rows, reading = :reading, holder = NULL,"
             " octets = octets + :octets WHERE id = :id",
             {
                 "id": command.list_id, "columns": columns, "octets": len(columns),
@@ -284,7 +290,7 @@ def find(db: Database, command: FindList) -> StoredList | None:
 def list_lists(db: Database, command: ListLists) -> list[StoredList]:
     """Return the lists of an account, newest first."""
     rows = db.all(
-        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account"
+        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account AND NOT ({GIVEN_UP})"
         f" AND (:both = 1 OR {is_test('lists')} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
         {
@@ -407,10 +413,10 @@ def delete(db: Database, command: DeleteList) -> bool:
     ((account, name, state),) = db.all(
         "SELECT account, name, state FROM lists WHERE number = :list", {"list": found[0]}
     )
-    is_gone = delete_some(db, found[0])
-    if is_gone and state not in ("loading", "failed"):
+    is_deleted = delete_some(db, found[0])
+    if is_deleted and state not in ("loading", "failed"):
         audit.add(db, account, command.by, Act("list_deleted", command.list_id, name))
-    return is_gone
+    return is_deleted
 
 
 def locked(db: Database, which: str, values: Values) -> list[int]:
@@ -465,9 +471,22 @@ def drop_ended(db: Database, tier: str, since: int) -> bool:
 
 def drop_unloaded(db: Database) -> bool:
     """Delete some chunks of a list whose upload has died; whether there may be more."""
+    _abandon_dead(db, "ended_at IS NULL", {})
     since = micros(db.now() - LOADING_MAX)
     which = f"{UNLOADED} AND (state = 'failed' OR created_at < :since)"
     return _drop(db, which, {"since": since})
+
+
+def _abandon_dead(db: Database, which: str, values: Values) -> None:
+    """Give up the lists whose rows a process stored that has ended for certain."""
+    loading = f"{which} AND state = 'loading' AND holder"
+    rows = db.all(f"SELECT DISTINCT holder FROM lists WHERE {loading} IS NOT NULL", values)
+    for (holder,) in rows:
+        if is_gone(holder):
+            db.change(
+                f"UPDATE lists SET state = 'failed' WHERE {loading} = :holder",
+                {**values, "holder": holder},
+            )
 
 
 def _drop(db: Database, which: str, values: Values) -> bool:

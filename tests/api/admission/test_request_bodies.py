@@ -11,7 +11,7 @@ class Bodies:
     """Bodies of one budget, and the names of those that were refused."""
 
     def __init__(self) -> None:
-        self.budget = BodyBudget(address_bodies_max=10_000, key_bodies_max=10_000)
+        self.budget = BodyBudget(address_bodies_max=10_000, account_bodies_max=10_000)
         self.refused: list[str] = []
 
     def arriving(self, name: str, octets: int, key: str | None) -> ArrivingBody:

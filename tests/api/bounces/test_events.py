@@ -3,6 +3,7 @@
 import json
 import time
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -55,7 +56,12 @@ def mailgun(severity: str, reason: str, message: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-CASES: list[tuple[Any, str, str]] = [
+SUPPRESSED_BY_SES = (
+    "Amazon SES did not send the message to this address because it is on the suppression list"
+    " for your account. For more information about removing addresses from the suppression list,"
+    " see https://docs.aws.amazon.com/ses/"
+)
+CASES: list[tuple[Any, str, str | None]] = [
     (wrapped(ses("Permanent", "General")), "ses", "no_mailbox"),
     (ses("Permanent", "NoEmail", None), "ses", "no_mailbox"),
     (ses("Permanent", "General", f"smtp; {SPAM}"), "ses", "refused"),
@@ -76,14 +82,122 @@ CASES: list[tuple[Any, str, str]] = [
 ]
 
 
+def brevo(event: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "event": event, "email": "jane@example.com", "id": 7, "ts_event": 1604933654,
+        "message-id": "<1@relay.example.com>", "subject": "hard bounce", "reason": reason,
+    }  # fmt: skip
+
+
+def mailjet(event: str, error: str, *, is_hard: bool = True, comment: str = "") -> dict[str, Any]:
+    return {
+        "event": event, "time": 1, "MessageID": 19421777836302490, "email": "jane@example.com",
+        "mj_campaign_id": 7, "blocked": False, "hard_bounce": is_hard,
+        "error_related_to": "recipient", "error": error, "comment": comment,
+    }  # fmt: skip
+
+
+def mandrill(event: str, description: str, diagnostic: str) -> list[dict[str, Any]]:
+    message = {
+        "email": "jane@example.com", "sender": "news@example.org", "state": "bounced",
+        "bounce_description": description, "diag": diagnostic,
+    }  # fmt: skip
+    return [{"event": event, "msg": message, "_id": "1", "ts": 1}]
+
+
+def sparkpost(type: str, number: str, reason: str = GONE) -> list[dict[str, Any]]:
+    event = {
+        "type": type, "bounce_class": number, "raw_reason": reason, "reason": "5xx",
+        "rcpt_to": "jane@example.com", "friendly_from": "news@example.org",
+    }  # fmt: skip
+    return [{"msys": {"message_event": event}}]
+
+
+def resend(subtype: str, *texts: str, type: str = "email.bounced") -> dict[str, Any]:
+    bounce = {
+        "type": "Permanent",
+        "subType": subtype,
+        "message": "a hard bounce",
+        "diagnosticCode": [*texts],
+    }
+    return {
+        "type": type, "created_at": "2026-03-12T10:00:00Z",
+        "data": {"email_id": "1", "from": "Us <us@example.org>", "to": ["Jane <jane@example.com>"], "bounce": bounce},
+    }  # fmt: skip
+
+
+CASES += [
+    (brevo("hard_bounce", "550 5.5.0 mailbox unavailable"), "brevo", "no_mailbox"),
+    (brevo("hard_bounce", SPAM), "brevo", "refused"),
+    ([brevo("invalid_email")], "brevo", "no_mailbox"),
+    (brevo("soft_bounce", GONE), "brevo", "temporary"),
+    (brevo("blocked", "blocked : due to blacklist user"), "brevo", "temporary"),
+    (brevo("unique_opened"), "brevo", None),
+    (mailjet("bounce", "user unknown"), "mailjet", "no_mailbox"),
+    ([mailjet("bounce", "user unknown", is_hard=False)], "mailjet", "temporary"),
+    (mailjet("blocked", "user unknown"), "mailjet", "temporary"),
+    (mailjet("bounce", "content blocked"), "mailjet", "refused"),
+    (mailjet("bounce", "odd"), "mailjet", "unknown"),
+    (mailjet("bounce", "", comment=GONE), "mailjet", "no_mailbox"),
+    ([mailjet("open", "")], "mailjet", None),
+    (mandrill("hard_bounce", "bad_mailbox", ""), "mandrill", "no_mailbox"),
+    (mandrill("hard_bounce", "general", GONE), "mandrill", "no_mailbox"),
+    (mandrill("hard_bounce", "general", ""), "mandrill", "unknown"),
+    (mandrill("hard_bounce", "bad_mailbox", SPAM), "mandrill", "refused"),
+    (mandrill("soft_bounce", "mailbox_full", GONE), "mandrill", "temporary"),
+    (mandrill("reject", "", GONE), "mandrill", "temporary"),
+    (mandrill("send", "", ""), "mandrill", None),
+    (sparkpost("bounce", "10"), "sparkpost", "no_mailbox"),
+    (sparkpost("out_of_band", "10", ""), "sparkpost", "no_mailbox"),
+    (sparkpost("bounce", "30", "550 no"), "sparkpost", "unknown"),
+    (sparkpost("bounce", "25"), "sparkpost", "temporary"),
+    (sparkpost("bounce", "51"), "sparkpost", "refused"),
+    (sparkpost("bounce", "60"), "sparkpost", None),
+    (sparkpost("delivery", "10"), "sparkpost", None),
+    (resend("General", GONE), "resend", "no_mailbox"),
+    (resend("General"), "resend", "unknown"),
+    (resend("NoEmail"), "resend", "no_mailbox"),
+    (resend("Suppressed", GONE), "resend", "temporary"),
+    (resend("General", GONE, type="email.delivery_delayed"), "resend", "temporary"),
+    (sendgrid(event="delivered"), "sendgrid", None),
+    (ses("Permanent", "General", f"{SUPPRESSED_BY_SES} 5.1.1"), "ses", "temporary"),
+]
+
+
 @pytest.mark.parametrize(("body", "source", "kind"), CASES)
-def test_an_event_has_its_service_and_its_kind(body: Any, source: str, kind: str) -> None:
+def test_an_event_has_its_service_and_its_kind(body: Any, source: str, kind: str | None) -> None:
     read = read_events(json.dumps(body).encode())
     assert not isinstance(read, SubscriptionConfirmation)
     assert (read[0], [(each.address, each.kind) for each in read[1]]) == (
         source,
         [("jane@example.com", kind)],
     )
+
+
+def test_the_form_of_mandrill_is_read() -> None:
+    body = (
+        b"mandrill_events="
+        + quote_plus(json.dumps(mandrill("hard_bounce", "bad_mailbox", GONE))).encode()
+    )
+    assert read_events(body) == read_events(
+        json.dumps(mandrill("hard_bounce", "bad_mailbox", GONE)).encode()
+    )
+    assert read_events(b"mandrill_events=%5B%5D") == ("mandrill", [])
+
+
+def test_a_bounce_of_several_recipients_says_of_none_that_it_does_not_exist() -> None:
+    body = resend("NoEmail", GONE)
+    body["data"]["to"].append("bob@example.com")
+    read = read_events(json.dumps(body).encode())
+    assert not isinstance(read, SubscriptionConfirmation)
+    assert [event.kind for event in read[1]] == ["unknown", "unknown"]
+
+
+def test_services_may_try_whether_the_address_answers() -> None:
+    for body in (b'[{"msys":{}}]', b'{"RecordType":"Open","Email":"jane@example.com"}'):
+        read = read_events(body)
+        assert not isinstance(read, SubscriptionConfirmation)
+        assert all(event.kind is None for event in read[1])
 
 
 @pytest.mark.parametrize(
@@ -121,16 +235,29 @@ def test_other_bodies_are_no_events(octets: bytes) -> None:
     "octets",
     [
         b'[{"event":null,"email":[1],"reason":{"a":1}}]',
+        b'[{"event":"bounce","email":[1]}]',
+        b'[{"event":"bounce"}]',
+        b'[{"event":"thing","email":"a@b.test"}]',
+        b"[]",
         b'{"notificationType":1,"bounce":[],"mail":null}',
-        b'{"notificationType":1,"bounce":{"bouncedRecipients":[1,null]}}',
-        b'{"RecordType":"Bounce","Email":true}',
+        b'{"notificationType":"Bounce","bounce":[]}',
+        b'{"notificationType":"Bounce","bounce":{"bouncedRecipients":[1,null]}}',
+        b'{"RecordType":"Bounce","Type":"HardBounce","Email":true}',
         b'{"event-data":7}',
+        b'{"event":"hard_bounce","email":7,"ts_event":1}',
+        b'{"event":"bounce","MessageID":1,"hard_bounce":true}',
+        b'[{"event":"hard_bounce","msg":{"email":null}}]',
+        b'[{"msys":{"message_event":{"type":"bounce","bounce_class":"10"}}}]',
+        b'{"type":"email.bounced","data":{"to":{}}}',
+        b"mandrill_events=%5B%7B",
+        b"mandrill_events",
+        b'{"event":"user.created","email":"a@b.test"}',
     ],
 )
-def test_fields_of_other_types_say_nothing(octets: bytes) -> None:
-    read = read_events(octets)
-    assert not isinstance(read, SubscriptionConfirmation)
-    assert all(each.address == "" and each.kind != "no_mailbox" for each in read[1])
+def test_an_unreadable_body_is_refused(octets: bytes) -> None:
+    """The service that posts it would learn of no mistake, and nothing would be recorded."""
+    with pytest.raises(NotEvents):
+        read_events(octets)
 
 
 def test_a_report_is_read_by_its_status_alone() -> None:
@@ -138,6 +265,16 @@ def test_a_report_is_read_by_its_status_alone() -> None:
     text = b"From: mailer-daemon@far.test\r\nSubject: failure notice\r\n\r\n<ann@far.test>: 550 5.1.1 gone"
     assert reported_in(text) == {}
     assert reported_in(b"\xff" * 70_000) == {}
+
+
+def test_a_forwarded_mail_counts_for_the_address_that_it_was_sent_to() -> None:
+    posted = (
+        b"Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n--b\r\n\r\n"
+        b"  ann@far.test\r\n    (generated from info@near.test)\r\n    550 5.1.1 User unknown\r\n"
+        b"--b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; x.test\r\n\r\n"
+        b"Final-Recipient: rfc822; ann@far.test\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n--b--\r\n"
+    )
+    assert reported_in(posted) == {"info@near.test": "no_mailbox"}
 
 
 NESTED = b"".join(

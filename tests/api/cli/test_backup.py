@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import resource
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ import trio
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
-from mailprobe.storage import open_store, schema_state
+from mailprobe.storage import newest_schema, open_store
+from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.records import Answered, IdempotencyRecord
 from mailprobe.storage.sqlite import backup as backups
+from mailprobe.storage.sqlite.backup_trailer import TRAILER_OCTETS, append_trailer, remove_mark
 from tests.storage.child_processes import child
 
 ANSWER = Answered(201, (), b'{"key":"sk_live_1"}')
@@ -123,10 +127,35 @@ def test_nothing_is_replaced_without_force(run_cli: Callable[..., Result]) -> No
     assert Path("kept.db").read_bytes() != before
 
 
-def newer(path: Path) -> None:
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
     with sqlite3.connect(path) as db:
-        db.execute(f"PRAGMA user_version = {schema_state(str(path)).known + 1}")
+        yield db
     db.close()
+
+
+def newer(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - TRAILER_OCTETS)
+    with opened(path) as db:
+        db.execute(f"PRAGMA user_version = {newest_schema(str(path)) + 1}")
+    append_trailer(path)
+
+
+def of_an_earlier_version(path: Path) -> None:
+    """Make of a backup what earlier versions wrote: no trailer, no mark, no check value of the key."""
+    remove_mark(path)
+    with opened(path) as db:
+        db.execute("DROP TABLE store_properties")
+        db.execute(f"PRAGMA user_version = {newest_schema(str(path)) - 1}")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE '%store_properties'")
+
+
+def with_another_key(path: Path) -> None:
+    """Change one bit of the secret key in a backup of an earlier version."""
+    of_an_earlier_version(path)
+    with opened(path) as db:
+        ((key,),) = db.execute("SELECT secret_key FROM backup").fetchall()
+        db.execute("UPDATE backup SET secret_key = ?", [bytes([key[0] ^ 1, *key[1:]])])
 
 
 def overwritten(path: Path) -> None:
@@ -141,6 +170,11 @@ def overwritten(path: Path) -> None:
         (newer, "newer version"),
         (overwritten, "damaged"),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "damaged"),
+        (lambda path: os.truncate(path, path.stat().st_size - 1), "damaged"),
+        (lambda path: os.truncate(path, path.stat().st_size - TRAILER_OCTETS), "damaged"),
+        (lambda path: os.truncate(path, path.stat().st_size - TRAILER_OCTETS - 40), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() + b" "), "damaged"),
+        (with_another_key, "the secret key in it is not its database's"),
         (lambda path: path.write_bytes(b""), "no database of this program"),
         (lambda path: path.write_bytes(b"Dear Ann" * 999), "no database"),
         (lambda path: Path("data/mailprobe.db").rename(path), "not a backup"),
@@ -151,11 +185,126 @@ def test_a_backup_that_is_none_changes_nothing(
 ) -> None:
     made("ann@shop.test")
     one_line(run_cli("backup", "kept.db"), 0)
-    there = Path("data/mailprobe.db").read_bytes()
+    there = {name: Path(name).read_bytes() for name in DATABASE}
     harm(Path("kept.db"))
     assert words in one_line(run_cli("restore", "--force", "kept.db"), 1)
     if Path("data/mailprobe.db").exists():
-        assert Path("data/mailprobe.db").read_bytes() == there
+        assert {name: Path(name).read_bytes() for name in DATABASE} == there
+        assert trio.run(whose) == "ann@shop.test"
+
+
+def test_no_part_of_a_backup_is_taken_for_the_whole(run_cli: Callable[..., Result]) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    octets = Path("kept.db").read_bytes()
+    lengths = {*range(len(octets) - 5000, len(octets), 7), *range(0, len(octets), 9973)}
+    for length in sorted(lengths | {*range(len(octets) - 200, len(octets))}):
+        Path("part.db").write_bytes(octets[:length])
+        with pytest.raises(StoreBroken):
+            backups.check_backup(Path("part.db"))
+
+
+def test_no_changed_bit_of_a_backup_passes(run_cli: Callable[..., Result]) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    octets = bytearray(Path("kept.db").read_bytes())
+    chance = random.Random(3)
+    places = [*range(100), *range(len(octets) - TRAILER_OCTETS, len(octets))]
+    for place in places + [chance.randrange(len(octets)) for _ in range(300)]:
+        bit = 1 << chance.randrange(8)
+        octets[place] ^= bit
+        Path("kept.db").write_bytes(octets)
+        with pytest.raises(StoreBroken):
+            backups.check_backup(Path("kept.db"))
+        octets[place] ^= bit
+
+
+def test_an_earlier_versions_backup_is_restored_with_a_word_of_it(
+    run_cli: Callable[..., Result],
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    of_an_earlier_version(Path("kept.db"))
+    for path in Path("data").iterdir():
+        path.unlink()
+    assert "cannot be checked whole" in one_line(run_cli("restore", "kept.db"), 0)
+    assert trio.run(whose) == "ann@shop.test"
+
+
+OTHER = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+
+@pytest.mark.parametrize("words", [("backup", "more.db"), ("restore", "--force", "kept.db")])
+def test_a_key_of_another_database_is_refused_with_its_name(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    before = {name: Path(name).read_bytes() for name in DATABASE}
+    monkeypatch.setenv("MAILPROBE_SECRET_KEY", OTHER)
+    assert "MAILPROBE_SECRET_KEY is not the secret key" in one_line(run_cli(*words), 1)
+    assert {name: Path(name).read_bytes() for name in DATABASE} == before
+
+
+@pytest.mark.parametrize("harm", ["another", "missing", "short"])
+def test_no_backup_is_made_without_the_key_of_its_secrets(
+    run_cli: Callable[..., Result], harm: str
+) -> None:
+    made("ann@shop.test")
+    key = Path("data/mailprobe.db.key")
+    if harm == "missing":
+        key.unlink()
+    else:
+        key.write_bytes(bytes(32 if harm == "another" else 31))
+    assert "mailprobe.db.key" in one_line(run_cli("backup", "kept.db"), 1)
+    assert not Path("kept.db").exists()
+
+
+def test_a_backup_without_its_key_is_not_put_beside_another_key(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAILPROBE_SECRET_KEY", OTHER)
+    run_cli("account", "create", "--email", "ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    for path in Path("data").iterdir():
+        path.unlink()
+    monkeypatch.delenv("MAILPROBE_SECRET_KEY")
+    made("bob@shop.test")
+    before = {name: Path(name).read_bytes() for name in DATABASE}
+    said = one_line(run_cli("restore", "--force", "kept.db"), 1)
+    assert "mailprobe.db.key is not the secret key" in said
+    assert {name: Path(name).read_bytes() for name in DATABASE} == before
+
+
+def test_another_databases_log_is_not_taken_for_that_of_a_copied_backup(
+    run_cli: Callable[..., Result],
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    Path("data/mailprobe.db-wal").write_bytes(b"log")
+    Path("kept.db").replace("data/mailprobe.db")
+    assert "another database's log" in one_line(run_cli("account", "list"), 1)
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda path: os.truncate(path, path.stat().st_size - 40), lambda path: flip(path)]
+)
+def test_a_start_takes_no_damaged_backup(
+    run_cli: Callable[..., Result], harm: Callable[[Path], object]
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    harm(Path("kept.db"))
+    Path("kept.db").replace("data/mailprobe.db")
+    key = Path("data/mailprobe.db.key").read_bytes()
+    assert "damaged" in one_line(run_cli("account", "list"), 1)
+    assert Path("data/mailprobe.db.key").read_bytes() == key
+
+
+def flip(path: Path) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[len(octets) // 2] ^= 4
+    path.write_bytes(octets)
 
 
 def test_the_log_of_the_database_before_is_not_taken_for_the_backups(
@@ -194,7 +343,8 @@ def in_a_child(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize(
     ("where", "whose_after"),
     [
-        ("storage.sqlite.backup._copy", "old"),
+        ("storage.sqlite.backup.shutil.copyfileobj", "old"),
+        ("storage.sqlite.backup.backup_trailer.remove_mark", "old"),
         ("storage.sqlite.backup.finish_log", "old"),
         ("storage.sqlite.file.prepare", "new"),
         ("storage.encryption.replace_key_beside", "new"),

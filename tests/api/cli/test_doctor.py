@@ -170,7 +170,7 @@ async def test_looking_for_the_port_delays_nothing_and_ends_with_the_block(
     settings = EngineSettings(doh_urls=(FIRST, SECOND))
     internet, said = Internet(refused="timed out"), list[str]()
     monkeypatch.setattr(
-        "mailprobe.api.cli.closed_port.open_network", partial(open_network, internet)
+        "mailprobe.api.cli.sender.machine.open_network", partial(open_network, internet)
     )
     async with saying_closed_port(settings, said.append):
         assert said == []
@@ -191,7 +191,7 @@ async def test_without_layer_4_the_port_is_not_needed(autojump_clock, tmp_path):
 
 async def test_where_nothing_is_missing_all_is_ok(autojump_clock, tmp_path):
     internet = Internet()
-    checks = await examined(internet, tmp_path / "data" / "mailprobe.db")
+    checks = await examined(internet, tmp_path / "mailprobe.db")
     assert [check.status for check in checks["all"]] == ["ok"] * 8
     assert sorted(internet.dialled) == [("11.0.1.1", 25), ("11.0.1.2", 25), ("11.0.1.3", 25)]
     assert internet.received.count(b"QUIT\r\n") == 3
@@ -429,7 +429,7 @@ def test_a_database_that_exists_is_not_touched(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("place", ["file/x.db", "folder", "/proc/none/x.db"])
+@pytest.mark.parametrize("place", ["file/x.db", "folder", "/proc/none/x.db", "missing/x.db"])
 def test_a_database_that_cannot_be_written(tmp_path, place):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -29,6 +31,7 @@ from mailprobe.api.terminal import plain
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
 from tests.api.fake_source import EVIDENCE, result_of
@@ -207,6 +210,33 @@ def test_no_mail_host_answered_is_said_only_if_none_did(
     said = capsys.readouterr()
     assert ("no mail host answered" in said.err) == is_hint
     assert "EHLO" not in said.out  # the evidence is for --explain
+
+
+async def test_typed_addresses_keep_the_deadlines_of_a_request(autojump_clock) -> None:
+    """Those of a list wait their turn at a mail host and at a resolver."""
+    texts = [f"ann{number}@hung{number % 3}.test" for number in range(30)]
+    async with open_fake_network() as network:
+        for number in range(3):
+            network.zone.mode(f"hung{number}.test", ZoneMode.HANG)
+        async with open_test_engine(network) as engine:
+            began = trio.current_time()
+            source = OwnEngine(engine, is_request=True)
+            async with source.open_answers(texts) as answers:
+                found = [answer.cause.reason async for answer in answers]
+            assert trio.current_time() - began <= 1.6
+    assert found == ["resolver"] * len(texts)
+
+
+def test_a_dead_resolver_is_said_with_the_command_that_looks_into_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as silent:  # takes connections and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/dns-query"
+        monkeypatch.setenv("MAILPROBE_DOH_URLS", url)
+        done = CliRunner().invoke(main, ["verify", "ann@example.org"])
+    assert "no name could be looked up; run mailprobe doctor to see why" in done.stderr
 
 
 def test_an_explanation_shows_who_said_what_and_when() -> None:

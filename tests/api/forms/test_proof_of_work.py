@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from mailprobe.api.forms import proof_of_work
 from mailprobe.api.forms.proof_of_work import BITS_MAX, LIFE_S, ProofOfWork, has_zero_bits
 
 KEY, NETWORK, NOW_S = "0b8f4c1e", "192.0.2.7", 1_764_154_800.0
@@ -17,24 +16,31 @@ def solved(challenge: str, bits: int = 4) -> str:
     )
 
 
-def test_a_proof_is_good_once():
-    work = ProofOfWork(SECRET, 4)
-    proof = solved(work.challenge(KEY, NETWORK, NOW_S))
-    assert work.takes(proof, KEY, NETWORK, NOW_S + LIFE_S)
-    assert not work.takes(proof, KEY, NETWORK, NOW_S + LIFE_S)
-
-
-def test_another_number_does_not_make_a_used_challenge_good():
+def test_another_number_solves_the_same_challenge():
     work = ProofOfWork(SECRET, 1)
     challenge = work.challenge(KEY, NETWORK, NOW_S)
     proofs = [f"{challenge}:{n}" for n in range(100) if has_zero_bits(f"{challenge}:{n}", 1)]
-    assert [work.takes(each, KEY, NETWORK, NOW_S) for each in proofs].count(True) == 1
+    solved_ones = {work.solved(each, KEY, NETWORK, NOW_S) for each in proofs}
+    assert len(solved_ones) == 1
+    assert (
+        work.solved(solved(work.challenge(KEY, NETWORK, NOW_S)), KEY, NETWORK, NOW_S)
+        not in solved_ones
+    )
+
+
+def test_a_challenge_is_remembered_for_as_long_as_it_is_good():
+    work = ProofOfWork(SECRET, 4)
+    proof = solved(work.challenge(KEY, NETWORK, NOW_S))
+    found = work.solved(proof, KEY, NETWORK, NOW_S + LIFE_S)
+    assert found is not None
+    assert found.until.timestamp() > NOW_S + LIFE_S
+    assert work.solved(proof, KEY, NETWORK, found.until.timestamp()) is None
 
 
 def test_every_process_of_a_service_takes_a_challenge_of_another():
     proof = solved(ProofOfWork(SECRET, 4).challenge(KEY, NETWORK, NOW_S))
-    assert ProofOfWork(SECRET, 4).takes(proof, KEY, NETWORK, NOW_S)
-    assert not ProofOfWork(b"t" * 32, 4).takes(proof, KEY, NETWORK, NOW_S)
+    assert ProofOfWork(SECRET, 4).solved(proof, KEY, NETWORK, NOW_S)
+    assert not ProofOfWork(b"t" * 32, 4).solved(proof, KEY, NETWORK, NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +50,13 @@ def test_every_process_of_a_service_takes_a_challenge_of_another():
 def test_a_proof_is_for_its_key_and_its_visitor_and_in_time(key_id, network, after_s):
     work = ProofOfWork(SECRET, 4)
     proof = solved(work.challenge(KEY, NETWORK, NOW_S))
-    assert not work.takes(proof, key_id, network, NOW_S + after_s)
-    assert work.takes(proof, KEY, NETWORK, NOW_S)  # a refusal does not use it up
+    assert not work.solved(proof, key_id, network, NOW_S + after_s)
+    assert work.solved(proof, KEY, NETWORK, NOW_S)  # a refusal does not use it up
 
 
 def test_an_easier_challenge_of_before_is_not_taken():
     proof = solved(ProofOfWork(SECRET, 4).challenge(KEY, NETWORK, NOW_S), bits=6)
-    assert not ProofOfWork(SECRET, 6).takes(proof, KEY, NETWORK, NOW_S)
+    assert not ProofOfWork(SECRET, 6).solved(proof, KEY, NETWORK, NOW_S)
 
 
 def test_a_text_that_is_no_proof_is_not_taken():
@@ -63,21 +69,9 @@ def test_a_text_that_is_no_proof_is_not_taken():
         solved(challenge) + "\n", solved(challenge.replace(".4.", ".0.")), f"{challenge}:{'9' * 5000}",
         f"{challenge}:٣", "x" * 10_000,
     ):  # fmt: skip
-        assert not work.takes(text, KEY, NETWORK, NOW_S)
+        assert not work.solved(text, KEY, NETWORK, NOW_S)
 
 
 def test_a_proof_is_one_block_of_sha_256():
     challenge = ProofOfWork(SECRET, BITS_MAX).challenge(KEY, NETWORK, NOW_S)
     assert len(f"{challenge}:{2**26}") <= 55
-
-
-def test_used_proofs_are_forgotten_when_they_have_expired_or_are_too_many(monkeypatch):
-    monkeypatch.setattr(proof_of_work, "SPENT_MAX", 3)
-    work = ProofOfWork(SECRET, 1)
-    for n in range(10):
-        assert work.takes(solved(work.challenge(KEY, NETWORK, NOW_S), 1), KEY, NETWORK, NOW_S)
-        assert len(work._spent) == min(n + 1, 3)
-    for n in range(3):
-        at_s = NOW_S + LIFE_S + 1 + n
-        assert work.takes(solved(work.challenge(KEY, NETWORK, at_s), 1), KEY, NETWORK, at_s)
-    assert len(work._spent) <= 3

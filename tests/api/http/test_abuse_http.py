@@ -256,7 +256,7 @@ async def test_bodies_on_their_way_leave_room_for_requests_that_come_in_one_piec
 
 
 async def test_of_one_address_and_of_one_key_the_body_awaited_longest_is_refused():
-    intake = BodyBudget(address_bodies_max=2, key_bodies_max=3)
+    intake = BodyBudget(address_bodies_max=2, account_bodies_max=3)
     opened = open_listeners(ReceivesEvents(), intake=intake, body_s=30.0)
     async with opened as listeners, AsyncExitStack() as stack:
         for head, most in (

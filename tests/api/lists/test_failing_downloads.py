@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.lists import results
+from mailprobe.api.lists import downloads
 from mailprobe.api.lists.results import CHUNKS_READ
 from mailprobe.api.reader import workbook
 from mailprobe.api.reader.frames import Channel, MakeWorkbook
@@ -26,7 +26,8 @@ TROUBLE = {
     ),
     ZeroDivisionError(): (400, "No workbook can be made of the list: the workbook is not made, by our fault."),
     MemoryError(): (400, "No workbook can be made of the list: the workbook takes more than 512 MiB"),
-    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)): (503, ""),
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)): (507, "The service's disk is full."),
+    OSError(errno.EIO, os.strerror(errno.EIO)): (503, "The service is overloaded."),
 }  # fmt: skip
 
 
@@ -77,7 +78,7 @@ async def test_a_download_that_fails_later_is_cut(
         return await read(self, list_id, first=first, limit=limit)
 
     monkeypatch.setattr(Store, "chunks", chunks)
-    monkeypatch.setattr(results, "PIECE_OCTETS_MAX", 100)
+    monkeypatch.setattr(downloads, "PIECE_OCTETS_MAX", 100)
     assert await download(1_500, name) == ((200, False) if name == "csv" else (500, False))
 
 
@@ -99,5 +100,5 @@ async def test_a_download_of_a_list_that_is_deleted_meanwhile_is_cut(
         return await read(self, list_id, first=first, limit=limit)
 
     monkeypatch.setattr(Store, "chunks", chunks)
-    monkeypatch.setattr(results, "PIECE_OCTETS_MAX", 100)
+    monkeypatch.setattr(downloads, "PIECE_OCTETS_MAX", 100)
     assert await download(6_000, "csv") == (200, False)

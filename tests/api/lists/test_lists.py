@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 from urllib.parse import quote
 
@@ -19,9 +20,10 @@ import trio.lowlevel
 import xlsxwriter
 from python_calamine import CalamineWorkbook
 
-from mailprobe.api.lists import spool
+from mailprobe.api.admission.turns import FairTurns
+from mailprobe.api.lists import downloads, spool
 from mailprobe.api.lists.worker import LEASE_S, open_lists
-from mailprobe.api.quota.list_limits import ROWS_MAX, ListLimits
+from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, ROWS_MAX, ListLimits
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
 from mailprobe.api.schema import ListResponse
@@ -450,7 +452,7 @@ async def test_a_list_that_unpacks_to_too_much_is_refused(
         assert got.status == 202
 
 
-async def test_a_full_disk_is_503_and_leaves_nothing(
+async def test_a_full_disk_is_507_and_leaves_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: Any) -> None:
@@ -460,7 +462,7 @@ async def test_a_full_disk_is_503_and_leaves_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(spool, "_spool", full)
             got = await send(shop)
-            assert (got.status, got.error) == (503, "overloaded")
+            assert (got.status, got.error) == (507, "storage_full")
         await trio.sleep(1)
         assert (await shop.request("GET", LISTS)).body["lists"] == []
 
@@ -478,11 +480,15 @@ async def test_rows_of_long_cells_make_small_chunks(
         stored = await shop.store.chunks(list_id, first=0, limit=50)
         assert len(stored) >= 5
         assert all(len(chunk.rows.encode()) <= chunks.LINE_OCTETS_MAX + 1_000 for chunk in stored)
-        assert all(chunk.rows.endswith('éé"]]\n') for chunk in stored)
+        assert all(chunk.rows.endswith('éé"]}\n') for chunk in stored)
         assert len(await rows_of(shop, list_id)) == 10
 
 
-async def test_many_downloads_take_turns_and_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_downloads_take_turns_and_end(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = FairTurns(inf, account_max=ACCOUNT_DOWNLOADS_MAX)  # virtual time passes meanwhile
+    monkeypatch.setattr(downloads, "_downloads", turns)
     async with open_list_shop() as shop:
         list_id = (await send(shop, many(400))).body["list_id"]
         await ended(shop, list_id)

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from mailprobe.api.lists.downloads import PIECE_OCTETS_MAX
 from mailprobe.api.lists.results import (
-    PIECE_OCTETS_MAX,
     PLACES_MAX,
     ListResults,
     csv_parts,
@@ -63,6 +63,7 @@ def results_of(store: Chunks) -> ListResults:
     source: Any = StoredList.__new__(StoredList)
     object.__setattr__(source, "id", "list")
     object.__setattr__(source, "reading", None)
+    object.__setattr__(source, "account_id", "ann")
     fake: Any = store
     return ListResults(fake, source)
 

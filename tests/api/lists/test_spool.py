@@ -1,8 +1,11 @@
 """Uploads take turns: none is too slow, no account holds all places, and no file is left."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,15 @@ import trio
 import trio.testing
 
 from mailprobe.api.lists import spool
-from mailprobe.api.lists.spool import Upload, UploadPlaces, spooled
+from mailprobe.api.lists.spool import UploadPlaces, spooled
 from mailprobe.api.quota.list_limits import ACCOUNT_UPLOADS_MAX, UPLOADS_MAX
-from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
+from mailprobe.api.refusals import (
+    Overloaded,
+    PayloadTooLarge,
+    SlowBody,
+    SlowUpload,
+    StorageFull,
+)
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.service_fixture import RunningService
 
@@ -50,8 +59,8 @@ def body(*pieces: tuple[float, int]) -> Callable[[], Awaitable[bytes]]:
 
 
 async def octets_of(*pieces: tuple[float, int], account: str = "ann") -> int:
-    async with spooled(body(*pieces), account, OCTETS_MAX) as file:
-        return len(file.read())
+    async with spooled(body(*pieces), account, OCTETS_MAX) as upload:
+        return len(upload.file.read())
 
 
 @pytest.mark.parametrize(
@@ -113,31 +122,106 @@ async def test_where_all_places_are_taken_the_slowest_upload_ends(autojump_clock
     async with trio.open_nursery() as nursery:
         for number in range(UPLOADS_MAX):
             nursery.start_soon(one, number)
-        await trio.sleep(0.5)
-        with pytest.raises(Overloaded):  # none is known to be slow
-            await octets_of((0.0, 10), account="early")
-        await trio.sleep(7)
-        for _newcomer in ("ann", "bob"):
-            nursery.start_soon(octets_of, (9.0, 10))
+        await trio.sleep(7.5)
+        for newcomer in ("ann", "bob"):
+            nursery.start_soon(partial(octets_of, (9.0, 10), account=newcomer))
             await trio.testing.wait_all_tasks_blocked()
     assert ended == [0, 1]
 
 
-async def test_an_upload_that_is_whole_does_not_end_for_another():
-    """It waits for its turn to be read, which is not its client's fault."""
-    places = UploadPlaces(places_max=1)
-    upload = Upload("ann", began_at=0.0, is_arriving=False)
-    places._uploads.add(upload)
-    with pytest.raises(Overloaded):
-        places._end_slowest(now=100.0)
-    assert not upload.work.cancel_called
+async def test_a_newcomer_waits_until_it_is_known_which_upload_is_slow(autojump_clock):
+    """A burst of others that fills all places in one moment does not keep it out."""
+    async with trio.open_nursery() as nursery:
+        for number in range(UPLOADS_MAX):
+            nursery.start_soon(ignoring_overload, (30.0, 10), str(number % 4))
+        await trio.sleep(0.5)
+        assert await octets_of((0.0, 10), account="new") == 10
+        assert trio.current_time() <= 1.5
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_an_account_with_more_uploads_makes_room(autojump_clock):
+    async with trio.open_nursery() as nursery:
+        for number in range(UPLOADS_MAX):
+            nursery.start_soon(ignoring_overload, (30.0, 10), str(number // 2))
+        await trio.sleep(2)
+        nursery.start_soon(ignoring_overload, (30.0, 10), "new")
+        nursery.start_soon(ignoring_overload, (30.0, 10), "new")
+        await trio.sleep(2)
+        with pytest.raises(Overloaded):
+            await octets_of((0.0, 10), account="new")
+        nursery.cancel_scope.cancel()
+
+
+async def ignoring_overload(piece: tuple[float, int], account: str) -> None:
+    with suppress(Overloaded):
+        await octets_of(piece, account=account)
+
+
+class WaitingUpload:
+    """An upload that is whole, and is not read."""
+
+    def __init__(self, account: str, octets: int) -> None:
+        self.account, self.octets = account, octets
+        self.is_refused = False
+
+    async def run(self) -> None:
+        try:
+            async with spooled(body((0.0, self.octets)), self.account, OCTETS_MAX):
+                await trio.sleep(100)
+        except Overloaded:
+            self.is_refused = True
+
+
+async def test_uploads_that_wait_to_be_read_hold_no_place(autojump_clock, places: UploadPlaces):
+    waiting = [WaitingUpload(str(number // 4), 10) for number in range(3 * UPLOADS_MAX)]
+    async with trio.open_nursery() as nursery:
+        for each in waiting:
+            nursery.start_soon(each.run)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await octets_of((0.0, 10), account="new") == 10
+    assert not any(each.is_refused for each in waiting)
+
+
+async def test_too_many_octets_that_wait_end_the_newest_of_the_account_with_most(
+    autojump_clock, monkeypatch
+):
+    monkeypatch.setattr(spool, "_places", UploadPlaces(waiting_octets_max=100))
+    waiting = [
+        WaitingUpload(*each) for each in (("ann", 40), ("bob", 20), ("bob", 30), ("eve", 20))
+    ]
+    async with trio.open_nursery() as nursery:
+        for each in waiting:
+            nursery.start_soon(each.run)
+            await trio.testing.wait_all_tasks_blocked()
+        assert [each.is_refused for each in waiting] == [False, False, True, False]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_upload_that_is_read_is_not_ended_for_others(autojump_clock, monkeypatch):
+    monkeypatch.setattr(spool, "_places", UploadPlaces(waiting_octets_max=50))
+    async with spooled(body((0.0, 45)), "ann", OCTETS_MAX) as upload:
+        upload.begin_reading()
+        other = WaitingUpload("bob", 10)
+        await other.run()
+        assert other.is_refused
+
+
+async def test_a_full_disk_has_its_own_refusal(autojump_clock, monkeypatch):
+    async def full(*_: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", full)
+    with pytest.raises(StorageFull):
+        await octets_of((0.0, 10))
 
 
 async def test_a_spooled_file_has_no_name(autojump_clock, tmp_path: Path, monkeypatch):
     """A process that was killed once left the files of its uploads on the disk."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    async with spooled(body((0.0, 10)), "ann", OCTETS_MAX) as file:
-        assert file.read() == bytes(10)
+    async with spooled(body((0.0, 10)), "ann", OCTETS_MAX) as upload:
+        assert upload.file.read() == bytes(10)
         assert os.listdir(tmp_path) == []
 
 

@@ -22,6 +22,7 @@ from mailprobe.api.pages.dashboard.sessions import (
     TRIES_EACH,
     TRIES_S,
     Sessions,
+    is_same_site,
 )
 from mailprobe.api.pages.dashboard.shown_keys import COOKIE as KEYS_COOKIE
 from mailprobe.api.serve import create_app
@@ -189,6 +190,8 @@ async def test_a_form_needs_its_token_and_our_own_site(autojump_clock):
             ({"csrf": "0" * 64}, {}),
             ({}, {"origin": "https://evil.test"}),
             ({}, {"origin": "null"}),
+            ({}, {"origin": "http://api.test"}),
+            ({}, {"origin": "https://api.test/"}),
             ({"csrf": ""}, {"x-csrf-token": "é"}),
         ):
             got = await visitor.post("/keys", {"label": "x", **fields}, **headers)
@@ -199,6 +202,24 @@ async def test_a_form_needs_its_token_and_our_own_site(autojump_clock):
         got = await visitor.post("/keys", {"csrf": other.csrf})
         assert got.status == 403
         assert (await visitor.post("/keys", {"label": "x"})).status == 303
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "base_url", "is_ours"),
+    [
+        (None, "api.test", "https://api.test", True),
+        ("https://api.test", "api.test", "https://api.test:443/", True),
+        ("http://api.test", "api.test", "https://api.test", False),
+        ("https://in.test", "in.test", "https://api.test", True),
+        ("http://in.test", "in.test", "https://api.test", False),
+        ("http://127.0.0.1:8080", "127.0.0.1:8080", "http://localhost:8080", True),
+        ("https://api.test", "api.test", "http://127.0.0.1:8080", True),
+        ("ftp://api.test", "api.test", "http://api.test", False),
+        ("https://None", None, "https://api.test", False),
+    ],
+)
+def test_an_origin_is_ours_with_its_scheme(origin, host, base_url, is_ours):
+    assert is_same_site(origin, host, base_url) == is_ours
 
 
 async def test_text_of_users_is_escaped(autojump_clock):
@@ -247,7 +268,7 @@ async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_
             await socket.send("ann@friendly.test", {"type": "end"})
             assert await socket.until_closed() == 1000
             assert len(socket.of("result")) == 1
-        for origin in ({"Origin": "https://evil.test"}, {}):
+        for origin in ({"Origin": "https://evil.test"}, {"Origin": "http://api.test"}, {}):
             with pytest.raises(BaseExceptionGroup):
                 async with open_live(shop, live, headers={**headers, "Origin": "", **origin}):
                     raise AssertionError("it was opened")

@@ -8,12 +8,20 @@ import re
 import pytest
 from quart_trio import QuartTrio
 
-from mailprobe.api.forms.script import OCTETS_GZIPPED_MAX, integrity, script_text
+from mailprobe.api.forms.script import (
+    KEPT,
+    OCTETS_GZIPPED_MAX,
+    integrity,
+    script_name,
+    script_text,
+    scripts,
+)
 from mailprobe.api.keys import Prefix, mint
 from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import FORM_EXAMPLE, SCRIPT, Documentation, pages_blueprint
 from tests.docs.pages import ROOT
 
+NAME = script_name(script_text())
 PINNED = re.compile(r'integrity="([^"]*)"')
 
 
@@ -53,9 +61,9 @@ async def test_the_example_takes_a_publishable_key(get, prefix: Prefix):
     key = mint(prefix)
     response = await get(f"{FORM_EXAMPLE}?key={key}")
     text = await response.get_data(as_text=True)
-    assert f'<script defer src="{SCRIPT}" data-key="{key}"' in text
+    assert f'<script defer src="/{NAME}" data-key="{key}"' in text
     assert PINNED.findall(text)[1:] == [integrity()]  # after the page's own
-    assert "https://mailprobe.example.org/form.js" in text
+    assert f"https://mailprobe.example.org/{NAME}" in text
     policy = response.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
@@ -77,3 +85,28 @@ async def test_the_example_shows_nothing_else(get, key):
     assert "<script>" not in text
     assert "sk_live_" not in text
     assert ('role="alert"' in text) is bool(key)
+
+
+async def test_each_released_script_stays_under_its_name(get, monkeypatch):
+    """A page that pinned it lives through an upgrade, whatever the current script is."""
+    kept = sorted(KEPT.glob("*.js"))
+    assert kept
+    assert {path.name: script_name(path.read_text("utf-8")) for path in kept} == {
+        path.name: path.name for path in kept
+    }
+    monkeypatch.setattr("mailprobe.api.forms.script.script_text", lambda: "another")
+    scripts.cache_clear()
+    try:
+        for path in kept:
+            response = await get(f"/{path.name}")
+            assert await response.get_data() == path.read_bytes()
+            assert response.headers["Access-Control-Allow-Origin"] == "*"
+            assert "immutable" in response.headers["Cache-Control"]
+        assert (await get(f"/{script_name('another')}")).status_code == 200
+        assert (await get("/form.0123456789abcdef.js")).status_code == 404
+    finally:
+        scripts.cache_clear()
+
+
+def test_the_pages_name_the_current_script_by_its_hash():
+    assert f"/{NAME}" in (ROOT / "docs/forms.md").read_text("utf-8")

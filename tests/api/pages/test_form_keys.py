@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from mailprobe.api.forms.script import script_name, script_text
 from mailprobe.api.keys import key_hash, well_formed
 from mailprobe.api.pages.dashboard.form_keys import FORM_KEYS_A_MINUTE
 from tests.api.pages.test_dashboard import signed_in
@@ -24,7 +25,7 @@ async def test_a_key_of_a_form_is_made_with_its_tag_and_revoked(autojump_clock, 
     text = html.unescape((await visitor.get("/keys")).octets.decode())
     (raw,) = re.findall(r'data-key="(pk_live_\w+)"', text)
     assert well_formed(raw)
-    assert 'src="https://api.test/form.js"' in text
+    assert f'src="https://api.test/{script_name(script_text())}"' in text
     caller = await shop.store.caller(key_hash(raw))
     assert (caller.key.origins, caller.key.rate_per_min) == (("https://shop.test",), 30)
     await visitor.post("/keys/saved", {})

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio.testing
 
+from mailprobe.api.lists.results import disposition
 from mailprobe.api.lists.stages import progress_of
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
-from mailprobe.api.pages.dashboard.work.list_table import disposition, table_query
+from mailprobe.api.pages.dashboard.work.list_table import table_query
 from mailprobe.api.results.list_reading import ListReading, encode_reading
 from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.storage.list_records import ListChunk, ListState, StoredList
@@ -72,6 +73,25 @@ async def test_results_are_filtered_searched_paged_and_downloaded(
         assert got.octets.decode().count("\n") == 2
         assert 'filename="customers.verified.csv"' in got.headers["content-disposition"]
         assert (await visitor.get(f"{page}/results?format=exe")).status == 404
+
+
+async def test_a_row_that_bounced_can_be_forgotten_and_shows_what_its_host_says_now(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_list_shop() as shop:
+        visitor = await signed_in(shop)
+        account = (await shop.caller()).account.id
+        await shop.store.record_bounces(account, ["ann@friendly.test"], "ses")
+        list_id = (await send(shop, "email\nann@friendly.test\nx@friendly.test\n")).body["list_id"]
+        await ended(shop, list_id)
+        row = f"/lists/{list_id}/rows/0/0"
+        assert b"Forget the bounce" in (await visitor.get(row)).octets
+        assert b"Forget the bounce" not in (await visitor.get(f"/lists/{list_id}/rows/0/1")).octets
+        got = await visitor.post(f"{row}/conversation", {"once": "a"})
+        assert b"Mail to it came back (ses, " in got.octets
+        assert b"The mail host accepts it now" in got.octets
+        await visitor.post("/bounces/forget", {"email": "ann@friendly.test"})
+        assert await shop.store.bounces(account, ["ann@friendly.test"]) == {}
 
 
 async def test_a_row_shows_the_conversation_of_a_new_verification(

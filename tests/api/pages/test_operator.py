@@ -17,6 +17,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.audit.records import EntryFilter
 from mailprobe.storage.oversight import ReputationDay
 from mailprobe.storage.records import Actor
+from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest
 from tests.api.pages.test_dashboard import PageClient, signed_in
 from tests.api.service_fixture import RunningService, open_shop
 
@@ -123,7 +124,16 @@ async def test_hosts_reputation_queues_and_the_machine_are_shown(autojump_clock,
             "0 at work",
         ):
             assert words in page, words
-        assert re.search(r'plain\.test</td><td>All others</td><td class="number">2</td>', page)
+        twice = 2 * '<td class="number">2</td>'
+        assert re.search(rf"plain\.test</td><td>[^<]+</td><td>All others</td>{twice}", page)
+        assert "banned.test" not in page
+        banned = LearnedTolerance(careful=True, tolerance=9, ceiling=9, ban_ages_s=(60.0,))
+        asked = {("fra-1", "mx.banned.test"): RefusalRequest(0, False, 16, learned=banned)}
+        await shop.store.lease_refusals("another process", asked, lease_s=30)
+        page = (await ann.get(PAGE)).octets.decode()
+        none = 2 * '<td class="number">0</td>'
+        learned = '<td class="number">9</td><td>learned from a ban</td><td><time'
+        assert f"mx.banned.test</td><td>fra-1</td><td>All others</td>{none}{learned}" in page
         of_one = (await ann.get(f"{PAGE}?operator=google")).octets.decode()
         assert re.search(rf'<td>{day}</td><td class="number">90</td>', of_one)
         of_all = (await ann.get(f"{PAGE}?operator=unknown")).octets.decode()

@@ -1,5 +1,6 @@
 """The first keys and the first steps with them."""
 
+import json
 import re
 import shlex
 from html import unescape
@@ -46,6 +47,7 @@ async def test_the_first_keys_are_shown_until_they_are_saved(autojump_clock):
         line = shlex.split(shown(page, "curl"))
         assert f"Authorization: Bearer {key}" in line
         assert "https://api.test/v1/email/verify" in line
+        assert json.loads(line[-1]) == {"email": "eve@example.org"}  # the visitor's own
         assert (await visitor.get("/start/keys.env")).status == 404
 
 

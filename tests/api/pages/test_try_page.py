@@ -44,6 +44,37 @@ async def test_the_result_shows_what_to_do_why_and_what_was_said(autojump_clock)
         assert json.loads(unescape(found[1]))["status"] == "deliverable"
 
 
+@pytest.mark.parametrize(
+    ("email", "words"),
+    [
+        ("ann@friendly.test", "The mail host accepts it now"),
+        ("nobody@friendly.test", "does not say that it takes mail again"),
+        ("ann@catchall.test", "as it does any made-up address"),
+    ],
+)
+async def test_a_bounce_is_shown_with_what_the_host_says_now_and_forgotten(
+    autojump_clock, email: str, words: str
+):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        account = (await shop.caller()).account.id
+        await shop.store.record_bounces(account, [email], "postmark")
+        before = len(shop.world.dialled)
+        page = (await visitor.post("/try", {"email": email})).octets.decode()
+        assert "Mail to it came back (postmark, " in page
+        assert "Ask the mail host all the same" in page
+        assert len(shop.world.dialled) == before
+        page = (await visitor.post("/try", {"email": email, "ask": "1"})).octets.decode()
+        assert "Mail to it came back (postmark, " in page
+        assert words in page
+        assert "Ask the mail host all the same" not in page
+        for _ in range(2):  # a second click changes nothing
+            page = (await visitor.post("/bounces/forget", {"email": email})).octets.decode()
+            assert "is forgotten" in page
+        page = (await visitor.post("/try", {"email": email})).octets.decode()
+        assert "Mail to it came back" not in page
+
+
 async def test_a_limit_keeps_the_field_and_says_why(autojump_clock):
     async with open_shop("free") as shop:
         visitor = await signed_in(shop)

@@ -408,6 +408,22 @@ async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop
 # -- background writes --------------------------------------------------------------------------
 
 
+async def test_a_write_that_has_begun_ends_though_its_request_is_cancelled(autojump_clock):
+    """Else a store that has counted already would be asked to count again."""
+    written = []
+
+    async def write() -> None:
+        await trio.sleep(0.5)
+        written.append(1)
+
+    async with open_background_writes() as background_writes:
+        with trio.move_on_after(0.1) as request:
+            await background_writes.write_shielded(write)
+            await trio.lowlevel.checkpoint()
+    assert written == [1]
+    assert request.cancelled_caught
+
+
 async def test_leaving_the_background_writes_waits_for_what_is_pending(autojump_clock):
     written = []
 

@@ -202,22 +202,6 @@ async def test_a_catch_all_that_refuses_somebody_is_tested_again_by_all(autojump
         assert random_recipients(host) == 2
 
 
-@pytest.mark.parametrize(("apart_s", "most"), [(LATE_S, 9), (0.0, 90)])
-async def test_a_host_of_eight_refusals_an_hour_gets_them_from_the_whole_fleet(
-    autojump_clock, apart_s, most
-):
-    async with open_fake_network() as network:
-        host = MailHost(banner=UNKNOWN_SOFTWARE)
-        network.add("shop.test", host)
-        async with fleet(network, new_store()) as engines:
-            await each_verifies(
-                engines, lambda number: [f"nobody{number}{n}@shop.test" for n in range(9)], apart_s
-            )
-        recipients = [each for session in host.record.sessions for each in session.recipients]
-        refused = sum(not each.startswith("known") for each in recipients)
-        assert refused <= most
-
-
 async def test_a_new_process_does_not_strike_what_refused_the_others(autojump_clock):
     async with open_fake_network() as network:
         host = refuser()

@@ -120,6 +120,7 @@ async def test_a_file_that_takes_all_time_of_a_kept_reader_is_not_read_again(
     monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
     waits = " while b'hang' in os.pread(_[1], 9, 0): time.sleep(99)\n"
+    monkeypatch.setattr(client, "AT_WORK_SHARE", 0.0)  # it sleeps in place of working
     monkeypatch.setattr(
         forks, "FORK_SERVER", program_of(TELLS.replace("\n", f"\n{waits}", 1) + LOADED)
     )

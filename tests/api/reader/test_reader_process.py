@@ -19,9 +19,8 @@ from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.reader import client, forks, starting
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.client import ReaderOrder, open_reader
-from mailprobe.api.reader.forks import Fork, Forks, is_short_text
+from mailprobe.api.reader.forks import Fork, Forks, ReaderEnd, is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
-from mailprobe.api.reader.turns import FairTurns
 from mailprobe.api.results.list_reading import ListReading
 from tests.api.fake_source import FakeSource
 
@@ -61,9 +60,9 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
         Chunk(
             0,
             1,
-            '[0,0,"ann@shop.test",["Ann","ann@shop.test"]]\n'
-            "[null,null,null,[]]\n"
-            '[0,0,null,["Bob","ann@shop.test","x"]]\n',
+            '{"p":0,"n":0,"a":"ann@shop.test","c":["Ann","ann@shop.test"]}\n'
+            '{"c":[]}\n'
+            '{"p":0,"n":0,"c":["Bob","ann@shop.test","x"]}\n',
         ),
         Loaded(["name", "email", "note"], 3, 1, 1, ListReading(["email"], [1])),
     ]
@@ -91,6 +90,7 @@ async def test_a_hostile_file_costs_its_owner_one_line(
     deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
     monkeypatch.setattr(forks, "FORK_SERVER", program_of(deed))
+    monkeypatch.setattr(client, "AT_WORK_SHARE", 0.0)  # it sleeps in place of working
     path = tmp_path / "list.csv"
     path.write_text("email\nann@shop.test\n")
     with pytest.raises(Misuse) as refused:
@@ -205,12 +205,14 @@ def _is_running(pid: int) -> bool:
 async def test_a_client_that_leaves_ends_its_reader(
     monkeypatch: pytest.MonkeyPatch, real_readers: None
 ) -> None:
-    ends: list[int | None] = []
+    ends: list[int] = []
 
     class Watched(Fork):
-        async def ended(self) -> int | None:
-            ends.append(await super().ended())
-            return ends[-1]
+        async def ended(self) -> ReaderEnd | None:
+            found = await super().ended()
+            assert found is not None
+            ends.append(found.code)
+            return found
 
     monkeypatch.setattr(forks, "FORK_SERVER", program_of("time.sleep(600)"))
     monkeypatch.setattr(forks, "Fork", Watched)
@@ -280,26 +282,3 @@ async def test_readers_of_two_files_have_no_descriptor_of_each_other(
                 assert isinstance(report, RowAddresses)
                 listing = 1  # the folder that is listed
                 assert len(report.texts) == len({"0", "1", "2", "the file"}) + listing
-
-
-async def test_accounts_take_turns_and_one_that_leaves_holds_up_nobody(autojump_clock) -> None:
-    turns = FairTurns(2)
-    begun: list[str] = []
-
-    async def read(account: str, within_s: float = 100) -> None:
-        with trio.move_on_after(within_s):
-            async with turns.turn(account):
-                begun.append(account)
-                await trio.sleep(1)
-
-    async with trio.open_nursery() as nursery:
-        for account in ("busy", "busy", "busy", "busy", "busy"):
-            nursery.start_soon(read, account)
-            await trio.lowlevel.checkpoint()
-        nursery.start_soon(read, "leaving", 0.5)
-        nursery.start_soon(read, "other")
-    assert begun[:2] == ["busy", "busy"]
-    assert set(begun[2:4]) == {"busy", "other"}  # in the same instant
-    assert begun[4:] == ["busy", "busy"]
-    async with turns.turn("a"), turns.turn("b"):
-        pass  # both are free again

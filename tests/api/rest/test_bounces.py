@@ -1,10 +1,10 @@
 """POST /v1/bounces: what came back is answered from the next request on, to its account alone."""
 
-import itertools
 import json
 import logging
 from base64 import b64encode
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 import trio
@@ -73,23 +73,29 @@ async def test_other_bounces_and_those_of_a_test_key_change_nothing(autojump_clo
     assert await status(shop) == "deliverable"
 
 
-async def test_events_of_many_requests_are_judged_one_request_after_another(
+async def test_events_are_judged_one_at_a_time_and_another_accounts_in_between(
     autojump_clock, shop, monkeypatch
 ):
     """Each event takes up to a millisecond: together they would delay each turn of the loop."""
-    judged: list[int] = []
+    judged: list[str] = []
 
     def kind(event: Event) -> str:
-        judged.append(id(trio.lowlevel.current_task()))
+        judged.append(event.address)
         return "temporary"
 
     monkeypatch.setattr(Event, "kind", property(kind))
     events = [{"event": "bounce", "email": f"a{number}@b.test"} for number in range(50)]
+    other = await shop.store.create_account("bob@example.org", "scale")
+    key = await shop.new_key("sk_live_", other.id)
     async with trio.open_nursery() as nursery:
         for _ in range(4):
             nursery.start_soon(feed, shop, events)
-    changes = sum(one != other for one, other in itertools.pairwise(judged))
-    assert (len(judged), changes) == (4 * 50, 3)
+        while len(judged) < 8:
+            await trio.lowlevel.checkpoint()
+        before = len(judged)
+        await feed(shop, [{"event": "bounce", "email": "neighbour@b.test"}], key=key)
+        assert judged.index("neighbour@b.test") - before < 20
+    assert len(judged) == 4 * 50 + 1
 
 
 async def test_the_key_may_be_a_password(autojump_clock, shop):
@@ -122,10 +128,51 @@ async def test_a_subscription_is_logged_and_never_opened(autojump_clock, shop, c
     assert not shop.world.dialled
 
 
+async def test_a_bounce_is_forgotten(autojump_clock, shop):
+    for email in (GONE, "a/b+c@friendly.test"):
+        await feed(shop, {**EVENT, "Email": email})
+        path = f"/v1/bounces/{quote(email.upper(), safe='')}"
+        sandbox = await shop.new_key("sk_test_")
+        assert (await shop.request("DELETE", path, key=sandbox)).status == 404
+        assert (await shop.request("DELETE", path)).status == 204
+        again = await shop.request("DELETE", path)
+        assert (again.status, again.body["error"]) == (404, "bounce_not_found")
+    assert await status(shop) == "deliverable"
+    assert (await shop.request("DELETE", "/v1/bounces/none")).status == 404
+
+
+async def test_a_flag_probes_a_bounced_address(autojump_clock, shop):
+    await feed(shop)
+    for value, expected in (("0", "undeliverable"), ("1", "deliverable")):
+        got = await shop.request("POST", f"/v1/email/verify?ask_bounced={value}", {"email": GONE})
+        assert got.body["status"] == expected
+    wrong = await shop.request("POST", "/v1/email/verify?ask_bounced=yes", {"email": GONE})
+    assert wrong.status == 400
+
+
+async def test_events_of_delivered_mail_are_ignored(autojump_clock, shop):
+    """Services that post all events must not get an error: they would stop to post."""
+    sent = [{"event": "delivered", "email": GONE}, {"event": "bounce", "email": GONE, "reason": ""}]
+    assert (await feed(shop, sent[:1])).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert (await feed(shop, sent)).body == {"recorded": 0, "soft": 0, "ignored": 1}
+    assert await status(shop) == "deliverable"
+
+
+async def test_the_form_of_mandrill_is_taken(autojump_clock, shop):
+    events = [{"event": "hard_bounce", "msg": {"email": GONE, "bounce_description": "bad_mailbox"}}]
+    body = urlencode({"mandrill_events": json.dumps(events)}).encode()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await feed(shop, body, headers=form)).body["recorded"] == 1
+    assert await status(shop) == "undeliverable"
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "code"),
     [
         (b"{}", "application/json", 400),
+        ([{"event": "odd", "email": GONE}], "application/json", 400),
+        ({"event": "hard_bounce", "email": GONE}, "application/json", 400),
+        ([{"event": "bounce"}], "application/json", 400),
         (b"Subject: hello\r\n\r\nHello", "message/rfc822", 400),
         ([{"event": "bounce", "email": f"{n}@a.test"} for n in range(1001)], "text/json", 400),
         (b" " * (1024 * 1024 + 1), "application/json", 413),

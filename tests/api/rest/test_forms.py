@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
@@ -11,8 +11,12 @@ import trio
 from mailprobe.api.forms.proof_of_work import LIFE_S, has_zero_bits
 from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN
 from mailprobe.api.keys import Prefix, mint
+from mailprobe.api.rest.forms import reason_for_visitors
 from mailprobe.api.rest.operations import FORMS, OPERATIONS
+from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.verdict import Blame, Reason
 from tests.api.mcp.tool_server import Listener
+from tests.api.rest.test_bounces import GONE, feed
 from tests.api.service_fixture import FORM_ORIGIN as ORIGIN
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
@@ -184,6 +188,65 @@ async def test_an_account_that_may_spend_no_more_shows_nothing_of_itself(
     assert set(answer.body) == {"error", "message", "action", "docs"}
     assert "ratelimit" not in answer.headers
     assert not any(character.isdigit() for character in json.dumps(answer.body))
+
+
+@pytest.mark.parametrize(
+    ("changes", "used", "passes"),
+    [
+        ({"tier": "free"}, 374, True),
+        ({"tier": "free"}, 375, False),  # three quarters of 500
+        ({"hard_cap_micros": 0}, 3749, True),
+        ({"hard_cap_micros": 0}, 3750, False),  # of the included 5,000
+        ({"hard_cap_micros": 4_000_000}, 4499, True),
+        ({"hard_cap_micros": 4_000_000}, 4500, False),  # of these and 1,000 more
+        ({"hard_cap_micros": None}, 9000, True),
+    ],
+)
+async def test_the_last_quarter_of_an_accounts_month_is_kept_for_its_secret_keys(
+    autojump_clock, shop: RunningService, changes, used, passes
+):
+    key = await shop.new_form_key()
+    await shop.change(**changes)
+    if "tier" in changes:
+        await shop.use_up(1, units=used)
+    else:
+        await shop.use_up(used)
+    assert (await check(shop, key)).status == (200 if passes else 503)
+    if not passes:
+        assert (await shop.verify("ann@friendly.test")).status == 200
+
+
+async def test_a_form_never_uses_up_a_secret_keys_minute(autojump_clock, shop: RunningService):
+    await shop.change(tier="free")
+    keys = [await shop.new_form_key(rate_per_min=10) for _ in range(3)]
+    for key in keys:
+        for n in range(11):
+            last = await check(shop, key, "no address", client=f"192.0.2.{n}")
+        assert last.status == 429
+    assert (await shop.verify("no address")).headers["ratelimit"].startswith('"minute";r=9;')
+
+
+@pytest.mark.parametrize("reason", get_args(Reason))
+@pytest.mark.parametrize("blame", [*get_args(Blame), None])
+def test_a_visitor_learns_no_reason_of_the_account_or_of_the_service(reason, blame):
+    shown = reason_for_visitors(VerdictCause(reason, blame))
+    states = {
+        *("paused", "host_budget", "no_connection_free", "no_egress", "resolver", "not_asked"),
+        *("blocked_us", "smtp_blocked", "rate_limited", "host_changed"),
+    }
+    if reason == "bounced":
+        assert shown == "no_mailbox"
+    elif reason in states or blame in ("us", "network"):
+        assert shown == "unclear"
+    else:
+        assert shown == reason
+
+
+async def test_a_bounced_address_looks_like_an_unknown_one(autojump_clock, shop: RunningService):
+    key = await shop.new_form_key()
+    assert (await feed(shop)).status == 200
+    known = await check(shop, key, "nobody@friendly.test")
+    assert (await check(shop, key, GONE)).body == known.body
 
 
 async def test_a_body_that_is_no_forms_is_not_read(autojump_clock, shop):

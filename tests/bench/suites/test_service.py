@@ -9,14 +9,48 @@ import pytest
 import trio
 
 from mailprobe.api.rest import operations
+from mailprobe.bench.harness.figures import promised, read_results, write_results
+from mailprobe.bench.harness.tables import verdict_on
 from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
+from mailprobe.bench.load.load_generator import Flooded
 from mailprobe.bench.load.service_process import PLANS, ServiceFailed, start_service
-from mailprobe.bench.suites.serving.service import measure, measure_requests
+from mailprobe.bench.suites.serving.service import (
+    OverloadTurn,
+    measure,
+    measure_requests,
+    overload_figures,
+)
 from tests.warm_lab import start_lab
 
 ADDRESSES = 60
 OTHERS = 100  # two requests whose first line is timed
+
+
+IDLE = OverloadTurn(0.0, Flooded())  # a machine so busy that no request was served
+LOADED = OverloadTurn(200.0, Flooded(took_s=2.0, served=380, shed_ms=[10.0, 20.0, 60.0, 30.0]))
+
+
+def test_an_overload_without_a_peak_is_left_out_and_said() -> None:
+    figures, remarks = overload_figures([[IDLE, LOADED], [LOADED, LOADED], [IDLE, IDLE]])
+    assert [figure.value for figure in figures] == [95.0, 95.0, 75.0, 25.0, 60.0]
+    assert remarks == ["at three times its load: no peak was served in 3 of 6 turns, left out"]
+
+
+def test_an_overload_that_could_not_be_measured_keeps_no_promise(tmp_path: Path) -> None:
+    figures, remarks = overload_figures([[IDLE]])
+    assert not any(figure.is_measured for figure in figures)
+    assert len(remarks) == 2
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text(
+        '[service]\n"at three times its load: a refusal, median" = { at_most = 50 }\n'
+    )
+    figures = promised("service", figures, budgets)
+    assert [figure.missed for figure in figures] == [False, False, False, True, False]
+    path = write_results("service", figures, tmp_path)
+    assert "NaN" not in path.read_text()
+    assert not any(figure.is_measured for figure in read_results(path.read_text()).figures)
+    assert {verdict_on(figure) for figure in figures} == {"not measured"}
 
 
 @pytest.fixture(scope="module")

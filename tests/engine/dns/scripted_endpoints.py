@@ -11,6 +11,7 @@ import dns.rcode
 import dns.rrset
 import trio
 
+from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.dns.messages import (
     MailExchange,
     Route,
@@ -92,7 +93,9 @@ class Endpoints:
         return [(round(when - since, 3), url) for when, url, _ in self.asked]
 
 
-def open_test(endpoints: Endpoints, *urls: str, **more: Any) -> AbstractAsyncContextManager[Routes]:
+def open_test(
+    endpoints: DohTransport, *urls: str, **more: Any
+) -> AbstractAsyncContextManager[Routes]:
     settings = EngineSettings(doh_urls=urls or (FIRST, SECOND), **more)
     return open_routes(settings, transport=endpoints, rng=Random(1))
 

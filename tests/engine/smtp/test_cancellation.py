@@ -192,10 +192,10 @@ def may_be_said_still(engine: Engine) -> set[str]:
 
 def may_be_control(engine: Engine) -> set[str]:
     """Addresses with an answer, of which a host is asked once more whether it still gives it."""
-    pools = engine.dispatcher.pools.values()
-    accepted = {known.mailbox for pool in pools for known in pool.controls._accepted}
-    domains = engine.dispatcher.domains._domains.values()
-    return accepted | {domain.unknown_mailbox for domain in domains}
+    pools = list(engine.dispatcher.pools.values())
+    known = {each.mailbox for pool in pools for each in pool.controls.known()}
+    domains = {mailbox.rpartition("@")[2] for mailbox in known}
+    return known | {f"postmaster@{domain}" for domain in domains}
 
 
 @asynccontextmanager

@@ -3,11 +3,12 @@
 import pytest
 import trio
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.controls import Treatment, wording
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import ReplyFault, StaySilent
+from mailprobe.engine.testing.host_behaviours import Turn
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
@@ -39,16 +40,14 @@ async def test_an_acceptance_whose_control_is_not_answered_stands_at_the_deadlin
 
 
 async def test_an_acceptance_is_unknown_where_the_control_is_accepted_too(autojump_clock):
-    replies: dict[str, str] = {}
     async with open_fake_network() as network:
-        network.add("shop.test", MailHost(replies=replies))
+        network.add("shop.test", MailHost(turn=Turn(5)))
         async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
             first = await verify(engine, "known@shop.test", *REFUSED)
             assert [fields_of(verdict) for verdict in first] == FIRST
-            for name in ("somebody.else", *(text.partition("@")[0] for text in REFUSED)):
-                replies[name] = "250 2.1.5 Ok"
-            verdicts = await verify(engine, *knowns(3))
-    assert [fields_of(verdict) for verdict in verdicts] == [UNKNOWN] * 3
+            verdicts = await verify(engine, "gone9@shop.test", *knowns(3))
+    assert fields_of(verdicts[0]) == UNDELIVERABLE
+    assert [fields_of(verdict) for verdict in verdicts[1:]] == [UNKNOWN] * 3
 
 
 async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_changed(autojump_clock):
@@ -68,16 +67,16 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
             async def contradict() -> None:
                 await trio.sleep(1.5)
                 replies["somebody.else"] = "250 2.1.5 Ok"
-                domain = DomainAcceptance("another.test")
+                domain = DomainAcceptance(DomainAtHost("another.test"))
                 known = pool.controls.find(Treatment.REFUSED, domain, trio.current_time())
                 assert known is not None
                 pool.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(contradict)
-                verdicts = await verify(engine, *knowns(30))
-    assert fields_of(verdicts[0]) == UNKNOWN
-    assert {verdict.status for verdict in verdicts} == {"unknown"}
+                verdicts = await verify(engine, "gone9@shop.test", *knowns(30))
+    assert fields_of(verdicts[1]) == UNKNOWN
+    assert {verdict.status for verdict in verdicts[1:]} == {"unknown"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import tomllib
 from importlib.resources import files
 
 import pytest
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.smtp.operators import (
@@ -12,7 +13,6 @@ from mailprobe.engine.smtp.operators import (
     budget_labels,
     load_operators,
 )
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 from mailprobe.engine.smtp.replies.rules import load_rules
 
 OPERATORS = load_operators()

@@ -4,12 +4,20 @@ Where a host does not name recipients, two swapped replies look like two right o
 those are swapped only where it does. Everything else holds for hosts that name nobody.
 """
 
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, Twice
+from mailprobe.engine.testing.faults import (
+    Drop,
+    ReplyFault,
+    ReplyWriter,
+    Sometimes,
+    Swap,
+    Twice,
+)
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
@@ -69,3 +77,54 @@ async def test_no_recipient_gets_the_reply_of_another(
                         wrong.append((seed, verdict.email, verdict.status))
     assert wrong == []
     assert reported > seeds(20) * 30 // 10
+
+
+GOODBYE = b"421 4.7.0 mx.shop.test Error: too many errors\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Say 421 in the same segment, before the reply or behind it, and close."""
+
+    before: bool
+
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        await reply_writer.send(GOODBYE + octets if self.before else octets + GOODBYE)
+        return False
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("deferred_start", [False, True])
+async def test_a_refusal_that_names_its_recipient_counts_although_the_host_closes_with_421(
+    autojump_clock, offer, before, deferred_start
+):
+    known, unknown = NAMING[True]
+    async with open_fake_network(seed=1) as network:
+        host = MailHost(
+            ehlo_lines=OFFERS[offer],
+            default_known=known,
+            default_unknown=unknown,
+            faults={"RCPT": Closing(before)},
+        )
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            texts = [f"gone{n}@shop.test" for n in range(13)]
+            verdicts = [
+                (await verify(engine, text, deferred_start=deferred_start))[0] for text in texts
+            ]
+    assert [verdict.status for verdict in verdicts] == ["undeliverable"] * len(texts)
+
+
+async def test_a_refusal_without_a_name_before_421_is_no_answer(autojump_clock):
+    """With PIPELINING the random address is in the same write, and the 421 is its answer."""
+    async with open_fake_network(seed=1) as network:
+        host = MailHost(
+            ehlo_lines=NO_PIPELINING,
+            default_unknown="550 5.1.1 User unknown",
+            faults={"RCPT": Closing(before=False)},
+        )
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            (verdict,) = await verify(engine, "gone@shop.test")
+    assert verdict.status == "unknown"

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 import trio
@@ -241,3 +242,55 @@ def search_s(unit: str, octets: int, line_octets: int) -> float:
     pairing.proves(reply, "ann@shop.test")
     pairing.check_names_none(reply, ())
     return time.thread_time() - began_s
+
+
+def test_an_acceptance_that_repeats_the_one_of_another_mailbox_is_marked():
+    """Sendmail says it of every further recipient that is the same mailbox."""
+    pairing = recipients("ann@shop.test", "bob@shop.test")
+    first = SmtpReply(250, ("2.1.5 <ann@shop.test>... Recipient ok",))
+    with pytest.raises(NamesAnother) as early:
+        pairing.proves(first, "bob@shop.test")
+    assert not early.value.repeated
+    assert pairing.proves(first, "ann@shop.test")
+    with pytest.raises(NamesAnother) as repeated:
+        pairing.proves(first, "bob@shop.test")
+    assert repeated.value.repeated
+    with pytest.raises(NamesAnother) as other:
+        pairing.proves(SmtpReply(250, ("2.1.5 <ann@shop.test>... ok",)), "bob@shop.test")
+    assert not other.value.repeated
+
+
+SENDMAIL = MailHost(
+    default_known="250 2.1.5 <{rcpt}>... Recipient ok",
+    default_unknown="550 5.1.1 <{rcpt}>... User unknown",
+    one_mailbox=True,
+)
+
+
+@pytest.mark.parametrize("deferred_start", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 20])
+async def test_a_domain_that_is_one_mailbox_of_sendmail_accepts_all(
+    autojump_clock, count, deferred_start
+):
+    """Its reply to a random address names the listed one before it."""
+    async with open_fake_network() as network:
+        network.add("shop.test", replace(SENDMAIL, catch_all=True))
+        async with open_checked_engine(network) as engine:
+            texts = [f"ann{number}@shop.test" for number in range(count)]
+            verdicts = await verify(engine, *texts, deferred_start=deferred_start)
+    assert {verdict.status for verdict in verdicts} == {"catch_all"}
+
+
+@pytest.mark.parametrize("gap_s", [None, 0.0, 0.005])
+async def test_a_doubled_acceptance_of_sendmail_makes_no_other_name_deliverable(
+    autojump_clock, gap_s
+):
+    """It looks like the reply to another name of the same mailbox."""
+    async with open_fake_network() as network:
+        faults = {} if gap_s is None else {"known": Twice(gap_s)}
+        network.add("shop.test", replace(SENDMAIL, faults=faults))
+        async with open_checked_engine(network) as engine:
+            texts = [f"{kind}{n}@shop.test" for n in range(10) for kind in ("known", "gone")]
+            for verdict in await verify(engine, *texts, deferred_start=True):
+                right = "deliverable" if verdict.email.startswith("known") else "undeliverable"
+                assert verdict.status in (right, "unknown")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
+from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
@@ -13,7 +14,6 @@ from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step, standard_rules
 from mailprobe.engine.smtp.session import effects as made
 from mailprobe.engine.smtp.session.effects import (
@@ -93,8 +93,14 @@ class Host:
 class Drive:
     """A greeted session, its host, and what it has sent and changed so far."""
 
-    def __init__(self, *locals_: str, offer: str = IN_STEP, knows: Acceptance | None = None):
-        self.host = Host()
+    def __init__(
+        self,
+        *locals_: str,
+        offer: str = IN_STEP,
+        knows: Acceptance | None = None,
+        refused_promptly_at: float = 0.0,
+    ):
+        self.host = Host(refused_promptly_at=refused_promptly_at)
         if knows is not None:
             self.host.domain.believe(knows, inf)
         self.queue(*locals_)
@@ -250,6 +256,102 @@ def test_421_in_the_middle_sends_the_others_elsewhere():
     assert len(failed) == 1
     assert failed[0].at_recipient
     assert drive.host.waiting.count == 2
+    assert drive.session.is_over
+
+
+UNKNOWN = {name: f"550 5.1.1 <{name}@shop.test>: User unknown\r\n" for name in ("ann", "bob")}
+CLOSES = "421 4.7.0 Too many errors\r\n"
+
+
+@pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        UNKNOWN["ann"] + CLOSES,
+        CLOSES + UNKNOWN["ann"],
+        UNKNOWN["ann"] + "421",  # its rest never comes
+        UNKNOWN["ann"] * 2,
+        UNKNOWN["ann"] + "what?\r\n",
+        UNKNOWN["ann"] + "221 Bye\r\n",
+    ],
+)
+def test_a_reply_that_names_its_recipient_counts_whatever_surrounds_it(offer, octets):
+    drive = Drive("ann", offer=offer, knows=Acceptance.SOME)
+    if offer is IN_STEP:
+        drive.at(0.1, MAIL_OK)
+        drive.at(0.2, octets.encode())
+    else:
+        drive.at(0.2, MAIL_OK + octets.encode())
+    assert drive.settled() == {"ann": Outcome.UNDELIVERABLE}
+    assert not drive.has(Distrusted)
+    assert drive.session.is_over
+    assert drive.sent() == []
+
+
+@pytest.mark.parametrize("refused_promptly_at", [0.0, -1000.0])
+@pytest.mark.parametrize("between", ["", CLOSES])
+def test_two_replies_and_then_421_settle_both(refused_promptly_at, between):
+    """Where the host was slow to refuse, NOOP follows them, and 421 answers it."""
+    drive = Drive(
+        *("ann", "bob"),
+        offer=PIPELINING,
+        knows=Acceptance.SOME,
+        refused_promptly_at=refused_promptly_at,
+    )
+    assert ("NOOP" in drive.sent()) == (refused_promptly_at < 0)
+    octets = MAIL_OK.decode() + UNKNOWN["ann"] + between + UNKNOWN["bob"] + CLOSES
+    drive.at(0.1, octets.encode())
+    undeliverable = Outcome.UNDELIVERABLE
+    assert drive.settled() == {"ann": undeliverable, "bob": undeliverable}
+    assert not drive.has(Distrusted)
+    assert drive.session.is_over
+
+
+@pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
+def test_a_recipient_is_sent_again_if_421_follows_a_reply_without_a_name(offer):
+    """It may be an earlier command's, and the 421 the recipient's own."""
+    drive = Drive("ann", offer=offer, knows=Acceptance.SOME)
+    octets = NO + CLOSES.encode()
+    if offer is IN_STEP:
+        drive.at(0.1, MAIL_OK)
+        drive.at(0.2, octets)
+    else:
+        drive.at(0.1, MAIL_OK + octets)
+    assert drive.settled() == {}
+    assert drive.host.waiting.count == 1
+    assert not drive.has(Distrusted)  # the host is in step: it closes
+    failed = [effect.cause for effect in drive.effects if isinstance(effect, SessionFailed)]
+    assert [cause.rule for cause in failed] == ["closed.rcpt"]
+    assert "421" in failed[0].words
+    assert drive.session.is_over
+
+
+@pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
+def test_a_named_reply_proves_those_before_it_although_421_follows(offer):
+    drive = Drive("ann", "bob", offer=offer, knows=Acceptance.SOME)
+    last = (UNKNOWN["bob"] + CLOSES).encode()
+    if offer is IN_STEP:
+        drive.at(0.1, MAIL_OK)
+        drive.at(0.2, YES)
+        drive.at(0.3, last)
+    else:
+        drive.at(0.1, MAIL_OK + YES + last)
+    assert drive.settled() == {"ann": Outcome.DELIVERABLE, "bob": Outcome.UNDELIVERABLE}
+
+
+def test_verdicts_held_are_not_proven_by_an_unasked_421():
+    drive = Drive("ann", "bob", knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK)
+    drive.at(0.2, YES)
+    drive.at(0.21, NO + CLOSES.encode())
+    assert drive.settled() == {}
+    assert drive.host.waiting.count == 2
+
+
+def test_421_then_the_reply_of_another_recipient_settles_neither_wrongly():
+    drive = Drive("ann", "bob", offer=PIPELINING, knows=Acceptance.SOME)
+    drive.at(0.1, MAIL_OK + (CLOSES + UNKNOWN["bob"]).encode())
+    assert drive.settled() in ({}, {"bob": Outcome.UNDELIVERABLE})
     assert drive.session.is_over
 
 

@@ -15,6 +15,7 @@ from mailprobe.engine.smtp.wire import (
     RSET,
     STARTTLS,
     TALK,
+    ClosedUnasked,
     Command,
     Conversation,
     LocalProtocolError,
@@ -411,6 +412,58 @@ def test_an_unsolicited_reply_is_a_remote_protocol_error():
     conversation.receive(b"250 Ok\r\n")
     with pytest.raises(RemoteProtocolError):
         conversation.next_exchange()
+
+
+def test_an_unasked_421_closes_the_conversation():
+    """The server may say it at any time (RFC 5321 3.8): that is its end, and no mistake."""
+    conversation = at_stage(Stage.READY)
+    conversation.receive(b"421 4.3.2 Shutting down\r\n")
+    with pytest.raises(ClosedUnasked, match="421 Shutting down"):
+        conversation.next_exchange()
+    assert not conversation.usable
+
+
+@pytest.mark.parametrize("behind", [b"550 5.1.1 <ann@shop.test>: Unknown\r\n", b"550 5", b""])
+def test_a_reply_behind_421_may_be_read_as_one_to_the_same_command(behind):
+    conversation = at_stage(Stage.MAIL)
+    conversation.send(ANN)
+    conversation.receive(b"421 4.7.0 Too many errors\r\n" + behind)
+    goodbye = conversation.next_exchange()
+    assert goodbye is not None
+    own = conversation.reply_behind(goodbye)
+    if behind.endswith(b"\n"):
+        assert own is not None
+        assert (own.command, own.reply.code) == (ANN, 550)
+    else:
+        assert own is None
+    assert not conversation.unanswered
+    assert not conversation.usable
+
+
+def greeted_with(octets: bytes) -> Conversation:
+    conversation = Conversation()
+    conversation.receive(octets)
+    turn = conversation.next_exchange()
+    assert turn is not None
+    assert turn.reply.teaser == ("220-mx.shop.test ESMTP",)
+    return conversation
+
+
+def test_a_greeting_is_its_last_line_whatever_its_teaser():
+    teaser = b"220-mx.shop.test ESMTP\r\n"
+    assert greeted_with(teaser + b"521 5.7.1 Blocked\r\n").stage is Stage.BANNER
+    assert greeted_with(teaser + b"450 4.3.2 Later\r\n").stage is Stage.BANNER
+    assert greeted_with(teaser + b"421 4.3.2 Busy\r\n").stage is Stage.CLOSED
+
+
+@pytest.mark.parametrize("stage", [Stage.READY, Stage.MAIL])
+def test_only_a_greeting_has_a_teaser(stage):
+    conversation = at_stage(stage)
+    conversation.send(ANN if stage is Stage.MAIL else RSET)
+    conversation.receive(b"220-mx\r\n550 5.1.1 <ann@shop.test>: Unknown\r\n")
+    with pytest.raises(RemoteProtocolError):
+        conversation.next_exchange()
+    assert not conversation.usable
 
 
 def test_a_second_reply_is_not_taken_for_the_next_commands():

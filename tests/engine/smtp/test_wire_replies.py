@@ -114,6 +114,11 @@ def test_any_octets_are_replies_or_their_mistake(pieces):
         (b"250  two spaces\r\n", SmtpReply(250, (" two spaces",))),
         (b"250 Ok\r\r\n", SmtpReply(250, ("Ok",))),
         (b"250 nul\0 inside\r\n", SmtpReply(250, ("nul\0 inside",))),
+        (b"220-mx\r\n220 mx ESMTP\r\n", SmtpReply(220, ("mx", "mx ESMTP"))),
+        (b"220-mx\r\n521 5.7.1 No\r\n", SmtpReply(521, ("5.7.1 No",), ("220-mx",))),
+        (b"220-a\r\n220-b\r\n550-c\r\n550 d\r\n", SmtpReply(550, ("c", "d"), ("220-a", "220-b"))),
+        (b"220-mx\r\n450 4.3.2 Later\n", SmtpReply(450, ("4.3.2 Later",), ("220-mx",))),
+        (b"220-mx\r\n421 4.3.2 Busy\n", SmtpReply(421, ("4.3.2 Busy",), ("220-mx",))),
     ],
 )
 def test_a_reply_as_it_comes(octets, reply):
@@ -146,6 +151,8 @@ def test_a_reply_as_it_comes(octets, reply):
         b"5\n",
         b"250-One\r\n251 Two\r\n",
         b"250-One\r\n250-Two\r\n550 Three\r\n",
+        b"220-One\r\n550-Two\r\n220 Three\r\n",
+        b"550-One\r\n220 Two\r\n",
         b"250-One\r\nTwo\r\n",
         b"250-One\r\n\r\n",
     ],
@@ -156,6 +163,40 @@ def test_an_invalid_reply_is_a_remote_protocol_error(octets):
 
 
 # -- bounds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "用户不存在",
+        "5.1.1 <ann@shop.test>: 无此用户",
+        "收件人地址不存在，请检查（#5.1.1）",
+        "User unknown 邮箱不存在",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "gbk"])
+def test_chinese_is_read_in_utf_8_and_in_gbk(text, encoding):
+    assert read_all(f"550 {text}\r\n".encode(encoding)) == [SmtpReply(550, (text,))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Empfänger unbekannt", "Destinatário não existe: é inválido", "größere Übermaße", "Ààéé"],
+)
+def test_latin_1_is_not_taken_for_chinese(text):
+    assert read_all(b"550 " + text.encode("latin-1") + b"\r\n") == [SmtpReply(550, (text,))]
+
+
+def test_a_teaser_counts_to_the_hundred_lines():
+    assert len(read_all(b"220-x\r\n" * 99 + b"550 x\r\n")[0].teaser) == 99
+    with pytest.raises(RemoteProtocolError):
+        read_all(b"220-x\r\n" * 60 + b"550-x\r\n" * 41)
+
+
+def test_a_teaser_is_written_as_it_was_heard():
+    [reply] = read_all(b"220-mx ESMTP\r\n521-5.7.1 No\r\n521 5.7.1 Go\r\n")
+    assert str(reply) == "220-mx ESMTP\n521-5.7.1 No\n521 5.7.1 Go"
+    assert reply.text == "No Go"
 
 
 def test_a_reply_has_a_hundred_lines_at_most():

@@ -154,7 +154,10 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                 while answers.ready or engine.dispatcher.under_way or not rooms:
                     await trio.sleep(0.003)
                     for pool in engine.dispatcher.pools.values():
-                        rooms[pool.under_way, len(pool.sessions)] = pool.room(1), pool.room(100)
+                        rooms[pool.under_way, len(pool.sessions)] = (
+                            pool.room(1, "me"),
+                            pool.room(100, "me"),
+                        )
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:
                 assert for_one == for_many > 0

@@ -149,7 +149,7 @@ async def test_two_batches_share_a_host(autojump_clock):
         async with open_test_engine(network, host_connections=1) as engine:
 
             async def count_delivered(account: str) -> None:
-                texts = [f"known-{account}{number}@shop.test" for number in range(50)]
+                texts = [f"known{account}{number}@shop.test" for number in range(50)]
                 for answer in await collect(engine, *texts, account=account):
                     seen[account] += fields_of(answer.verdict) == DELIVERABLE
 

@@ -1,4 +1,4 @@
-"""Postfix: one instance at many addresses, each with its own smtpd and options."""
+"""Postfix: an instance is at many addresses, each with its own smtpd and options."""
 
 import shutil
 import socketserver
@@ -31,14 +31,14 @@ compatibility_level = 3.6
 myhostname = mx.postfix.test
 mynetworks = 192.0.2.1/32
 inet_protocols = ipv4
-queue_directory = /peers/postfix/queue
-data_directory = /peers/postfix/data
+queue_directory = FOLDER/queue
+data_directory = FOLDER/data
 command_directory = /usr/sbin
 daemon_directory = /usr/lib/postfix/sbin
 shlib_directory = /usr/lib/postfix
 mail_owner = postfix
 setgid_group = postdrop
-maillog_file = /peers/postfix/mail.log
+maillog_file = FOLDER/mail.log
 maillog_file_prefixes = /peers
 smtpd_peername_lookup = no
 disable_dns_lookups = yes
@@ -55,43 +55,66 @@ cleanup   unix n - n - 0 cleanup
 proxymap  unix - - n - - proxymap
 anvil     unix - - n - 1 anvil
 smtpd     pass - - n - - smtpd
-dnsblog   unix - - n - 0 dnsblog
+dnsblog   unix - - y - 0 dnsblog
 tlsproxy  unix - - n - 0 tlsproxy
 tlsmgr    unix - - n 1000? 1 tlsmgr
+"""
+
+# For an instance that verifies addresses at another server: it delivers messages without a body.
+DELIVERY = """
+qmgr      unix n - n 300 1 qmgr
+verify    unix - - n - 1 verify
+smtp      unix - - n - - smtp
+bounce    unix - - n - 0 bounce
+defer     unix - - n - 0 bounce
+trace     unix - - n - 0 bounce
+error     unix - - n - - error
+retry     unix - - n - - error
 """
 
 
 @contextmanager
 def open_postfix(
-    main: str, profiles: Mapping[str, str], tables: Mapping[str, bytes]
+    main: str,
+    profiles: Mapping[str, str],
+    tables: Mapping[str, bytes],
+    *,
+    services: str = "",
+    resolver: str = "127.0.0.1",
+    name: str = "postfix",
+    port: int | None = None,
 ) -> Iterator[tuple[Program, int]]:
-    """Run Postfix. Yields the port too.
+    """Run Postfix, at a free port if none is given. Yields the port too.
 
-    `main` is added to main.cf. `profiles` has, by address, the end of a line of
-    master.cf: process limit, command, options. The tables are `/peers/postfix/NAME`.
+    `main` is added to main.cf. `profiles` has, by address, the end of a line of master.cf: process
+    limit, command, options; `services` are further lines. The tables are `FOLDER/NAME`. In these
+    texts FOLDER is the instance's folder and PORT its port. `resolver` is an address, for what looks
+    up blocklists. Each instance that runs at a time has a name of its own.
     """
-    port = free_port()
-    folder = make_folder("postfix")
+    port = port or free_port()
+    folder = make_folder(name)
     _make_queue(folder)
-    for name, octets in tables.items():
-        (folder / name).write_bytes(octets)
-    services = [
+    for table, octets in tables.items():
+        (folder / table).write_bytes(octets)
+    (folder / "queue/etc").mkdir()  # for dnsblog, whose root the queue is
+    (folder / "queue/etc/resolv.conf").write_text(f"nameserver {resolver}\n")
+    listeners = [
         f"{address}:{port} inet n - n - {options}\n" for address, options in profiles.items()
     ]
-    (folder / "main.cf").write_text(MAIN + main)
-    (folder / "master.cf").write_text(MASTER + "".join(services))
-    command = ["/usr/lib/postfix/sbin/master", "-c", "/peers/postfix", "-s"]
-    with open_program("postfix", command, **ENVIRON) as program:
+    texts = {"main.cf": MAIN + main, "master.cf": MASTER + services + "".join(listeners)}
+    for each, text in texts.items():
+        text = text.replace("FOLDER", f"/peers/{name}").replace("PORT", str(port))
+        (folder / each).write_text(text)
+    command = ["/usr/lib/postfix/sbin/master", "-c", f"/peers/{name}", "-s"]
+    # What postfix(1) gives the master: above all, where to log.
+    environ = {
+        "MAIL_CONFIG": f"/peers/{name}",
+        "POSTLOG_SERVICE": "postlog",
+        "POSTLOG_HOSTNAME": "mx",
+    }
+    with open_program(name, command, **environ) as program:
         program.wait_for_port(port, next(iter(profiles)))
         yield program, port
-
-
-# What postfix(1) gives the master: above all, where to log.
-ENVIRON = {
-    "MAIL_CONFIG": "/peers/postfix",
-    "POSTLOG_SERVICE": "postlog",
-    "POSTLOG_HOSTNAME": "mx",
-}
 
 
 def _make_queue(folder: Path) -> None:

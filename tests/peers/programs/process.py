@@ -46,7 +46,7 @@ class Program:
     def wait_for_port(self, port: int, address: str = "127.0.0.1") -> None:
         """Wait until it accepts connections there. Fails if it ends first, or after WAIT_S_MAX."""
         deadline = time.monotonic() + WAIT_S_MAX
-        while not _accepts(address, port):
+        while not accepts(address, port):
             assert self.process.poll() is None, f"{self.name} has ended:\n{self.logs()}"
             assert time.monotonic() < deadline, f"{self.name} does not listen:\n{self.logs()}"
             time.sleep(POLL_S)
@@ -104,6 +104,7 @@ def open_program(name: str, command: Sequence[str], **environ: str) -> Iterator[
         RUNNING.remove(program)
 
 
-def _accepts(address: str, port: int) -> bool:
+def accepts(address: str, port: int) -> bool:
+    """Whether a connection is accepted there."""
     with socket.socket() as sock:
         return sock.connect_ex((address, port)) == 0

@@ -60,6 +60,14 @@ async def test_of_several_first_accounts_at_once_one_is_made(store: Store):
     assert kinds == ["standard", "provisioning"]
 
 
+async def test_a_challenge_is_used_once_until_it_ends(store: Store, clock: Clock):
+    until = clock() + timedelta(seconds=120)
+    assert await store.use_challenge("a", until)
+    assert not await store.use_challenge("a", until)
+    assert await store.use_challenge("b", until)
+    assert not await store.has_session_ended("a")
+
+
 async def test_an_ended_session_is_remembered_until_its_cookie_ends(store: Store, clock: Clock):
     account_id, until = (await make_caller(store)).account.id, clock() + timedelta(hours=12)
     for _ in range(2):

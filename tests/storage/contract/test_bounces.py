@@ -35,6 +35,17 @@ async def test_a_bounce_is_kept_for_its_account_and_its_time(store: Store, clock
     assert await store.bounces(ann, asked) == {}
 
 
+async def test_a_bounce_can_be_forgotten(store: Store) -> None:
+    ann, bob = await account_id(store), await account_id(store, "bob")
+    for account in (ann, bob):
+        await store.record_bounces(account, ["gone@shop.test", "old@shop.test"], "ses")
+    assert await store.forget_bounces(ann, ["Gone@Shop.test", "here@shop.test"]) == 1
+    assert await store.forget_bounces(ann, ["gone@shop.test"]) == 0
+    assert set(await store.bounces(ann, ["gone@shop.test", "old@shop.test"])) == {"old@shop.test"}
+    assert set(await store.bounces(bob, ["gone@shop.test"])) == {"gone@shop.test"}
+    assert await store.forget_bounces(ann, []) == 0
+
+
 async def test_the_newest_of_many_are_kept(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +64,7 @@ async def test_many_are_recorded_and_found_in_parts(
     ann = await account_id(store)
     await store.record_bounces(ann, "abcde", "ses")
     assert set(await store.bounces(ann, "bdx")) == {"b", "d"}
+    assert await store.forget_bounces(ann, "abx") == 2
     assert ASKED_MAX < 999  # what every SQLite takes in one statement
     with pytest.raises(KeyError):
         await store.record_bounces("nobody", "a", "ses")

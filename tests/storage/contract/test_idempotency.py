@@ -29,6 +29,7 @@ from tests.storage.fixed_clock import (
     make_caller,
     row,
 )
+from tests.storage.other_process import other_process
 
 # idempotency
 
@@ -48,6 +49,29 @@ async def test_a_repeat_of_a_running_request_is_in_progress(store: Store):
     await begin(store, caller.account.id)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
+
+
+async def test_a_request_whose_process_has_ended_is_repeated_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """Also with another body: nothing was done with the first. Its late end changes nothing."""
+    caller = await make_caller(store)
+    with other_process() as other:
+        with monkeypatch.context() as patch:
+            patch.setattr("mailprobe.storage.store.own_holder", lambda: other.holder)
+            first = await begin(store, caller.account.id)
+        assert isinstance(first, IdempotencyRecord)
+        with pytest.raises(IdempotencyInProgress):
+            await begin(store, caller.account.id)
+        other.kill()
+        other.reap()
+    second = await store.begin_idempotent(
+        caller.account.id, "k", "another", keep_s=86_400, lease_s=60, mark=1
+    )
+    assert isinstance(second, IdempotencyRecord)
+    await store.finish_idempotent(first, ANSWER)
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id, body="another")
 
 
 async def test_another_body_is_key_reuse_whether_the_first_request_runs_or_not(store: Store):

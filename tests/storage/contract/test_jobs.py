@@ -316,6 +316,21 @@ async def test_a_receiver_whose_last_ten_tries_failed_gets_one_at_a_time(
     assert len(await claimed(store, "deliver", each_max=4)) == 3
 
 
+async def test_failures_of_one_account_at_a_host_delay_no_other_account_there(
+    store: Store, clock: Clock
+):
+    caller = await make_caller(store)
+    await delivering(store, caller, order("failing"))
+    for _ in range(FAILING_AFTER):
+        (claim,) = await claimed(store, "deliver", limit=1)
+        await store.job_attempted(claim, attempt(), state="delivering", due_at=clock())
+    other = await make_caller(store, sha256="other")
+    for number in range(4):
+        await delivering(store, other, order(f"other {number}"))
+    taken = await claimed(store, "deliver", each_max=4)
+    assert sum(claim.job.account_id == other.account.id for claim in taken) == 4
+
+
 async def test_a_receiver_is_forgotten_a_day_after_its_last_try(store: Store, clock: Clock):
     caller = await make_caller(store)
     for number in range(4):

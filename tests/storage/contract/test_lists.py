@@ -47,6 +47,30 @@ from tests.storage.fixed_clock import LEASE_S, NOON, RETENTION, Clock, another_k
 from tests.storage.other_process import other_process
 
 
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_a_list_whose_upload_died_is_given_up_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_followed: bool
+) -> None:
+    """It counts as none of the account's lists, and is none of those that are shown."""
+    caller, bounds = await make_caller(store), replace(BOUNDS, active_max=1)
+    with other_process() as other:
+        with monkeypatch.context() as patch:
+            patch.setattr("mailprobe.storage.lists.store.own_holder", lambda: other.holder)
+            await store.create_list(caller, order("dead"), bounds)
+        assert await store.add_chunks("dead", chunks(2, 1), octets_max=OCTETS_MAX)
+        with pytest.raises(ListLimitReached):
+            await store.create_list(caller, order("early"), bounds)
+        other.kill()
+        other.reap()
+    if is_followed:
+        await store.create_list(caller, order("next"), bounds)
+        assert [each.id for each in await store.lists(caller.account.id, limit=9)] == ["next"]
+        assert not await store.add_chunks("dead", chunks(0, 0, 1)[2:], octets_max=OCTETS_MAX)
+    await store.apply_retention(RETENTION)
+    assert await store.stored_list("dead") is None
+    assert len(await store.lists(caller.account.id, limit=9)) == int(is_followed)
+
+
 async def test_a_list_is_stored_with_its_rows_before_it_runs(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
     made = await store.create_list(caller, order(), BOUNDS)

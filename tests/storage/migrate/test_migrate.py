@@ -249,6 +249,7 @@ def test_a_key_file_that_is_another_databases_is_no_key(path: Path):
 def test_each_kind_of_secret_is_tried(path: Path, table: str):
     with sqlite3.connect(path) as db:
         db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM store_properties")
     db.close()
     with open_source(path) as source, pytest.raises(StoreBroken, match="is not the secret key"):
         source.secret_key(SECRET)

@@ -16,6 +16,7 @@ import trio.testing
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Answered
+from mailprobe.storage.sqlite import backup, backup_trailer
 from mailprobe.storage.sqlite import file as sqlite_file
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, octets_in, output_of
@@ -40,8 +41,28 @@ async def opened(path: Path) -> None:
 # the file
 
 
-async def test_the_first_start_makes_folder_and_file_for_their_owner_alone(tmp_path: Path):
-    path = tmp_path / "one" / "two" / "mailprobe.db"
+@pytest.mark.parametrize("path", ["typo/mailprobe.db", "data/more/mailprobe.db"])
+async def test_a_missing_folder_of_a_named_database_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """An empty database beside the one that was meant would be served without a word."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreBroken, match="does not exist"):
+        async with open_store(path, secret_key=None):
+            raise AssertionError
+    assert [*tmp_path.iterdir()] == []
+    with (
+        pytest.raises(StoreBroken, match="does not exist"),
+        backup.replacing_database(tmp_path / path),
+    ):
+        raise AssertionError
+
+
+async def test_the_first_start_makes_folder_and_file_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path("data/mailprobe.db")  # the default: another's folder is not made
     before = os.umask(0)
     try:
         async with open_store(path, secret_key=None) as store:
@@ -290,7 +311,7 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(
     db.executescript((sqlite_file.SCHEMA / "001_initial.sql").read_text())
     db.execute("INSERT INTO settlements VALUES (1, 0, 5)")
     db.execute("INSERT INTO rate_windows VALUES (1, 6, 3, 5), (2, 5, 7, 7), (1, 4, 2, 2)")
-    db.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+    db.execute(f"PRAGMA application_id = {backup_trailer.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
     db.commit()
     db.close()
@@ -361,9 +382,49 @@ async def test_a_key_file_is_made_once_and_used_again(path: Path):
             await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
             == ANSWER
         )
-    async with open_store(path, secret_key=SECRET) as store:
-        with pytest.raises(StoreBroken, match="another secret key"):
-            await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+
+
+@pytest.mark.parametrize("has_check", [True, False], ids=["check value", "secrets alone"])
+async def test_a_start_with_another_key_is_refused_and_says_which(path: Path, has_check: bool):
+    """A database of before the check value is known by its newest secrets."""
+    key = path.with_name(f"{path.name}.key")
+    async with open_store(path, secret_key=None) as store:
+        caller = await make_caller(store)
+        await answer_idempotency(store, caller.account.id, "k", ANSWER)
+    own = key.read_bytes()
+    if not has_check:
+        with sqlite3.connect(path) as db:
+            db.execute("DELETE FROM store_properties")
+        db.close()
+    for octets, given, name in [
+        (own, SECRET, "MAILPROBE_SECRET_KEY is not"),
+        (bytes([own[0] ^ 1, *own[1:]]), None, "mailprobe.db.key is not"),
+    ]:
+        key.write_bytes(octets)
+        with pytest.raises(StoreBroken, match=name) as raised:
+            async with open_store(path, secret_key=given):
+                pass
+        assert str(raised.value).isprintable()
+    key.write_bytes(own)
+    async with open_store(path, secret_key=None) as store:
+        kept = await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+        assert kept == ANSWER
+
+
+async def test_a_database_whose_check_value_is_emptied_begins_with_another_key(path: Path):
+    async with open_store(path, secret_key=None) as store:
+        caller = await make_caller(store)
+        await answer_idempotency(store, caller.account.id, "k", ANSWER)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE store_properties SET value = x'' WHERE name = 'seal'")
+    db.close()
+    for _ in range(2):
+        async with open_store(path, secret_key=SECRET) as store:
+            with pytest.raises(StoreBroken, match="another secret key"):
+                await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+    with pytest.raises(StoreBroken, match="is not the secret key"):
+        async with open_store(path, secret_key=None):
+            pass
 
 
 async def test_a_sealed_answer_opens_only_where_it_was_put(store: Store, path: Path):

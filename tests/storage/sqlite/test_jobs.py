@@ -85,10 +85,12 @@ async def test_a_sealed_secret_opens_only_for_its_job(store: Store, path: Path):
 
 
 async def test_a_secret_that_cannot_be_read_holds_up_no_other_job(path: Path, clock: Clock):
-    """A database that was restored without its key file goes on with what it can read."""
+    """A database whose key was lost for good goes on with what it can read."""
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await delivering(store, caller, order("1", secret=WEBHOOK_SECRET), order("2"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE store_properties SET value = x'' WHERE name = 'seal'")
     async with open_store(path, secret_key=SECRET[::-1], now=clock) as store:
         claims = {claim.job.id: claim.undecryptable for claim in await claimed(store, "deliver")}
     assert claims == {"1": True, "2": False}

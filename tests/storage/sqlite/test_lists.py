@@ -17,6 +17,7 @@ LATER = (
     "*_operators_acts.sql",
     "*_lists_not_ended.sql",
     "*_list_reading.sql",
+    "*_store_properties.sql",
 )
 COLUMNS = (
     "id, account, key, name, state, columns, rows, addresses, answered, counts, created_at, host"
@@ -30,8 +31,7 @@ async def test_lists_of_an_earlier_schema_go_on(
     shutil.copytree(sqlite_file.SCHEMA, before, ignore=shutil.ignore_patterns(*LATER))
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_file, "SCHEMA", before)
-        async with open_store(path, secret_key=SECRET, now=clock):
-            pass
+        sqlite_file.prepare(path)
     db = sqlite3.connect(path)
     with db:
         for statement in OLD_CALLER:

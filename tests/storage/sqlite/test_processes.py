@@ -21,6 +21,7 @@ from mailprobe.storage.contract import SETTLED_KEPT, OutcomeUnknown, StoreBroken
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.sql import retention
 from mailprobe.storage.sqlite import accounts, database_thread, key_lookup
+from mailprobe.storage.sqlite.file import WriterQueue
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, output_of, report
 from tests.storage.fixed_clock import (
@@ -60,7 +61,10 @@ async def test_the_clock_is_read_after_the_lock_is_held(store: Store, path: Path
         assert await line_of(process) == "held"
 
         async def release() -> None:
-            await trio.testing.wait_all_tasks_blocked()
+            with closing(WriterQueue(path)) as queue:
+                while queue.try_enter():  # until the store's writer waits for the lock
+                    queue.release()
+                    await trio.sleep(0.001)
             clock.advance(5)
             report(process)
 

@@ -1,4 +1,4 @@
-"""The operator's page: reputation, resting hosts, budgets, resolvers, queues, processes and disks."""
+"""The operator's page: reputation, resting hosts, tolerances, resolvers, queues, processes and disks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import get_args
 
 from quart import Blueprint, Response, request
 
+from mailprobe.api.egress.tolerances import shown_tolerances
 from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
 from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
-from mailprobe.engine.smtp.refusal_budget import UNBOUNDED
 from mailprobe.storage.fleet.pauses import PauseKind
 from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.oversight import ReputationDay
@@ -103,9 +103,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
             engine.probing.hosts_backing_off(),
             key=lambda host: (not host.about_us, -host.left_s, host.name),
         )
-        budgets = sorted(
-            engine.probing.spent_budgets(),
-            key=lambda host: (host.left, -host.refused, host.name),
+        tolerances = shown_tolerances(
+            await service.store.host_tolerances(), engine.probing.spent_budgets()
         )
         return await frame.page(
             "operator.html", "Operator",
@@ -113,7 +112,10 @@ def register(pages: Blueprint, frame: Frame) -> None:
             treatments=treatments, days=by_day(counted, chosen), chosen=chosen,
             operator_name=operator_name,
             resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
-            budgets=budgets[:HOSTS_MAX], unbounded=UNBOUNDED,
+            tolerances=[
+                (each, now + timedelta(seconds=each.rest_left_s) if each.rest_left_s else None)
+                for each in tolerances[:HOSTS_MAX]
+            ],
             resolvers=[
                 (each, None if each.answered_s is None else now - timedelta(seconds=each.answered_s))
                 for each in engine.routes.resolvers()

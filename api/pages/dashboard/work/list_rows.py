@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 
 import trio
 
-from mailprobe.api.lists.results import csv_line, pieces, rows_of_chunks
+from mailprobe.api.lists.downloads import pieces
+from mailprobe.api.lists.results import csv_line, rows_of_chunks
 from mailprobe.api.results.chunk_lines import results_in
 from mailprobe.api.results.row_result import domain_of
 from mailprobe.storage.list_records import StoredList
@@ -21,8 +22,8 @@ BAD = frozenset({"undeliverable", "invalid"})
 async def csv_of_rows(store: Store, stored: StoredList) -> AsyncGenerator[bytes, None]:
     """The rows as they were sent, as CSV with a header."""
     yield csv_line(await store.list_columns(stored.id))
-    async for rows, _ in rows_of_chunks(store, stored.id):
-        async for octets in pieces(csv_line(row.cells) for row in rows):
+    async for rows, _ in rows_of_chunks(store, stored):
+        async for octets in pieces(stored.account_id, (csv_line(row.cells) for row in rows)):
             yield octets
 
 

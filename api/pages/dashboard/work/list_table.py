@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePath
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.lists.results import ListResults, begun
+from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.results import ListResults, disposition
 from mailprobe.api.lists.table import (
     ORDERS,
     PAGE_ROWS,
@@ -29,6 +29,7 @@ from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.try_page import (
     BLAMES,
     KEEP_THE_FORM,
+    bounce_of,
     explained,
     text_of,
     turns_of,
@@ -192,7 +193,8 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
         media_type, make = FORMATS[name]
         only = table_query(request.args).only
         formulas = formulas_of(request.args.get("formulas")) or "guard"
-        parts = await begun(make(ListResults(frame.service.store, stored, only, formulas)))
+        rows = ListResults(frame.service.store, stored, only, formulas)
+        parts = await begun(stored.account_id, make(rows))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
@@ -227,7 +229,7 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         row = await row_of(stored, place, number)
         try:
-            result = await explained(frame, row.address)
+            result = await explained(frame, row.address, asks_bounced=True)
         except Refusal as refusal:
             if not (is_part() and isinstance(refusal, KEEP_THE_FORM)):
                 return await frame.refused(refusal)
@@ -237,6 +239,7 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
         assert isinstance(evidence, Evidence)
         values: dict[str, object] = {
             "now": result, "turns": turns_of(evidence.conversation),
+            "bounce": await bounce_of(frame, row.address, result), "email": row.address,
             "conversation": text_of(evidence.conversation),
             "conversation_id": f"conversation-{row.place}-{row.number}",
         }  # fmt: skip
@@ -261,19 +264,6 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
             blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
             **WORDS_OF_PAGES, **more,
         )  # fmt: skip
-
-
-def disposition(name: str, ending: str) -> str:
-    """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
-    base = PurePath(name.replace("\\", "/")).name
-    for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
-        base = base.removesuffix(end)
-    file = f"{base or 'list'}.verified.{ending}"
-    plain = "".join(
-        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
-        for each in file
-    )
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file, safe='')}"
 
 
 def light_name(result: RowResult) -> str:

@@ -11,6 +11,7 @@ import trio
 from mailprobe.storage import open_store
 from mailprobe.storage.egresses.records import EgressCount, EgressReport, ReplyCount
 from mailprobe.storage.facts.records import NewFact
+from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest, Refusals
 from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 
 __all__ = ["run_cli"]  # the fixture
@@ -46,10 +47,16 @@ async def use() -> None:
             NewFact("backoff", "fra-2 address 192.0.2.1", backoff, 600),
             NewFact("backoff", "fra-2 name mx.example.net", "[", 600),
             NewFact("backoff", "fra-1 name mx.example.net", backoff, 600),
-            NewFact("refusals", "fra-2 192.0.2.1 one", "[[100,20,5],[-3000,9,4]]", 3000),
-            NewFact("refusals", "fra-2 192.0.2.1 two", "[[100,3,2]]", 3600),
         ]
         await store.write_facts(facts, by_process="a service")
+        banned = LearnedTolerance(careful=True, tolerance=9, ceiling=9, ban_ages_s=(120.0,))
+        refusals = [Refusals(900.0, "one", 4), Refusals(30.0, "one", 3)]
+        asked = {
+            ("fra-2", "mx.example.net"): RefusalRequest(*(0, False, 16, None, 0, refusals, banned)),
+            ("fra-2", "mx.example.org"): RefusalRequest(0, False, 16),  # it has refused nothing
+            ("fra-1", "mx.example.com"): RefusalRequest(0, False, 16, refusals=refusals),
+        }
+        await store.lease_refusals("a service", asked, lease_s=30)
 
 
 def rows(run_cli: RunCli, *words: str) -> dict[str, dict[str, Any]]:
@@ -84,10 +91,18 @@ def test_every_egress_of_the_file_is_listed_with_its_day(with_file: RunCli) -> N
     [rest] = shown["resting"]
     assert (rest["host"], rest["rule"]) == ("mx.example.com", "blocklist")
     assert 590 <= rest["left_s"] <= 600
-    assert shown["refused_recipients"] == [{"address": "192.0.2.1", "sent": 23, "refused": 7}]
+    [refused_by] = shown["refused_recipients"]
+    assert 470 <= refused_by.pop("rest_left_s") <= 480
+    assert refused_by == {
+        "host": "mx.example.net", "refused_10_minutes": 3, "refused_hour": 7, "tolerance": 9,
+        "learned_from_ban": True,
+    }  # fmt: skip
     lines = with_file("egress", "show", "fra-2").stdout
     assert "rests at        mx.example.com, blocklist, for 10 min" in lines
-    assert "refused by      192.0.2.1: 7 of 23 recipients within the hour" in lines
+    assert (
+        "refused by      mx.example.net: 3 of 9 in 10 minutes, learned from a ban,"
+        " 7 within the hour, rests for 8 min"
+    ) in lines
     assert "from 2026-11-08" in with_file("egress", "show", "fra-2").stdout
     every = with_file("egress", "show").stdout
     assert "9 of 10 answers refused us" in every

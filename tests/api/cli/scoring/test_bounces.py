@@ -21,6 +21,7 @@ LIST = """email,type,reason
 gone@shop.test,hard,550 5.1.1 User unknown
 full@shop.test,soft,452 4.2.2 Mailbox full
 blocked@shop.test,hard,550 5.7.1 Message rejected as spam
+ann@shop.test,,
 """
 
 
@@ -53,10 +54,35 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     assert run_cli("bounces", "list.csv").exit_code == 2  # whose?
     said = run_cli("bounces", "list.csv", "--account", ann["account_id"])
     assert json.loads(said.stdout) == {
-        "account_id": ann["account_id"], "recorded": 1, "ignored": 2, "unread": 0,
-    }  # fmt: skip
+        "account_id": ann["account_id"],
+        "recorded": 1,
+        "read_as": "column type",
+        "taken": {"no_mailbox": 1, "refused": 1, "temporary": 1},
+        "ignored": 1,
+        "examples": {
+            "no_mailbox": ["gone@shop.test (type: hard)"],
+            "temporary": ["full@shop.test (type: soft)"],
+            "refused": ["blocked@shop.test (type: hard)"],
+            "ignored": ["ann@shop.test"],
+        },
+        "unread": 0,
+    }
     assert kept(ann["account_id"]) == {"gone@shop.test"}
     assert kept(bob["account_id"]) == set()
+    Path("plain.txt").write_text("gone@shop.test\n")
+    said = run_cli("bounces", "plain.txt", "--account", bob["account_id"])
+    assert (json.loads(said.stdout)["recorded"], kept(bob["account_id"])) == (0, set())
+    assert "no row says that mail came back" in said.stderr
+    Path("forget.txt").write_text("Gone@shop.test\nfull@shop.test\n")
+    for what, forgotten, count in (("other@shop.test", 0, 1), ("forget.txt", 1, 2)):
+        said = run_cli("bounces", "--forget", what, "--account", ann["account_id"])
+        counts = {"forgotten": forgotten, "addresses": count}
+        assert json.loads(said.stdout) == {"account_id": ann["account_id"], **counts}
+    assert kept(ann["account_id"]) == set()
+    run_cli("bounces", "list.csv", "--account", ann["account_id"])
+    said = run_cli("bounces", "gone@shop.test", "--forget", "--account", ann["account_id"])
+    assert json.loads(said.stdout)["forgotten"] == 1
+    assert run_cli("bounces", "--forget", "missing.csv", "--account", "x").exit_code == 2
     assert run_cli("account", "delete", "--yes", bob["account_id"]).exit_code == 0
     assert run_cli("bounces", "list.csv").exit_code == 0  # the only one that is left
 
@@ -65,10 +91,11 @@ async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump
     """The host would accept every one of these addresses."""
     path = tmp_path / "list.csv"
     path.write_text(LIST)
+    said: list[str] = []
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(mailboxes=frozenset({"gone", "full", "blocked"})))
         async with open_test_engine(network) as engine:
-            source = OwnEngine(engine, bounced=bounced_in(path))
+            source = OwnEngine(engine, bounced=bounced_in(path, said.append))
             texts = ["Gone@shop.test", "gone@other.test", "full@shop.test", "blocked@shop.test"]
             async with source.open_answers(texts, explain=True) as answers:
                 found = {answer.verdict.email: answer async for answer in answers}
@@ -77,6 +104,10 @@ async def test_an_engine_of_ones_own_asks_about_no_address_that_bounced(autojump
     assert gone.evidence is not None
     assert (gone.evidence.reason, gone.evidence.rule) == ("bounced", "bounced: file, list.csv")
     assert gone.evidence.conversation == []
+    whole = (
+        "list.csv, read as column type: 1 without a mailbox, such as gone@shop.test (type: hard)"
+    )
+    assert whole in said
     reasons = [found[text].cause.reason for text in texts]
     assert reasons == ["bounced", "no_mx", "accepted", "accepted"]
 

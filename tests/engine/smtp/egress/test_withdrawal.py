@@ -43,7 +43,7 @@ async def test_addresses_that_wait_at_a_paused_egress_leave_by_another(
 
                 async def pause() -> None:
                     assert world.control is not None
-                    await trio.sleep(1.0)
+                    await trio.sleep(0.4)
                     world.control.pause("a")
                     await trio.sleep(0.4)  # for the batches under way
                     asked.append(world.dialled["a"])

@@ -1,8 +1,6 @@
 """How many recipients a host may be sent, by those that it refused before."""
 
 import pytest
-
-from mailprobe.engine import open_answers
 from mailprobe.engine.smtp.refusal_budget import (
     HOUR_S,
     SHARE_FROM,
@@ -11,6 +9,8 @@ from mailprobe.engine.smtp.refusal_budget import (
     RefusalAllowance,
     RefusalBudget,
 )
+
+from mailprobe.engine import open_answers
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_checked_engine

@@ -3,9 +3,10 @@
 `replies.tsv` and `replies_more.tsv` come from bounce parsers and mail servers;
 `replies_subjects.tsv` has pairs in many languages whose words differ in little but whom
 they speak of; `replies_gateways.tsv` has what servers, gateways and providers say of
-counts, caches, senders and codes; the rules were not yet changed for
-`replies_held_out.tsv` when it was written. `replies_verdicts.tsv` says of lines like
-those, made up to mislead, only whether they condemn the address.
+counts, caches, senders and codes; `replies_nested.tsv` has replies that quote another
+host's, and more languages; the rules were not yet changed for `replies_held_out.tsv`
+when it was written. `replies_verdicts.tsv` says of lines like those, made up to mislead,
+only whether they condemn the address.
 
 The benchmark scores the same collections (bench/suites/replies.py).
 """

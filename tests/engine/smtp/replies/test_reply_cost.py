@@ -37,6 +37,8 @@ UNITS = [
     "user mailbox recipient address account is was not yet ", "unknown or illegal to local ",
     "email box ", "<a@a", "a@b.c ", "a.b.c.d ", "1.2.3.4 ", '"a"@b ', "e\u0301", "a\u200b", "\ufdfa",
     "\ufdfa ", "用户", "用", "宛先 ", "あ", "사용자", "пользователь ", "Ü", "ﬃ", "x-", "not not ",
+    ": 550 ", ": 550 a ", "said 550 a ", "undeliverable address: ", "(550 ", "sender: 550 a ", "smtp; ",
+    "khong tim ", "nu a fost ", "ไม่พบ", "ไม่พบผู้ใช้ ", "χρήστης ", "لم يتم العثور ", "لا ",
     "later greylist ", "www.a ", "of the ", "l'", "... ", "a... ", "n't", "e-mail ",
 ]  # fmt: skip
 

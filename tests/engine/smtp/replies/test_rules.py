@@ -31,9 +31,9 @@ from tests.engine.smtp.replies.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, VE
 RULES = load_rules()
 
 
-def parse(line: str) -> SmtpReply:
+def parse(line: str, encoding: str = "utf-8") -> SmtpReply:
     reader = ReplyReader()
-    reader.feed(line.encode() + b"\r\n")
+    reader.feed(line.encode(encoding) + b"\r\n")
     reply = reader.next_reply()
     assert reply is not None
     return reply
@@ -404,6 +404,18 @@ def test_an_address_within_a_reply_does_not_change_its_meaning(nasty: str):
             other = RULES.read(Step.RCPT, reply_of({**row, "text": text}))
             assert other == RULES.read(Step.RCPT, reply_of(row)), text
     assert changed > 80
+
+
+def test_a_chinese_reply_means_the_same_in_gbk():
+    count = 0
+    for row in ALL_ROWS:
+        line = f"{row['code']} {row['enhanced_code']} {row['text']}"
+        if re.search("[\u4e00-\u9fff]", line) and not re.search(
+            "[\u3040-\u30ff\uac00-\ud7a3]", line
+        ):
+            count += 1
+            assert RULES.read(Step.RCPT, parse(line, "gbk")) == at_rcpt(line), line
+    assert count > 50
 
 
 def test_many_lines_are_read_as_one():

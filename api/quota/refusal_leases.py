@@ -1,0 +1,164 @@
+"""Refusal leases: all processes that share a store share what each mail host tolerates.
+
+Each process leases refusals of a host from the store before it sends anything there, reports those
+that it caused, and gives back what it does not use. What was learned of a host goes with it, and
+comes back at the next start. The engine decides what is due (engine/smtp/leases/refusal_leases.py); here
+are the calls: one is under way at a time, for all hosts of all egresses at once, so that a call
+never overtakes another one. While the store is unavailable nothing new is leased.
+
+Durations cross the store, not instants, so no machine's clock matters.
+"""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from mailprobe.engine.background import log_fault, running_loops
+from mailprobe.engine.smtp.leases.ledger import (
+    HostRecord,
+    LeaseGrant,
+    LeaseKeeper,
+    NotedRefusals,
+    RefusalReport,
+)
+from mailprobe.engine.smtp.leases.refusal_leases import LEASE_S, TICK_S
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.lease_holders import new_holder
+from mailprobe.storage.store import Store
+from mailprobe.storage.tolerances.records import (
+    NAME_MAX,
+    HostKey,
+    LearnedTolerance,
+    RefusalGrant,
+    RefusalRequest,
+    Refusals,
+)
+
+log = logging.getLogger("mailprobe.leases")
+
+GROUP_MAX = 100  # hosts in one call: a transaction of a few milliseconds
+FAILED_S = 0.25  # after a call that failed
+RETURN_S = 1.0  # for reporting and giving back everything at the end
+LEARNED = LearnedTolerance.__dataclass_fields__.keys()
+
+
+class LeasedRefusals:
+    """This process's leases; implements mailprobe.engine.smtp.leases.ledger.RefusalLedger."""
+
+    def __init__(self, store: Store) -> None:
+        self.holder = new_holder()  # at each start, so that no lease is inherited
+        self._store = store
+        self._keepers: dict[str, LeaseKeeper] = {}  # by egress
+        self._is_due = trio.Event()
+        self._is_store_away = False  # at the last call
+
+    # -- what the engine calls ---------------------------------------------------------------
+
+    def open_for(self, egress: str, keeper: LeaseKeeper) -> None:
+        self._keepers[egress] = keeper
+
+    def wake(self) -> None:
+        self._is_due.set()
+
+    # -- the calls ---------------------------------------------------------------------------
+
+    async def allocate(self) -> None:
+        """Call the store whenever a host is due. Runs until cancelled."""
+        while True:
+            with trio.move_on_after(TICK_S if self._is_active else math.inf):
+                await self._is_due.wait()
+            self._is_due = trio.Event()
+            try:
+                while due := self._due():
+                    await self._lease(due)
+            except StoreUnavailable as error:
+                if not self._is_store_away:
+                    log.warning("store unavailable: queue=refusal leases error=%s", error)
+                self._is_store_away = True
+                await trio.sleep(FAILED_S)
+            except Exception:
+                log_fault(self.allocate)
+                await trio.sleep(FAILED_S)
+            else:
+                self._is_store_away = False
+
+    @property
+    def _is_active(self) -> bool:
+        return any(keeper.active() for keeper in self._keepers.values())
+
+    def _due(self) -> list[HostKey]:
+        """The hosts of the next call. Those that are left are due in the one after it."""
+        found: list[HostKey] = []
+        for egress, keeper in self._keepers.items():
+            for host in keeper.due():
+                if len(found) == GROUP_MAX:
+                    return found
+                found.append((egress, host))
+        return found
+
+    async def _lease(self, keys: list[HostKey], *, at_end: bool = False) -> None:
+        began = trio.current_time()
+        asked: dict[HostKey, RefusalRequest] = {}
+        answered: Mapping[HostKey, RefusalGrant] = {}
+        for egress, host in keys:
+            report = self._keepers[egress].request(host, at_end=at_end)
+            asked[egress, host] = _request_of(report)
+        try:
+            answered = await self._store.lease_refusals(self.holder, asked, lease_s=LEASE_S)
+        finally:
+            for egress, host in keys:
+                grant = answered.get((egress, host))
+                if grant is None:
+                    self._keepers[egress].failed(host)
+                else:
+                    self._keepers[egress].granted(host, _grant_of(grant), began)
+
+    async def return_all(self) -> None:
+        """Report what is left to report, and give everything back. Raises StoreUnavailable."""
+        keys = [(egress, host) for egress, each in self._keepers.items() for host in each.active()]
+        for first in range(0, len(keys), GROUP_MAX):
+            await self._lease(keys[first : first + GROUP_MAX], at_end=True)
+
+
+@asynccontextmanager
+async def open_refusal_leases(store: Store) -> AsyncIterator[LeasedRefusals]:
+    """Open what hosts tolerate, as it is shared through this store.
+
+    Reports and gives back everything at the end. Close it after the engine, and before the store.
+    """
+    leases = LeasedRefusals(store)
+    try:
+        async with running_loops(leases.allocate):
+            yield leases
+    finally:
+        with (
+            suppress(StoreUnavailable),  # the leases end by themselves
+            trio.CancelScope(shield=True, deadline=trio.current_time() + RETURN_S),
+        ):
+            await leases.return_all()
+
+
+def _request_of(report: RefusalReport) -> RefusalRequest:
+    learned = {name: getattr(report.learned, name) for name in LEARNED}
+    return RefusalRequest(
+        report.held,
+        report.is_wanted,
+        report.tolerance,
+        report.hour,
+        report.noted,
+        [Refusals(each.age_s, each.account[:NAME_MAX], each.count) for each in report.refusals],
+        LearnedTolerance(**learned),
+    )
+
+
+def _grant_of(grant: RefusalGrant) -> LeaseGrant:
+    learned = {name: getattr(grant.learned, name) for name in LEARNED}
+    return LeaseGrant(
+        grant.leased,
+        [NotedRefusals(each.age_s, each.account, each.count) for each in grant.elsewhere],
+        HostRecord(**learned),
+        grant.is_contested,
+    )

@@ -1,0 +1,1 @@
+"""Leases of what processes share at mail hosts: the records, the interfaces, and the keeper."""

@@ -1,0 +1,790 @@
+"""Tolerance of one mail host: how many refused recipients it takes from us, learned from its own conduct.
+
+Mail servers ban clients that name unknown recipients: fail2ban's jail at the fifth in ten
+minutes, others at a number an hour, most never. Nothing is assumed of a host that is not
+named: the tolerance starts at a number that the common guards take, doubles when work needs
+it and the host still judges, and falls back to what the host took when it bans us.
+
+Lists are paced by it and come back later; requests cannot wait, so for them it grows at once.
+An accepted address costs nothing. What is left is shared by account, so that the wrong
+addresses of one never take a host from another. docs/engine.md has the policy on one page,
+and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seconds of one clock.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING
+
+from mailprobe.engine.smtp.leases.ledger import CEILING as CEILING
+from mailprobe.engine.smtp.leases.ledger import HostRecord as HostRecord
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
+
+WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
+GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
+SHARED_START = 16  # of a host at which many domains have their mail
+BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
+LEARNED_LEAST = 2  # what a host that bans us is asked for at least
+SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
+BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
+BAN_RULE = "ban.recognised"  # of one that was not answered because the host has banned us
+
+LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
+PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
+AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
+TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
+NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
+BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
+RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
+
+PRIOR_SHARE, PRIOR_WEIGHT = 0.05, 20  # of refused recipients, before the host has shown its own
+SHARE_LEAST = 0.02
+CALM_FROM = 10  # recipients, of which at most one in CALM_SHARE was refused,
+CALM_SHARE = 10  # make a list that is asked in whole batches also before the tolerance has grown
+COUNTED_MAX = 4_000  # recipients in the estimate; then both counts are halved
+REQUEST_PRICE = 0.25
+SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard bans at fewer
+ACCOUNTS_MAX = 256  # accounts remembered at one host
+REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
+TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
+CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
+SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
+SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalLimits:
+    """What is known of a host before it is asked: a row of `operators.toml`, or nothing.
+
+    None: learned. `tolerance` and `ceiling` count refusals in WINDOW_S, `hour` in an hour,
+    `session` in one session. `share` of an hour's recipients must stay below its limit.
+    `slow`: the host answers a refused recipient seconds later.
+    """
+
+    session: int | None = None
+    tolerance: int | None = None
+    ceiling: int | None = None
+    hour: int | None = None
+    share: float | None = None
+    slow: bool = False
+
+
+UNKNOWN = RefusalLimits()
+
+
+class Kind(Enum):
+    """What a recipient is sent for."""
+
+    LIST = "list"
+    REQUEST = "request"
+    NAME = "random name"  # tests whether its domain accepts all, for a list or several addresses
+    LONE_NAME = "random name of one request"  # or a control that is to be refused
+    CONTROL = "control"  # the host accepted it before: free
+
+    __hash__ = object.__hash__  # Enum's own hash is slow Python code
+
+    @property
+    def is_name(self) -> bool:
+        return self is Kind.NAME or self is Kind.LONE_NAME
+
+    @property
+    def is_of_list(self) -> bool:
+        return self is Kind.LIST or self is Kind.NAME
+
+
+class Growth(Enum):
+    """May the tolerance be raised for this work, now?"""
+
+    NOW = "now"
+    PROVE = "prove"  # once an address that was accepted before is accepted again
+    NOT = "not"
+
+
+@dataclass(slots=True)
+class _Account:
+    """One account at the host, within the hour."""
+
+    last_at: float
+    accepted: int = 0
+    refused: int = 0
+    recent: int = 0  # refused within the window
+    under_way: int = 0
+
+    @property
+    def lives_here(self) -> bool:
+        return not self.refused or self.accepted >= SURE_SHARE * self.refused
+
+
+class Tolerance:
+    """The refusals of one mail host by one egress, and how many more it takes."""
+
+    __slots__ = (
+        *(
+            "_accounts",
+            "_answered_at",
+            "_asked",
+            "_asked_hour",
+            "_bans",
+            "_careful",
+            "_ceiling",
+            "_count",
+            "_first_at",
+            "_last_at",
+        ),
+        *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
+        *("_rest_until", "_times", "_turned_away", "_under_way", "_untaken", "_window"),
+        *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
+        *("tolerance", "is_bounded"),
+    )
+
+    def __init__(self, limits: RefusalLimits = UNKNOWN, label: str = "") -> None:
+        """`label` names the row of the limits, for metrics."""
+        self.tolerance = OWN_START
+        self._ceiling = CEILING
+        self.hour: int | None = None  # refusals an hour, from a row or from a ban
+        self.is_shared = False  # addresses of somebody else's domain are accepted here
+        self.has_grown = False
+        self.took = 0  # most refusals within the window after which it still answered
+        self.is_bounded = True  # every host is: see RefusalLimits
+        self.changed = False  # since the record was taken last
+        self.lease: RefusalLease | None = None  # None: all of it belongs to this process
+        self._careful = False  # its numbers were learned from a ban
+        self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of an hour's refusals
+        self._window: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of WINDOW_S
+        self._untaken: deque[tuple[float, int]] = deque(maxlen=CEILING)  # (time, count)
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._under_way = dict.fromkeys(Kind, 0)
+        self._asked = self._refused = 0
+        self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
+        self._count, self._first_at, self._last_at = 0, -inf, -inf  # see recent()
+        self._answered_at = -inf
+        self._refused_at = -inf
+        self._proof_at = -inf  # when an address was accepted last,
+        self._is_proven = False  # and that was after the latest refusal
+        self._proofs_lacking = False  # nobody was ever accepted, and postmaster is refused
+        self._requested_at = -inf
+        self._bans: deque[float] = deque(maxlen=len(RESTS_S))
+        self._rest_until = -inf
+        self._turned_away = 0  # rows of lists that found nothing left, since there was room
+        self.limits, self.label = UNKNOWN, label
+        self.set_limits(limits, label)
+
+    # -- what is known of it -------------------------------------------------------------------
+
+    def set_limits(self, limits: RefusalLimits, label: str) -> None:
+        """A name, a greeting or a reply has told more of the host: this row holds from now on."""
+        self.limits, self.label = limits, label
+        if limits.hour is not None:
+            self.hour = limits.hour if self.hour is None else min(self.hour, limits.hour)
+        if self._careful:
+            return
+        if limits.ceiling is not None:
+            self._ceiling = limits.ceiling
+        if limits.tolerance is not None:
+            self.tolerance = (
+                max(self.tolerance, limits.tolerance) if self.has_grown else limits.tolerance
+            )
+        self.tolerance = min(self.tolerance, self._ceiling)
+
+    def share_host(self) -> None:
+        """An address of somebody else's domain was accepted: many domains share the host."""
+        if self.is_shared:
+            return
+        self.is_shared = self.changed = True
+        if self.limits.tolerance is None and not self._careful:
+            self.tolerance = min(self._ceiling, max(self.tolerance, SHARED_START))
+
+    @property
+    def session_max(self) -> int:
+        """Refused recipients of one session."""
+        if self.limits.session is not None:
+            return self.limits.session
+        return SESSION_GROWN if self.has_grown or self.limits.tolerance else SESSION_FIRST
+
+    def session_window(self, refused: int) -> int:
+        """How many recipients a session with so many refused may have under way."""
+        left = self.session_max - refused
+        if left <= 0:
+            return 0
+        if self.limits.session is not None and self.limits.session < SESSION_GROWN:
+            return left
+        return SESSION_GROWN if self._is_calm else left
+
+    @property
+    def _is_calm(self) -> bool:
+        return self._asked >= CALM_FROM and self._refused * CALM_SHARE <= self._asked
+
+    @property
+    def share(self) -> float:
+        """The share of recipients that it refuses, by a calm estimate."""
+        asked = self._asked + PRIOR_WEIGHT
+        return max(SHARE_LEAST, (self._refused + PRIOR_WEIGHT * PRIOR_SHARE) / asked)
+
+    # -- may it be asked? ----------------------------------------------------------------------
+
+    def recent(self, now: float) -> int:
+        """Refusals within the window, as fail2ban counts them.
+
+        It keeps a count with its first and its last time: where the first is older than the
+        window, the count is what the rate since then makes in a window, and only where the last
+        one is older everything is forgotten.
+        """
+        if not self._count or now - self._last_at >= GUARDED_S:
+            return 0
+        span_s = now - self._first_at
+        return self._count if span_s <= GUARDED_S else round(self._count / span_s * GUARDED_S)
+
+    def refused(self, now: float) -> int:
+        """Refusals within the hour."""
+        self._drop_old(now)
+        return len(self._times)
+
+    def room(self, kind: Kind, account: str, now: float) -> int:
+        """How many more recipients of this kind the account may have sent now.
+
+        0: others are under way, or nothing is left (see `is_spent`).
+        """
+        if kind is Kind.CONTROL:
+            return 1
+        return self._room(kind, account, now, self._price_under_way(now))
+
+    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
+        """Would there be no room even if nothing were under way?"""
+        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0) > 0:
+            return False
+        lease = self.lease
+        if lease is None or not lease.is_pending:
+            return True
+        lease.await_grant()
+        if self._room(kind, account, now, 0.0, leased=False) <= 0:
+            return True
+        # A request does not wait for what other processes hold if the host may take more.
+        waits = kind.is_of_list or not lease.is_contested
+        return not waits and self.growth(kind, account, now) is not Growth.NOT
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a recipient under way?"""
+        return any(self._under_way.values())
+
+    def has_plenty(self, count: int, now: float) -> bool:
+        """May so many be sent, whoever asks? A cheap answer for most batches."""
+        if self.hour is not None or self.limits.share is not None:
+            return False
+        self._drop_old(now)
+        flying = self._price_under_way(now)
+        used = self.recent(now) + flying
+        price = count * self._list_price(self.tolerance - used)
+        if self.lease is not None and (self._is_new or flying + price > self.lease.left):
+            return False
+        return used + price <= self.tolerance / 4
+
+    def _room(
+        self, kind: Kind, account: str, now: float, under_way: float, *, leased: bool = True
+    ) -> int:
+        self._drop_old(now)
+        if now < self._rest_until:
+            return 0
+        total, own = self._limits_of(kind, account, now)
+        used = self.recent(now) + under_way
+        here = self._accounts.get(account)
+        left = total - used
+        if here is not None:
+            left = min(
+                left, own - here.recent - (here.under_way if under_way else 0) * self._least()
+            )
+        else:
+            left = min(left, own)
+        left = min(left, self._left_of_hour(account, now, under_way))
+        price = self._price(kind, left)
+        room = max(0, int(left / price + 1e-9))
+        if self.lease is not None and leased:
+            room = min(room, self._room_of_lease(kind, self.lease.left, under_way))
+        if room and self.limits.share is not None:
+            room = min(room, self._left_of_share(now))
+        return room
+
+    @property
+    def _is_new(self) -> bool:
+        """Has it shown nothing yet? Then each recipient under way uses up one of a lease.
+
+        Each of several processes has a few, and together they must not exceed the tolerance.
+        """
+        return not (self.has_grown or self._is_calm or self.limits.tolerance is not None)
+
+    def _room_of_lease(self, kind: Kind, left: int, under_way: float) -> int:
+        if not self._is_new:
+            return max(0, int((left - under_way) / self._price(kind, left) + 1e-9))
+        return max(0, left - (sum(self._under_way.values()) if under_way else 0))
+
+    def _limits_of(self, kind: Kind, account: str, now: float) -> tuple[float, float]:
+        """Refusals within the window at which this account may send no more: of all, and its own."""
+        most = float(self.tolerance)
+        if kind is Kind.LONE_NAME:
+            most /= 2
+        if self._is_alone(account, now):
+            return most, most
+        if kind.is_of_list:
+            of_lists = 2 if now - self._requested_at < HOUR_S else 4 / 3
+            return min(most, self.tolerance / of_lists), self.tolerance / 2
+        here = self._accounts.get(account)
+        sure = here is None or here.lives_here
+        return (most if sure else min(most, self.tolerance * 0.75)), self.tolerance / 2
+
+    def _left_of_hour(self, account: str, now: float, under_way: float) -> float:
+        if self.hour is None:
+            return inf
+        left = self.hour - len(self._times) - under_way
+        if self._is_alone(account, now):
+            return left
+        own = sum(each == account for _, each in self._times)
+        return min(left, self.hour / 2 - own)
+
+    def _left_of_share(self, now: float) -> int:
+        """The most recipients of which all may be refused, with the share still below its limit."""
+        share = self.limits.share or 1.0
+        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S:
+            self._asked_hour.popleft()
+        flying = sum(self._under_way.values())
+        sent, refused = len(self._asked_hour) + flying, len(self._times) + flying
+        below = -int(-(share * sent - refused) // (1 - share)) - 1
+        return max(0, below, SHARE_FROM - sent)
+
+    def _is_alone(self, account: str, now: float) -> bool:
+        """Has no other account asked here within the hour?"""
+        for name in reversed(self._accounts):
+            if name != account:
+                return now - self._accounts[name].last_at >= HOUR_S
+        return True
+
+    # -- prices --------------------------------------------------------------------------------
+
+    def _least(self) -> float:
+        return REQUEST_PRICE if not self._is_strict else 1.0
+
+    @property
+    def _is_strict(self) -> bool:
+        """Is each recipient under way taken for refused?"""
+        return self._careful or self.hour is not None
+
+    def _list_price(self, left: float) -> float:
+        if self._is_strict:
+            return 1.0
+        if self.has_grown or self.limits.tolerance is not None:
+            return self.share if left >= 2 else max(self.share, 0.1)
+        return 1.0 if left < 2 or not self._is_calm else max(2 * self.share, 0.1)
+
+    def _price(self, kind: Kind, left: float) -> float:
+        if kind is Kind.LIST:
+            return self._list_price(left)
+        if kind is Kind.REQUEST:
+            return 1.0 if self._is_strict else REQUEST_PRICE
+        return 1.0
+
+    def _price_under_way(self, now: float) -> float:
+        flying = self._under_way
+        lists, requests = flying[Kind.LIST], flying[Kind.REQUEST]
+        names = flying[Kind.NAME] + flying[Kind.LONE_NAME]
+        if not (lists or requests or names):
+            return 0.0
+        left = self.tolerance - self.recent(now)
+        return lists * self._list_price(left) + requests * self._price(Kind.REQUEST, left) + names
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def send(self, kind: Kind, account: str, now: float) -> None:
+        """A recipient of this kind is sent."""
+        if kind is Kind.CONTROL:
+            return
+        self._under_way[kind] += 1
+        if kind.is_name:
+            return
+        if kind is Kind.REQUEST:
+            self._requested_at = now
+        here = self._account(account, now)
+        here.under_way += 1
+        if self.lease is not None:
+            self.lease.use(now)
+
+    def recall(self, kind: Kind, account: str) -> None:
+        """A recipient that was sent gets no answer."""
+        if kind is Kind.CONTROL:
+            return
+        self._under_way[kind] = max(0, self._under_way[kind] - 1)
+        here = self._accounts.get(account)
+        if here is not None and not kind.is_name:
+            here.under_way = max(0, here.under_way - 1)
+
+    def answered(
+        self, kind: Kind, account: str, now: float, *, accepted: bool, refused: bool
+    ) -> None:
+        """A recipient that was sent was answered; `refused` for good (5yz)."""
+        self.recall(kind, account)
+        self._answered_at = now
+        while self._untaken and self._untaken[0][0] <= now - TOOK_S:
+            count = self._untaken.popleft()[1]
+            if count > self.took:
+                self.took, self.changed = count, True
+        if accepted:
+            self._proof_at, self._is_proven = now, True
+            self._proofs_lacking = False
+        if kind is Kind.CONTROL and not refused:
+            return
+        if kind is not Kind.CONTROL and not kind.is_name:
+            self._asked += 1
+            self._refused += refused
+            if self._asked >= COUNTED_MAX:
+                self._asked, self._refused = self._asked // 2, self._refused // 2
+            here = self._account(account, now)
+            here.accepted += accepted
+            here.refused += refused
+        if self.limits.share is not None:
+            self._asked_hour.append(now)
+        if refused:
+            self._note_refused(account, now)
+
+    def _note_refused(self, account: str, now: float) -> None:
+        self._drop_old(now)
+        self._refused_at, self._is_proven = now, False
+        self._count_one(now)
+        self._times.append((now, account))
+        self._window.append((now, account))
+        if (here := self._accounts.get(account)) is not None:
+            here.recent += 1
+        self._untaken.append((now, self._count))
+        if self.lease is not None:
+            self.lease.note(now, account)
+
+    def refused_elsewhere(
+        self,
+        own: Iterable[tuple[float, str]],
+        elsewhere: Iterable[tuple[float, str, int]],
+        now: float,
+    ) -> None:
+        """Other processes have caused these refusals within the hour, this one its `own`."""
+        others = [(at, account) for at, account, count in elsewhere for _ in range(count)]
+        times = sorted((*own, *others))[-REFUSALS_MAX:]
+        self._drop_old(now)
+        if not others and len(times) == len(self._times):
+            return
+        self._times = deque(times, maxlen=REFUSALS_MAX)
+        recent = [each for each in times if each[0] > now - WINDOW_S]
+        self._window = deque(recent, maxlen=REFUSALS_MAX)
+        self._count, self._first_at, self._last_at = 0, -inf, -inf
+        for at, _ in times:
+            self._count_one(at)
+        if times and times[-1][0] > self._refused_at:
+            self._refused_at, self._is_proven = times[-1][0], False
+        counts = Counter(account for _, account in recent)
+        latest = {account: at for at, account in sorted(others)}
+        for account, at in latest.items():
+            if account not in self._accounts:
+                self._account(account, at)
+        for account, here in self._accounts.items():
+            here.recent = counts[account]
+            here.last_at = max(here.last_at, latest.get(account, here.last_at))
+
+    def _count_one(self, at: float) -> None:
+        count = self.recent(at)
+        self._first_at = max(self._first_at, at - GUARDED_S) if count else at
+        self._count, self._last_at = count + 1, at
+
+    def take_back(self, kind: Kind, account: str) -> None:
+        """The latest refusal of the account was no refusal of its recipient."""
+        self._count = max(0, self._count - 1)
+        for times in (self._window, self._times):
+            for place in range(len(times) - 1, -1, -1):
+                if times[place][1] == account:
+                    del times[place]
+                    break
+        if self.lease is not None:
+            self.lease.take_back(account)
+        here = self._accounts.get(account)
+        if here is not None:
+            here.recent = max(0, here.recent - 1)
+            if not kind.is_name and kind is not Kind.CONTROL:
+                here.refused = max(0, here.refused - 1)
+                self._refused = max(0, self._refused - 1)
+
+    def _drop_old(self, now: float) -> None:
+        window, times = self._window, self._times
+        while window and window[0][0] <= now - WINDOW_S:
+            _, account = window.popleft()
+            if (here := self._accounts.get(account)) is not None:
+                here.recent -= 1
+        while times and times[0][0] <= now - HOUR_S:
+            times.popleft()
+
+    def _account(self, account: str, now: float) -> _Account:
+        here = self._accounts.get(account)
+        if here is None:
+            here = self._accounts[account] = _Account(now)
+            here.recent = sum(each == account for _, each in self._window)
+            if len(self._accounts) > ACCOUNTS_MAX:
+                self._accounts.popitem(last=False)
+            return here
+        self._accounts.move_to_end(account)
+        if now - here.last_at >= HOUR_S:
+            here.accepted = here.refused = 0
+        here.last_at = now
+        return here
+
+    # -- growth --------------------------------------------------------------------------------
+
+    def turned_away(self) -> None:
+        """A row of a list found nothing left: it comes back."""
+        self._turned_away += 1
+
+    def growth(
+        self,
+        kind: Kind,
+        account: str,
+        now: float,
+        patience_s: float = 0.0,
+        *,
+        is_provable: bool = True,
+    ) -> Growth:
+        """May the tolerance be raised for this recipient?
+
+        `patience_s`: what is left of its list's patience; without any a list is as a request.
+        `is_provable`: there is an address that may show that the host still judges. Where there
+        is none, an account that is alone at the host has its answers at its own risk.
+        """
+        if now < self._rest_until or self.tolerance >= self._ceiling:
+            return Growth.NOT
+        if self._is_spent_otherwise(now) or self._awaits_lease(kind, account, now):
+            return Growth.NOT
+        wait_s = 0.0
+        if patience_s > 0:
+            wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
+            if now < self._refused_at + wait_s or self._is_done_in_time(now, patience_s):
+                return Growth.NOT
+        elif not self._may_hurry(account, now):
+            return Growth.NOT
+        proof_from = self._refused_at + wait_s
+        if self._is_proven and self._proof_at >= proof_from:
+            return Growth.NOW
+        if kind is Kind.LONE_NAME:  # not worth a control
+            return Growth.NOW if now - self._proof_at < NAME_PROOF_S else Growth.NOT
+        here = self._accounts.get(account)
+        if not wait_s and (here is None or not here.refused):
+            return Growth.NOW  # nothing that it asked was refused here: it is not the cause
+        if is_provable and not self._proofs_lacking:
+            return Growth.PROVE
+        return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
+
+    def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
+        """Room for a random name, or a control that is to be refused; growing for it, if it may."""
+        room = self.room(kind, account, now)
+        growth = self.growth(kind, account, now, patience_s, is_provable=False)
+        if room <= 0 and growth is Growth.NOW:
+            self.grow()
+            room = self.room(kind, account, now)
+        return room
+
+    def _awaits_lease(self, kind: Kind, account: str, now: float) -> bool:
+        """Is it a lease that lacks, which may come, and not the tolerance?"""
+        lease = self.lease
+        if lease is None:
+            return False
+        if lease.left < 1 and (lease.is_asked or lease.is_requesting):
+            return True
+        if lease.is_denied or lease.is_contested:
+            return False
+        flying = self._price_under_way(now)
+        unleased = self._room(kind, account, now, flying, leased=False)
+        return unleased > self._room(kind, account, now, flying)
+
+    def _is_spent_otherwise(self, now: float) -> bool:
+        """Is it a limit that does not grow: the hour's, or that the store of leases is away?"""
+        if self.lease is not None and self.lease.is_away:
+            return True
+        return self.hour is not None and self.refused(now) >= self.hour
+
+    def _may_hurry(self, account: str, now: float) -> bool:
+        here = self._accounts.get(account)
+        return here is None or 2 * here.accepted >= here.refused or self._is_alone(account, now)
+
+    def _is_done_in_time(self, now: float, patience_s: float) -> bool:
+        """Would the rows that wait be done within the aim by what leaves the window?"""
+        aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
+        windows = aim_s / WINDOW_S
+        first = self._count if self._last_at <= now + aim_s - GUARDED_S else 0
+        room = self.tolerance * max(0.0, windows - 1) + first if windows >= 1 else first
+        return max(1, self._turned_away) * self.share <= room
+
+    def grow(self) -> None:
+        """Raise it: work needs it, and the host still judges."""
+        self.tolerance = min(self._ceiling, 2 * self.tolerance)
+        self.has_grown = self.changed = True
+        self._turned_away = 0
+        if self.lease is not None:
+            self.lease.request_more()
+
+    def limit_hour(self, hour: int) -> None:
+        """It turned after more refusals in an hour than these."""
+        self.hour = hour if self.hour is None else min(self.hour, hour)
+        self.changed = True
+
+    def proofs_lack(self) -> None:
+        """The host has accepted nobody, and refuses its postmaster: growth can't be proven."""
+        self._proofs_lacking = True
+
+    def next_room_s(self, kind: Kind, account: str, now: float, patience_s: float) -> float:
+        """After how many seconds the account may find room, at the earliest."""
+        self._drop_old(now)
+        if now < self._rest_until:
+            return self._rest_until - now
+        if self.lease is not None and self.lease.is_contested:
+            return CONTESTED_S
+        waits = []
+        if self.recent(now):
+            slower_at = self._first_at + self._count * GUARDED_S / (max(1, self.tolerance) - 0.5)
+            waits.append(
+                min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
+            )
+        if (
+            kind.is_of_list
+            and self.tolerance < self._ceiling
+            and not self._is_done_in_time(now, patience_s)
+        ):
+            wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
+            waits.append(self._refused_at + wait_s - now)
+        wait_s = min(waits, default=1.0)
+        if self.hour is not None and len(self._times) >= self.hour:
+            wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)
+        return max(1.0, wait_s)
+
+    # -- bans ----------------------------------------------------------------------------------
+
+    def is_resting(self, now: float) -> bool:
+        return now < self._rest_until
+
+    @property
+    def is_careful(self) -> bool:
+        """Were its numbers learned from a ban?"""
+        return self._careful
+
+    @property
+    def rest_until(self) -> float:
+        return self._rest_until
+
+    def blocked(self, now: float) -> bool:
+        """The host does not let us in any more. Is that a ban? Then rest, and remember what it took."""
+        self._drop_old(now)
+        if now < self._rest_until:
+            return True
+        if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
+            return False
+        count = self._count
+        for at, untaken in self._untaken:
+            if at <= self._answered_at - TOOK_S:
+                self.took = max(self.took, untaken)
+        if count > self.took:
+            self.tolerance = self._ceiling = max(LEARNED_LEAST, self.took)
+        else:
+            self.hour = max(1, len(self._times) // 2)
+            self.tolerance = self._ceiling = min(self.tolerance, max(LEARNED_LEAST, self.took))
+        self.has_grown, self._careful, self.changed = False, True, True
+        while self._bans and self._bans[0] <= now - DAY_S:
+            self._bans.popleft()
+        self._bans.append(now)
+        self._rest_until = now + RESTS_S[min(len(self._bans), len(RESTS_S)) - 1]
+        return True
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def to_record(self, now: float, hour_took: int = 0) -> HostRecord:
+        """What is kept for 30 days; `changed` is reset."""
+        self.changed = False
+        return HostRecord(
+            tolerance=self.tolerance if self.has_grown or self._careful else 0,
+            ceiling=self._ceiling,
+            hour=self.hour,
+            took=self.took,
+            hour_took=hour_took,
+            asked=self._asked,
+            refused=self._refused,
+            careful=self._careful,
+            shared=self.is_shared,
+            label=self.label,
+            ban_ages_s=tuple(round(now - at, 1) for at in self._bans if now - at < DAY_S),
+        )
+
+    def learn(self, record: HostRecord, now: float) -> None:
+        """Another process, or an earlier run, has learned this of the host."""
+        self.is_shared = self.is_shared or record.shared
+        if record.careful:
+            self._careful = True
+            self._ceiling = min(self._ceiling, max(LEARNED_LEAST, record.ceiling))
+            self.tolerance = min(max(LEARNED_LEAST, record.tolerance), self._ceiling)
+            self.has_grown = False
+        elif record.tolerance > self.tolerance and not self._careful:
+            self.tolerance, self.has_grown = min(record.tolerance, self._ceiling), True
+        elif self.is_shared and not self._careful and self.limits.tolerance is None:
+            self.tolerance = min(self._ceiling, max(self.tolerance, SHARED_START))
+        if record.hour is not None:
+            self.hour = record.hour if self.hour is None else min(self.hour, record.hour)
+        self.took = max(self.took, record.took)
+        if record.asked > self._asked:
+            self._asked, self._refused = record.asked, record.refused
+        others = (now - age for age in record.ban_ages_s)
+        new = [at for at in others if all(abs(at - own) >= SAME_BAN_S for own in self._bans)]
+        bans = sorted((*self._bans, *new))
+        if len(bans) > len(self._bans):
+            self._bans = deque(bans, maxlen=len(RESTS_S))
+            rest_s = RESTS_S[min(len(bans), len(RESTS_S)) - 1]
+            self._rest_until = max(self._rest_until, bans[-1] + rest_s)
+
+
+def rest_left_s(ban_ages_s: Sequence[float]) -> float:
+    """How much longer a host rests after these bans of a day."""
+    if not ban_ages_s:
+        return 0.0
+    return max(0.0, RESTS_S[min(len(ban_ages_s), len(RESTS_S)) - 1] - min(ban_ages_s))
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBudget:
+    """A mail host that has refused recipients of ours within the last hour, for the operator."""
+
+    egress: str
+    name: str
+    label: str  # of the row of its limits; "other" without one
+    recent: int  # refused within ten minutes
+    refused: int  # within the hour
+    tolerance: int  # refusals in ten minutes
+    is_careful: bool  # learned from a ban
+    rest_left_s: float
+
+
+class Tolerances:
+    """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
+
+    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
+        """`attach` leases the tolerance of a host that is new here."""
+        self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
+        self._attach = attach
+
+    def find(self, host: object, name: str) -> Tolerance:
+        """`name` is that of an exchange: what processes share is by name."""
+        tolerance = self._tolerances.get(host)
+        if tolerance is None:
+            tolerance = self._tolerances[host] = Tolerance()
+            if self._attach is not None:
+                self._attach(name, tolerance)
+            if len(self._tolerances) > TOLERANCES_MAX:
+                self._tolerances.popitem(last=False)
+        else:
+            self._tolerances.move_to_end(host)
+        return tolerance
+
+    def values(self) -> Iterable[Tolerance]:
+        return self._tolerances.values()

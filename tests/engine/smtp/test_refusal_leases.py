@@ -1,0 +1,284 @@
+"""An engine whose refusals are leased: what it sends, asks for, gives back and reports."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.engine import Engine
+from mailprobe.engine.smtp.leases.ledger import (
+    HostRecord,
+    LeaseGrant,
+    LeaseKeeper,
+    NotedRefusals,
+    RefusalReport,
+)
+from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LATER_S, LEASE_S, REPORT_S, TICK_S
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import open_test_engine, verify
+from tests.engine.invariants import assert_whole
+
+HOST = "mx.shop.test"
+STAFF = ("annalee", "bobmore", "cyrusnow", "dorapeel", "evaquick")
+Answer = Callable[[RefusalReport], LeaseGrant | None]
+
+
+def granting(leased: int, **more: Any) -> Answer:
+    """Each report gets so much."""
+    record = more.pop("learned", HostRecord())
+    elsewhere = more.pop("elsewhere", ())
+    is_contested = more.pop("is_contested", False)
+    return lambda report: LeaseGrant(
+        leased if report.is_wanted else 0, elsewhere, record, is_contested
+    )
+
+
+class Ledger:
+    """A ledger whose answers a test decides. One call is under way at a time, and takes `call_s`."""
+
+    def __init__(self, answer: Answer, call_s: float = 0.01) -> None:
+        self.answer = answer
+        self.call_s = call_s
+        self.reports: list[tuple[float, str, RefusalReport]] = []
+        self.keepers: dict[str, LeaseKeeper] = {}
+
+    def open_for(self, egress: str, keeper: LeaseKeeper) -> None:
+        self.keepers[egress] = keeper
+
+    def wake(self) -> None:
+        """It looks often enough."""
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self.call_s)
+            for keeper in self.keepers.values():
+                for host in list(keeper.due()):
+                    report, began = keeper.request(host), trio.current_time()
+                    self.reports.append((began, host, report))
+                    await trio.sleep(self.call_s)
+                    grant = self.answer(report)
+                    if grant is None:
+                        keeper.failed(host)
+                    else:
+                        keeper.granted(host, grant, began)
+
+    @property
+    def last(self) -> RefusalReport:
+        return self.reports[-1][2]
+
+
+@asynccontextmanager
+async def office(ledger: Ledger, host: MailHost) -> AsyncIterator[Engine]:
+    async with open_fake_network() as network, trio.open_nursery() as nursery:
+        network.add("shop.test", host)
+        async with leased_engine(network, ledger) as engine:
+            nursery.start_soon(ledger.run)
+            yield engine
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def leased_engine(network: FakeNetwork, ledger: Ledger) -> AsyncIterator[Engine]:
+    async with open_test_engine(network, refusals=ledger) as engine:
+        yield engine
+    assert_whole(engine)
+
+
+def new_host(**more: Any) -> MailHost:
+    return replace(MailHost(mailboxes=frozenset((*STAFF, "postmaster"))), **more)
+
+
+def at_shop(*names: str) -> list[str]:
+    return [f"{name}@shop.test" for name in names]
+
+
+async def test_nothing_is_sent_before_the_first_grant_and_nothing_turned_away(
+    autojump_clock: object,
+):
+    """The request overlaps the connect."""
+    host, ledger = new_host(), Ledger(granting(4), call_s=1.0)
+    async with office(ledger, host) as engine, trio.open_nursery() as nursery:
+
+        async def look() -> None:
+            await trio.sleep(1.9)
+            assert host.record.sessions_seen == 1
+            assert not host.record.recipients
+
+        nursery.start_soon(look)
+        (verdict,) = await verify(engine, *at_shop("annalee"))
+        assert verdict.status == "deliverable"
+        assert 2 <= trio.current_time() < 2.5
+        first_at, name, report = ledger.reports[0]
+        assert (first_at, name, report.held, report.is_wanted) == (1.0, HOST, 0, True)
+        assert report.tolerance == 4
+
+
+@pytest.mark.parametrize("deferred_start", [False, True])
+async def test_where_the_store_has_nothing_left_nothing_is_sent(
+    autojump_clock: object, deferred_start: bool
+):
+    """The host is not asked to prove that it judges either: its limit of an hour is used up."""
+    refused = [NotedRefusals(60.0, "another", 9)]
+    record = HostRecord(careful=True, tolerance=9, ceiling=9, hour=9)
+    host = new_host()
+    ledger = Ledger(granting(0, elsewhere=refused, learned=record))
+    async with office(ledger, host) as engine:
+        verdicts = await verify(
+            engine, *at_shop("annalee", "nobody"), deferred_start=deferred_start
+        )
+        assert [verdict.status for verdict in verdicts] == ["unknown"] * 2
+        assert not host.record.recipients
+
+
+async def test_more_is_requested_when_the_lease_is_used_up(autojump_clock: object):
+    host, ledger = new_host(latency_s=0.05), Ledger(granting(1))
+    async with office(ledger, host) as engine:
+        texts = at_shop("nobody", "noone", "nothing")
+        verdicts = await verify(engine, *texts, account="one")
+        assert [verdict.status for verdict in verdicts] == ["undeliverable"] * 3
+        reported = [each for _, _, report in ledger.reports for each in report.refusals]
+        assert [each.account for each in reported[:2]] == ["one", "one"]
+        assert all(each.age_s < 1 for each in reported)
+
+
+async def test_a_process_never_has_more_refused_than_it_leased(autojump_clock: object):
+    host, left = new_host(latency_s=0.05), [5]
+    record = HostRecord(careful=True, tolerance=64, ceiling=64)
+
+    def answer(report: RefusalReport) -> LeaseGrant:
+        held = report.held
+        if report.is_wanted and not held and left[0]:
+            left[0] -= 1
+            held = 1
+        return LeaseGrant(held if report.is_wanted else 0, (), record, False)
+
+    async with office(Ledger(answer), host) as engine:
+        await verify(engine, *at_shop(*(f"nobody{n}" for n in range(30))), account="one")
+        assert sum(session.refusals for session in host.record.sessions) <= 5
+
+
+async def test_more_is_requested_after_the_tolerance_has_grown(autojump_clock: object):
+    host, ledger = (
+        new_host(),
+        Ledger(lambda report: LeaseGrant(report.tolerance, (), report.learned, False)),
+    )
+    refused = [NotedRefusals(60.0, "one", 4)]
+
+    def answer(report: RefusalReport) -> LeaseGrant:
+        return LeaseGrant(report.tolerance - 4, refused, HostRecord(), False)
+
+    ledger.answer = answer
+    async with office(ledger, host) as engine:
+        (verdict,) = await verify(engine, *at_shop("nobody"), account="one")
+        assert verdict.status == "undeliverable"
+        assert [report.tolerance for _, _, report in ledger.reports][:2] == [4, 8]
+        await trio.sleep(KEEP_S + REPORT_S)
+        assert ledger.last.learned.tolerance == 8
+
+
+async def test_an_unused_lease_is_returned(autojump_clock: object):
+    host, ledger = new_host(), Ledger(granting(4))
+    async with office(ledger, host) as engine:
+        await verify(engine, *at_shop("annalee"))
+        await trio.sleep(KEEP_S + 2 * REPORT_S)
+        assert (ledger.last.held, ledger.last.is_wanted) == (0, False)
+        calls = len(ledger.reports)
+        await trio.sleep(3600)
+        assert len(ledger.reports) == calls
+        await verify(engine, *at_shop("bobmore"))
+        assert ledger.reports[calls][2].is_wanted
+
+
+async def test_a_lease_in_use_is_extended_before_its_end(autojump_clock: object):
+    host, ledger = (
+        new_host(),
+        Ledger(lambda report: LeaseGrant(report.held or 4, (), HostRecord(), False)),
+    )
+    async with office(ledger, host) as engine:
+        for _ in range(50):
+            await verify(engine, *at_shop("annalee"))
+            await trio.sleep(KEEP_S / 2)
+        at = [when for when, _, report in ledger.reports if report.is_wanted]
+        assert max(b - a for a, b in pairwise(at)) < LEASE_S / 2
+
+
+async def test_refusals_elsewhere_count_at_this_process(autojump_clock: object):
+    """Also for the share of their account: one that refuses much here leaves half to the others."""
+    attacker = [NotedRefusals(60.0, "attacker", 8)]
+    record = HostRecord(tolerance=16)
+    host = new_host()
+    ledger = Ledger(granting(8, elsewhere=attacker, learned=record))
+    async with office(ledger, host) as engine:
+        (other,) = await verify(engine, *at_shop("nobody"), account="other")
+        assert other.status == "undeliverable"
+        ledger.answer = granting(7, elsewhere=attacker, learned=record)
+        (spent,) = engine.probing.spent_budgets()
+        assert (spent.recent, spent.refused, spent.tolerance) == (9, 9, 16)
+
+
+async def test_a_ban_that_another_process_saw_is_believed(autojump_clock: object):
+    def answer(report: RefusalReport) -> LeaseGrant:
+        age_s = 60 + trio.current_time()
+        record = HostRecord(careful=True, tolerance=4, ceiling=4, ban_ages_s=(age_s,))
+        return LeaseGrant(int(age_s > 600), (), record, False)
+
+    host, ledger = new_host(), Ledger(answer)
+    async with office(ledger, host) as engine:
+        (verdict,) = await verify(engine, *at_shop("annalee"))
+        assert verdict.status == "unknown"
+        assert not host.record.recipients
+        await trio.sleep(600)
+        (verdict,) = await verify(engine, *at_shop("annalee"))
+        assert verdict.status == "deliverable"
+
+
+async def test_a_report_is_repeated_after_a_failed_call(autojump_clock: object):
+    host, ledger = new_host(), Ledger(granting(8))
+    async with office(ledger, host) as engine:
+        await verify(engine, *at_shop("nobody"), account="one")
+        ledger.answer = lambda report: None
+        await trio.sleep(REPORT_S + TICK_S)
+        reported = [report for _, _, report in ledger.reports if report.refusals]
+        first = len(ledger.reports)
+        ledger.answer = granting(8)
+        await trio.sleep(2 * REPORT_S)
+        again = [report for _, _, report in ledger.reports[first:] if report.refusals]
+        assert reported
+        assert again
+        assert again[0].noted == reported[-1].noted  # so that the store counts none twice
+        assert len(again[0].refusals) == len(reported[-1].refusals)
+
+
+async def test_while_the_ledger_does_not_answer_nothing_is_sent_and_nothing_grows(
+    autojump_clock: object,
+):
+    host, ledger = new_host(), Ledger(lambda report: None)
+    async with office(ledger, host) as engine:
+        verdicts = await verify(engine, *at_shop(*STAFF))
+        assert {verdict.status for verdict in verdicts} == {"unknown"}
+        assert not host.record.recipients
+        assert all(report.tolerance == 4 for _, _, report in ledger.reports)
+        ledger.answer = granting(4)
+        await trio.sleep(2 * LATER_S)
+        (verdict,) = await verify(engine, *at_shop("annalee"))
+        assert verdict.status == "deliverable"
+
+
+async def test_a_host_that_takes_much_gets_whole_batches_for_one_refusal(
+    autojump_clock: object,
+):
+    """A lease of one never brings a healthy host to lock-step."""
+    names = [f"{a}{b}{c}lee" for a in "abcdefgh" for b in "aeiou" for c in "klmnp"]
+    host = replace(MailHost(latency_s=0.1), mailboxes=frozenset((*names, "postmaster")))
+    record = HostRecord(tolerance=64, asked=1_000, refused=10)
+    ledger = Ledger(granting(1, learned=record))
+    async with office(ledger, host) as engine:
+        began = trio.current_time()
+        verdicts = await verify(engine, *at_shop(*names), deferred_start=True)
+        assert {verdict.status for verdict in verdicts} == {"deliverable"}
+        assert trio.current_time() - began < 0.1 * len(names) / 8
