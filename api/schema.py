@@ -13,7 +13,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
 from mailprobe.storage.audit.records import ActKind
-from mailprobe.storage.list_records import ListState
 from mailprobe.storage.records import ActorKind, JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
@@ -159,11 +158,32 @@ class JobResponse(Struct, frozen=True, kw_only=True):
     ended_at: Instant | None = None
 
 
-# asking_again: all addresses are answered, and what time may cure is asked again now or later.
-ListStage = Literal[
-    "reading", "asking", "waiting", "asking_again", "finishing",
-    "paused", "done", "failed", "cancelled",
-]  # fmt: skip
+ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
+ListStage = Literal["asking", "waiting"]
+# minute: the key's limit. plan: the month or the cap is used up. recheck: what time may cure.
+# hosts: mail hosts take no more now. paused: by the operator of the service.
+ListWaitCause = Literal["minute", "plan", "recheck", "hosts", "self_protection", "paused"]
+
+
+class WaitingHost(Struct, frozen=True):
+    """Addresses that wait for one mail host, and about when none does any more."""
+
+    host: str
+    addresses: int
+    refusals_in_10_min: int
+    reason: str
+    until: Instant
+    done_about: Instant
+
+
+class ListWait(Struct, frozen=True):
+    """What addresses of a list wait for. `hosts` are those at which most wait, of `hosts_count`."""
+
+    cause: ListWaitCause
+    addresses: int
+    until: Instant | None = None
+    hosts_count: int = 0
+    hosts: tuple[WaitingHost, ...] = ()
 
 
 class ListResponse(Struct, frozen=True, kw_only=True):
@@ -171,7 +191,7 @@ class ListResponse(Struct, frozen=True, kw_only=True):
 
     list_id: str
     name: str
-    status: ListState
+    status: ListStatus
     created_at: Instant
     rows: int
     addresses: int
@@ -182,9 +202,10 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     cause: str | None = None
     ended_at: Instant | None = None
     recheck_at: Instant | None = None
-    stage: ListStage
+    stage: ListStage | None
     waits_until: Instant | None = None
-    waits_for: str | None = None
+    waits_for: tuple[ListWait, ...] = ()
+    patience_s: int
     columns: list[str] = []
     unwrapped_rows: int = 0
     doubtful_rows: int = 0

@@ -78,6 +78,7 @@ from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.release import commit, version
 from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.list_records import PATIENCE_S
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 
@@ -412,6 +413,7 @@ def list_limits_of(settings: Settings) -> ListLimits:
         settings.list_octets_max,
         settings.lists_active_max,
         settings.upload_folder,
+        PATIENCE_S if settings.patience_s is None else round(settings.patience_s),
     )
 
 

@@ -50,7 +50,7 @@ PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
         *("no_connection_free", "no_egress", "resolver", "untested", "host_changed"),
-        *("host_budget", "unconfirmed", "paused"),
+        "paused",
     )
 )
 # `us` is this machine: its address, its names, its reputation. `network` lies between.

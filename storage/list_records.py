@@ -11,6 +11,7 @@ from mailprobe.storage.records import Caller
 # because a limit is reached. The others have ended.
 ListState = Literal["loading", "running", "paused", "done", "failed", "cancelled"]
 LAST_PLACE = -1  # of the chunk that finishes a list
+PATIENCE_S = 4 * 3600  # of a list, for what its mail hosts take
 KEY_REVOKED = "key_revoked"  # the cause of a pause
 ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
 
@@ -28,6 +29,7 @@ class ListOrder:
     strict_clocks: bool = False  # these give slow hosts no more time
     asks_hosts: bool = True  # False: layer 4 is left out
     trace: str | None = None  # as in JobOrder
+    patience_s: int = PATIENCE_S  # so long each chunk may wait for its mail hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,44 @@ class StoredList:
     ran_from: int = 0  # how many addresses were answered then
     asks_hosts: bool = True  # False: layer 4 is left out
     trace: str | None = None
+    patience_s: int = PATIENCE_S  # of each chunk, from when it first had to wait
     reading: str | None = None  # as in LoadedList; None: an earlier version has read it
 
     def matches(self, text: str) -> bool:
         """Whether the text is in its name, in whichever case, or its id begins with it."""
         wanted = text.strip().casefold()
         return wanted in self.name.casefold() or self.id.startswith(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """Addresses that wait for one mail host.
+
+    `reason` is that of the answers that they would have got; `takes` are the refusals that the
+    host takes in ten minutes, 0 where it waits for something else; `until` is when the first of
+    them may be asked.
+    """
+
+    host: str
+    reason: str
+    takes: int
+    addresses: int
+    until: datetime
+    numbers: tuple[int, ...] = ()  # of a chunk's addresses; none in the sums of a list
+
+
+@dataclass(frozen=True, slots=True)
+class ListWaits:
+    """What waits of a list for its mail hosts; `hosts` are those at which most wait."""
+
+    addresses: int = 0
+    hosts_count: int = 0
+    first_until: datetime | None = None  # when the first host takes more
+    hosts: tuple[HostWait, ...] = ()
+    passing: int = 0  # once all are answered: those that are to be asked again
+
+
+NO_WAITS = ListWaits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +124,8 @@ class ListChunk:
     units: int
     rows: str  # lines of JSON, the format is the caller's
     results: str = ""  # lines of JSON as they were recorded
+    waits_since: datetime | None = None  # it first had to wait for its mail hosts then
+    waits: tuple[HostWait, ...] = ()  # of its addresses, as it was released last
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +171,7 @@ class ChunkPart:
     counts: Mapping[str, int]  # by status
     ends: bool  # the chunk is answered
     passing: int = 0  # how many more of its answers may be cured by time
+    has_waited: bool = False  # for its mail hosts: with its end, none of its addresses waits
     marks: Mapping[int, str] = field(default_factory=dict)  # a character, by the address's number
 
     @property

@@ -1,6 +1,7 @@
 """`mailprobe list`: the lists of all accounts, for the operator. Prints JSON, one object per line."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -10,11 +11,12 @@ from mailprobe.api.cli.shell.options import F
 from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
-    from mailprobe.storage.list_records import ListState, StoredList
+    from mailprobe.storage.list_records import ListState, ListWaits, StoredList
     from mailprobe.storage.store import Store
 
 STATES = ("loading", "running", "paused", "done", "failed", "cancelled")
 UNENDED = ("loading", "running", "paused")
+WAITS_AT_ONCE = 1_000  # lists in one call of the store
 CAUSE = "paused_by_operator"  # what pages and the API show
 # A command's state, and those that it changes.
 CHANGES: "dict[str, tuple[ListState, tuple[ListState, ...]]]" = {
@@ -47,10 +49,10 @@ def list_() -> None:
 def ls(account_id: str | None, state: str | None, text: str, is_all: bool) -> None:
     """List lists, newest first, one JSON object per line."""
     wanted = STATES if is_all else UNENDED
-    found = with_store(lambda store: _lists(store, account_id))
-    for each in found:
+    found = with_store(lambda store: _with_waits(store, account_id))
+    for each, waits in found:
         if each.matches(text) and (each.state == state or (not state and each.state in wanted)):
-            print_json(_shown(each))
+            print_json(_shown(each, waits))
 
 
 def _lists_option(command: F) -> F:
@@ -99,14 +101,29 @@ def _change(word: str, list_ids: Sequence[str], account_id: str | None) -> None:
                 unchanged.append(each)
         return changed, unchanged
 
+    from mailprobe.storage.list_records import NO_WAITS
+
     changed, unchanged = with_store(change_all)
     for each in changed:
-        print_json(_shown(each))
+        print_json(_shown(each, NO_WAITS))
     if list_ids and unchanged:
         words = " or ".join(before)
         raise CommandError(
             f"no list that is {words}: {', '.join(unchanged)}; 'mailprobe list ls --all' shows all"
         )
+
+
+async def _with_waits(
+    store: "Store", account_id: str | None
+) -> "list[tuple[StoredList, ListWaits]]":
+    """The lists, each with what waits of it for its mail hosts."""
+    from mailprobe.storage.list_records import NO_WAITS
+
+    found, waits = await _lists(store, account_id), {}
+    running = [each.id for each in found if each.state == "running"]
+    for first in range(0, len(running), WAITS_AT_ONCE):
+        waits.update(await store.list_waits(running[first : first + WAITS_AT_ONCE]))
+    return [(each, waits.get(each.id, NO_WAITS)) for each in found]
 
 
 async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":
@@ -120,7 +137,10 @@ async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":
     return sorted(found, key=lambda each: each.created_at, reverse=True)
 
 
-def _shown(found: "StoredList") -> dict[str, object]:
+def _shown(found: "StoredList", waits: "ListWaits") -> dict[str, object]:
+    from mailprobe.api.lists.stages import standing_of
+
+    standing = standing_of(found, waits, datetime.now(UTC))
     return {
         "list_id": found.id,
         "account_id": found.account_id,
@@ -131,7 +151,8 @@ def _shown(found: "StoredList") -> dict[str, object]:
         "addresses": found.addresses,
         "answered": found.answered,
         "created_at": found.created_at,
-        "waits_for": found.waits_for,
-        "waits_until": found.waits_until,
+        "stage": standing.stage,
+        "waits_for": standing.waits_for,
+        "waits_until": standing.waits_until,
         "is_test": found.is_test,
     }

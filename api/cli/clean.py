@@ -94,7 +94,8 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--patience",
     metavar="TIME",
-    help="Wait so long for what mail hosts take, such as 4h; 0: not at all. Default: 15m.",
+    help="Wait so long for what mail hosts take, such as 4h; 0: not at all. Default: 15m. With "
+    "--server the service waits; what it answers at once is asked, and counted, again.",
 )
 @click.option(
     "--strict-clocks",

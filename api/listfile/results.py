@@ -110,7 +110,7 @@ class ResultColumns:
     def _of_cell(self, result: RowResult | None, others: str | None) -> Values:
         if result is None:
             return [None] * len(self._picked)
-        values = [*msgspec.structs.astuple(result)[:-1], light_of(result)]
+        values = [*msgspec.structs.astuple(result)[: len(RESULT_FIELDS) - 1], light_of(result)]
         if self._takes_all:
             return values
         values += (suggested(result), others)

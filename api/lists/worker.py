@@ -35,6 +35,7 @@ from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
 from mailprobe.api.quota.pauses import PAUSED_CODE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
+from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
 from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
@@ -54,9 +55,6 @@ DRAIN_S = 4.0
 MINUTE_CODE = "rate_limit_exceeded"  # what a request would be refused with
 OVERLOADED_S = 1.0  # until a chunk that found no capacity tries again
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 60.0  # for units of the key's minute
-# Until a chunk with paused addresses is claimed again: a list of a million addresses of a paused
-# domain costs 170 short claims a second, and goes on within a minute after the pause.
-PAUSED_S = 60.0
 
 SHORT_CHARACTERS = 32 * 1024  # of a chunk, decoded in half a millisecond; most have some 10,000
 
@@ -89,6 +87,7 @@ class ListQueue:
         self._holder = new_holder()  # of the chunks' claims
         self._claim_size = ClaimSize()
         self._waiting = WaitingAccounts()
+        self._turns = ReturnTurns()
         self._after = ""  # the account whose turn was last
         self._extension = LeaseExtension(
             partial(self._store.extend_chunks, lease_s=LEASE_S), self._held
@@ -178,15 +177,16 @@ class ListQueue:
         True if it was the last one without a result.
         """
         addresses = await decoded(addresses_of, claim.chunk)
-        paused = await self._set_paused_aside(claim, addresses)
+        aside = SetAside(patience_of(claim, self._now()))
+        aside.pause(await self._set_paused_aside(claim, addresses))
         if not addresses or claim.list.account_id in self._quota.pauses.accounts:
             return False
         first = next(iter(addresses))
-        paused |= addresses.keys() - {first}
+        aside.pause(addresses.keys() - {first})
         tried = {first: addresses[first]}
         with suppress(Refusal):
-            await self._verify(claim, tried, paused)
-        return not tried and not paused
+            await self._verify(claim, tried, aside)
+        return not tried and not aside
 
     async def _verify_chunk(self, claim: ListClaim) -> AttemptResult:
         """Verify a chunk, as a span of its own trace: a request's list may have 100,000 chunks."""
@@ -205,14 +205,16 @@ class ListQueue:
         addresses = await decoded(addresses_of, claim.chunk)
         if not addresses:
             return await self._recheck(claim)
-        paused = await self._set_paused_aside(claim, addresses)
-        if paused and not addresses:
-            return await self._wait_for_pause(claim)
+        aside = SetAside(patience_of(claim, self._now()))
+        aside.hold_back(claim, addresses, self._now())
+        aside.pause(await self._set_paused_aside(claim, addresses))
+        if aside.paused and not addresses:
+            await self._note_pause(claim)
         while addresses:
             if claim.list.account_id in self._quota.pauses.accounts:
                 return self._release_paused(claim)
             try:
-                wait_s = await self._verify(claim, addresses, paused)
+                wait_s = await self._verify(claim, addresses, aside)
             except Refusal as refusal:
                 refused_s = self._wait_s(refusal)
                 if refused_s is None:
@@ -222,15 +224,22 @@ class ListQueue:
                 wait_s = refused_s
             if addresses:
                 await self._wait(claim, wait_s)
-        if paused:
-            return self._release_paused(claim)
+        if aside:
+            return self._put_off(claim, aside)
         return AttemptResult(self._nothing)
 
-    async def _wait_for_pause(self, claim: ListClaim) -> AttemptResult:
-        """Nothing of the chunk may be asked now: it is claimed again in PAUSED_S."""
+    def _put_off(self, claim: ListClaim, aside: SetAside) -> AttemptResult:
+        """Release the chunk until what was set aside may be asked."""
+        now = self._now()
+        due_at = self._turns.reserve(claim.list.account_id, aside.due_at(now), now)
+        return AttemptResult(
+            partial(self._store.release_chunk, claim, due_at, waits=aside.host_waits())
+        )
+
+    async def _note_pause(self, claim: ListClaim) -> None:
+        """Nothing of the chunk may be asked now, because of a pause."""
         until = self._now() + timedelta(seconds=2 * PAUSED_S)  # it is claimed again before
         await self._store.note_wait(claim.list.id, until, PAUSED_CODE)
-        return self._release_paused(claim)
 
     def _release_paused(self, claim: ListClaim) -> AttemptResult:
         due_at = self._now() + timedelta(seconds=PAUSED_S)
@@ -271,7 +280,8 @@ class ListQueue:
         passing = await decoded(passing_of, claim.chunk)
         texts = {number: text for number, (text, _) in passing.items()}
         if await self._set_paused_aside(claim, texts):
-            return await self._wait_for_pause(claim)
+            await self._note_pause(claim)
+            return self._release_paused(claim)
         spending = ChunkRecheck(claim, passing)
         while True:
             try:
@@ -286,10 +296,10 @@ class ListQueue:
         """The chunk's last results have ended its claim."""
         self.worker.wake()
 
-    async def _verify(self, claim: ListClaim, addresses: dict[int, str], paused: set[int]) -> float:
+    async def _verify(self, claim: ListClaim, addresses: dict[int, str], aside: SetAside) -> float:
         """Verify what the limits allow, and take it out; return how long to wait with the rest.
 
-        What is paused meanwhile is added to `paused`. Raises Refusal, StoreUnavailable.
+        What cannot be answered now is set aside. Raises Refusal, StoreUnavailable.
         """
         self._check_capacity(claim, len(addresses))
         limits = await self._quota.limits_of(claim.caller)
@@ -300,12 +310,11 @@ class ListQueue:
             assert limits is not None
             return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
         taken = dict(list(addresses.items())[:units])
-        is_rest = len(taken) == len(addresses) and not paused
-        spending = ChunkAddresses(claim, taken, is_rest)
+        is_rest = len(taken) == len(addresses) and not aside
+        spending = ChunkAddresses(claim, taken, is_rest, aside)
         async with charge(self._quota, claim.caller, spending) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
-        paused |= charged.paused
         for number in taken:
             del addresses[number]
         return WAIT_S_MIN

@@ -36,12 +36,12 @@ from mailprobe.api.refusals import (
     Refusal,
     UsageUnknown,
 )
-from mailprobe.api.rest.lists import response_of
+from mailprobe.api.rest.lists import response_of, waits_of
 from mailprobe.api.rest.verification import result_of
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import EvidenceBudget
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.list_records import ENDED
+from mailprobe.storage.list_records import ENDED, NO_WAITS, ListWaits, StoredList
 from mailprobe.storage.records import Caller
 
 CREDIT = 400  # addresses without a result
@@ -174,16 +174,17 @@ class LiveSession:
     async def _watch(self, list_id: str) -> None:
         """Send how far a list is, whenever that changes, until it ends."""
         store, caller = self._service.store, await self._identify()
-        sent = None
+        sent: tuple[StoredList, ListWaits] | None = None
         while True:
             found = await store.stored_list(list_id.lower())
             if found is None or not caller.may_see(found.account_id, is_test=found.is_test):
                 raise ListNotFound
-            if found != sent:
+            waits = (await waits_of(self._service, [found])).get(found.id, NO_WAITS)
+            if (found, waits) != sent:
                 limit = self._service.plan(caller).rate_limit_per_min
                 now = self._service.now()
-                await self._send([typed_line("list", response_of(found, now, limit))])
-                sent = found
+                await self._send([typed_line("list", response_of(found, waits, now, limit))])
+                sent = found, waits
             if found.state in ENDED:
                 self._watches -= 1
                 return

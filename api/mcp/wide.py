@@ -75,6 +75,7 @@ class ListArguments(Struct, frozen=True):
     start: bool = True
     recheck: bool = False
     strict_clocks: bool = False
+    patience_s: Annotated[int, Meta(ge=0, le=86400)] | None = None
     smtp: bool = True
     webhook: str | None = None
     webhook_secret: str | None = None
@@ -173,6 +174,10 @@ WIDE_ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
     ("create_list", "strict_clocks"): {
         "description": "true: give slow hosts no more time then than in the first pass.",
     },
+    ("create_list", "patience_s"): {
+        "description": "How many seconds each address may wait for what its mail host takes; 0: "
+        "not at all. Default: as the service is set, such as four hours.",
+    },
     ("create_list", "smtp"): {"description": "false: no mail host is asked."},
     ("create_list", "webhook"): {
         "format": "uri",
@@ -233,9 +238,9 @@ def _upload(taken: ListArguments, octets: bytes) -> ToolRequest:
         "recheck": [str(int(taken.recheck))],
         "smtp": [str(int(taken.smtp))], "strict_clocks": [str(int(taken.strict_clocks))],
     }  # fmt: skip
-    for name in ("name", "webhook"):
+    for name in ("name", "webhook", "patience_s"):
         if (value := getattr(taken, name)) is not None:
-            query[name] = [value]
+            query[name] = [str(value)]
     headers = {"content-type": NDJSON}
     if taken.webhook_secret is not None:
         headers["webhook-secret"] = taken.webhook_secret

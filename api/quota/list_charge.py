@@ -21,6 +21,7 @@ from mailprobe.api.admission.held import NO_ADMISSION
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.quota.reserving import Charge, UsageName
 from mailprobe.api.quota.service import LEASE_S, QuotaService
+from mailprobe.api.quota.set_aside import SetAside
 from mailprobe.api.quota.settlement import row_of, settle
 from mailprobe.api.refusals import Overloaded, Refusal
 from mailprobe.api.results.chunk_lines import encode_results
@@ -28,8 +29,7 @@ from mailprobe.api.results.marks import mark_of
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
-from mailprobe.engine.pauses import PAUSED_RULE
-from mailprobe.engine.verdict import Status
+from mailprobe.engine.verdict import PASSING, Status
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
 
@@ -43,12 +43,14 @@ USAGE_NAME: UsageName = "list"
 class ChunkAddresses:
     """Addresses of a claimed chunk, by their numbers there: a unit each.
 
-    `is_rest`: the chunk is answered with these addresses.
+    `is_rest`: the chunk is answered with these addresses. What cannot be answered now is added
+    to those that are `aside`.
     """
 
     claim: ListClaim
     addresses: Mapping[int, str]
     is_rest: bool
+    aside: SetAside
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class ChargedChunk(Charge):
         self._texts = list(spending.addresses.values())
         self._is_rest = spending.is_rest
         self._left = self._unread = len(spending.addresses)
-        self.paused: set[int] = set()  # numbers of addresses that wait for the end of a pause
+        self._aside = spending.aside
         self._under_way = 0  # of the process's capacity
         self._parts = 0
         self._block: AbstractAsyncContextManager[Answers]
@@ -110,7 +112,7 @@ class ChargedChunk(Charge):
         await self._block.__aexit__(kind, error, trace)
 
     async def next_answers(self) -> list[Answer]:
-        """Answers of up to GATHER_S, without those of paused addresses; none at the end."""
+        """Answers of up to GATHER_S, without those of addresses set aside; none at the end."""
         found: list[Answer] = []
         while not found and self._unread:
             ready = await self._answers.next_ready()
@@ -118,12 +120,17 @@ class ChargedChunk(Charge):
                 while len(ready) < self._unread:
                     ready += await self._answers.next_ready()
             self._unread -= len(ready)
-            for answer in ready:
-                if answer.cause.reason == PAUSED_RULE:
-                    self.paused.add(self._numbers[answer.position])
-                else:
-                    found.append(answer)
+            found = [answer for answer in ready if not self._is_aside(answer)]
         return found
+
+    def _is_aside(self, answer: Answer) -> bool:
+        """Set aside what can't be answered now. A host that bans this machine is noted at once."""
+        number = self._numbers[answer.position]
+        if not self._aside.takes(number, answer, self._quota.now()):
+            return False
+        if answer.cause.blame == "us":
+            self._quota.protection.note(self._caller.account.id, [answer])
+        return True
 
     async def store(self, answers: Sequence[Answer]) -> None:
         """Store answers and count them, in one transaction. Durable on return."""
@@ -140,7 +147,8 @@ class ChargedChunk(Charge):
             encode_results((self._numbers[answer.position], answer) for answer in answers),
             Counter(answer.verdict.status for answer in answers),
             ends=self._is_rest and not self._left,
-            passing=sum(answer.is_passing for answer in answers),
+            passing=sum(answer.cause.reason in PASSING for answer in answers),
+            has_waited=self._claim.chunk.waits_since is not None,
             marks=_marks(self._numbers, answers),
         )
         part = self._parts
@@ -171,6 +179,7 @@ class ChargedChunk(Charge):
                     deferred_start=True,
                     asks_hosts=self._claim.list.asks_hosts,
                     bounced=bounced,
+                    patience_s=self._aside.patience.left_s(quota.now()),
                 ) as answers:
                     yield answers
         finally:
@@ -257,6 +266,7 @@ class ChargedRecheck(Charge):
             patient=patient,
             bounced=bounced,
             asks_hosts=self._claim.list.asks_hosts,
+            patience_s=self._claim.list.patience_s,  # no host is pressed for the sake of a pass
         ) as answers:
             async for answer in answers:
                 self._quota.protection.note(account, [answer])

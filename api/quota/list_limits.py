@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mailprobe.storage.list_records import ListBounds
+from mailprobe.storage.list_records import PATIENCE_S, ListBounds
 from mailprobe.storage.records import Tier
 
 UPLOAD_OCTETS_MAX = 256 * 1024 * 1024
@@ -50,6 +50,7 @@ class ListLimits:
     octets_max: int = UPLOAD_OCTETS_MAX  # of an upload
     active_max: int = BOUNDS.active_max
     upload_folder: Path | None = None  # None: the system's for temporary files
+    patience_s: int = PATIENCE_S  # of a list that names none
 
     def rows_of(self, tier: Tier) -> int:
         return ROWS_MAX[tier] if self.rows_max is None else self.rows_max

@@ -30,6 +30,7 @@ from mailprobe.api.schema import (
     JobResponse,
     ListResponse,
     ListsResponse,
+    ListWait,
     ManagementAccountResponse,
     ManagementBillingPortalResponse,
     ManagementCreateKeyResponse,
@@ -42,6 +43,7 @@ from mailprobe.api.schema import (
     VerifyEmailCallback,
     VerifyEmailResult,
     VerifyRequest,
+    WaitingHost,
 )
 from mailprobe.engine import Verdict
 
@@ -72,8 +74,10 @@ LIST = ListResponse(
     counts={"deliverable": 350, "undeliverable": 30, "unknown": 20},
     per_minute=800.0,
     stage="asking",
-    left_s=56.3,
-)
+    left_s=1_190.5,
+    waits_for=(ListWait("hosts", 41, _AT, 1, (WaitingHost("mx.hoster.example", 41, 16, "host_budget", _AT, _AT),)),),
+    patience_s=14_400,
+)  # fmt: skip
 
 BODIES: tuple[msgspec.Struct, ...] = (
     VerifyRequest("ann@example.org"),

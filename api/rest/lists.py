@@ -1,6 +1,6 @@
 """The operations on lists: send one, see how far it is, fetch its results, pause, end, delete."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from mailprobe.api.lists.results import (
     workbook_parts,
 )
 from mailprobe.api.lists.spool import spooled
-from mailprobe.api.lists.stages import progress_of
+from mailprobe.api.lists.stages import progress_of, standing_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.observability.request_context import present_trace
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX, UNPACKED_OCTETS_MAX
@@ -51,8 +51,9 @@ from mailprobe.api.schema import (
     ListsResponse,
 )
 from mailprobe.api.service import Service
+from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.storage import contract
-from mailprobe.storage.list_records import ListOrder, ListState, StoredList
+from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, ListWaits, StoredList
 
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
@@ -87,6 +88,11 @@ CREATE_PARAMETERS = (
         enum=["0", "1"],
         default="0",
     ),
+    parameter(
+        "patience_s",
+        "How many seconds each address may wait for what its mail host takes; 0: not at all.",
+        pattern="^[0-9]{1,5}$",
+    ),
     parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
     parameter("webhook", "A public https URL, called when the list is done."),
     parameter("Webhook-Secret", "Signs the callback.", "header"),
@@ -113,7 +119,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     if queue is None or call.receive is None:
         raise _malformed("This service runs no background jobs, so it takes no lists.")
     extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
-    order = _order(call)
+    order = _order(call, service.list_limits.patience_s)
     starts = _switch(call, "start", default=True)
     account, limits = call.caller.account, service.list_limits
     sheet = call.only_value("sheet", "lists") or None
@@ -170,7 +176,7 @@ async def _store_list(
 
 
 def _accepted(made: StoredList, now: datetime, limit: int) -> OperationReply:
-    return reply(202, response_of(made, now, limit))
+    return reply(202, response_of(made, NO_WAITS, now, limit))
 
 
 def _limit(service: Service, call: Call) -> int:
@@ -215,16 +221,27 @@ async def list_lists(service: Service, call: Call) -> OperationReply:
     kind = None if caller.key.kind == "provisioning" else caller.key.is_test
     text = call.only_value("search", "lists") or ""
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
+    matching = [each for each in found if each.matches(text)]
+    waits = await waits_of(service, matching)
     now, limit = service.now(), _limit(service, call)
-    shown = [response_of(each, now, limit) for each in found if each.matches(text)]
+    shown = [response_of(each, waits.get(each.id, NO_WAITS), now, limit) for each in matching]
     return reply(200, ListsResponse(shown))
+
+
+async def waits_of(service: Service, lists: Sequence[StoredList]) -> Mapping[str, ListWaits]:
+    """What waits of those that run for their mail hosts."""
+    running = [each.id for each in lists if each.state == "running"]
+    return await service.store.list_waits(running) if running else {}
 
 
 async def get_list(service: Service, call: Call) -> OperationReply:
     """A list: how far it is, and what was found."""
-    return reply(
-        200, response_of(await _found(service, call), service.now(), _limit(service, call))
-    )
+    return await _shown(service, call, await _found(service, call))
+
+
+async def _shown(service: Service, call: Call, found: StoredList) -> OperationReply:
+    waits = (await waits_of(service, [found])).get(found.id, NO_WAITS)
+    return reply(200, response_of(found, waits, service.now(), _limit(service, call)))
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -289,10 +306,7 @@ async def _changed(
     if found.is_test != call.caller.key.is_test:
         key_id = None
     changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
-    return reply(
-        200,
-        response_of(changed or await _found(service, call), service.now(), _limit(service, call)),
-    )
+    return await _shown(service, call, changed or await _found(service, call))
 
 
 async def _found(service: Service, call: Call) -> StoredList:
@@ -303,7 +317,7 @@ async def _found(service: Service, call: Call) -> StoredList:
     return found
 
 
-def _order(call: Call) -> ListOrder:
+def _order(call: Call, patience_s: int) -> ListOrder:
     name = call.only_value("name", "lists") or UNNAMED
     name = "".join(character if character.isprintable() else " " for character in name)
     if len(name) > NAME_CHARACTERS_MAX:
@@ -313,11 +327,13 @@ def _order(call: Call) -> ListOrder:
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     strict = _switch(call, "strict_clocks", default=False)
     smtp = _switch(call, "smtp", default=True)
+    patience_s = _patience_s(call, patience_s)
     list_id, webhook = str(uuid4()), call.only_value("webhook", "lists")
     if webhook is None:
         return ListOrder(
-            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp
-        )
+            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp,
+            patience_s=patience_s,
+        )  # fmt: skip
     secret = call.sent.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise _malformed(
@@ -330,8 +346,18 @@ def _order(call: Call) -> ListOrder:
         raise _malformed(f"The query parameter webhook is not valid: {error}.") from None
     receiver = f"{call.caller.account.id} {target.authority}"
     return ListOrder(
-        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace()
-    )
+        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace(),
+        patience_s,
+    )  # fmt: skip
+
+
+def _patience_s(call: Call, default_s: int) -> int:
+    value = call.only_value("patience_s", "lists") or str(default_s)
+    if not (value.isascii() and value.isdigit() and int(value[:9]) <= PATIENCE_S_MAX):
+        raise _malformed(
+            f"The query parameter patience_s must be a number of seconds up to {PATIENCE_S_MAX:.0f}."
+        )
+    return int(value)
 
 
 def _switch(call: Call, name: str, *, default: bool) -> bool:
@@ -355,15 +381,18 @@ def formulas_of(text: str | None) -> Formulas | None:
     return "guard" if text is None else known.get(text)
 
 
-def response_of(found: StoredList, now: datetime, units_per_minute: int) -> ListResponse:
-    """How far a list is."""
-    progress = progress_of(found, now, units_per_minute)
-    is_waiting, left_s = progress.stage == "waiting", progress.left_s
+def response_of(
+    found: StoredList, waits: ListWaits, now: datetime, units_per_minute: int
+) -> ListResponse:
+    """How far a list is, and what it waits for."""
+    standing = standing_of(found, waits, now)
+    progress = progress_of(found, now, units_per_minute, waits)
+    left_s = progress.left_s
     reading = decode_reading(found.reading) or ListReading()
     return ListResponse(
         list_id=found.id,
         name=found.name,
-        status=found.state,
+        status=standing.status,
         created_at=found.created_at,
         rows=found.rows,
         addresses=found.addresses,
@@ -374,9 +403,10 @@ def response_of(found: StoredList, now: datetime, units_per_minute: int) -> List
         cause=found.cause,
         ended_at=found.ended_at,
         recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
-        stage=progress.stage,
-        waits_until=found.waits_until if is_waiting else None,
-        waits_for=found.waits_for if is_waiting else None,
+        stage=standing.stage,
+        waits_until=standing.waits_until,
+        waits_for=standing.waits_for,
+        patience_s=found.patience_s,
         columns=reading.columns,
         unwrapped_rows=reading.unwrapped,
         doubtful_rows=reading.doubtful,

@@ -40,6 +40,11 @@ class ResultCounts:
         if result.reason == "blocked_us" and len(self.refusing_hosts) < HOSTS_MAX:
             self.refusing_hosts.add(result.mx_host or "")
 
+    @property
+    def refused_share(self) -> float:
+        """The share of addresses that mail hosts refused."""
+        return self.statuses["undeliverable"] / self.done if self.done else 0.0
+
 
 class ProgressRate:
     """The rate of progress over the last PACE_SPAN_S."""

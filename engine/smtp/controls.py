@@ -141,7 +141,14 @@ class HostControls:
         *("_asked_at", "_changed_until", "_exchange", "_known", "_learned", "_next_sample_at"),
         *("_nobody_since", "_postmaster_refused_at", "_proof_tried_at", "_refused_at"),
         *("_refused_listed", "_shared", "changed", "changed_at", "comparable", "is_shared"),
-        *("proving_until", "record", "seen_at", "session_record"),
+        *(
+            "controlled",
+            "proving_until",
+            "record",
+            "seen_at",
+            "session_controlled",
+            "session_record",
+        ),
     )
 
     def __init__(self, shared: "EgressControls | None" = None) -> None:
@@ -160,8 +167,10 @@ class HostControls:
         self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
         self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within the hour
         # Most refusals within an hour after which it accepted somebody, and refused somebody.
+        # For requests a control that was refused counts itself: else each one would need another.
         self.record = dict.fromkeys(Treatment, RECORD_FIRST)
         self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
+        self.controlled, self.session_controlled = RECORD_FIRST, RECORD_FIRST
         self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
         self._nobody_since: float | None = None  # it has refused UNCONFIRMED_FROM, accepted nobody
         self.changed: Treatment | None = None  # how the host treats all since a contradiction
@@ -211,9 +220,9 @@ class HostControls:
             self._nobody_since = now
 
     def note_control_refused(self, now: float) -> None:
-        """A control was refused as it was before: the host judges, also after this refusal."""
+        """A control was refused as it was before: the host judges."""
         self.note_refused(now)
-        self.record[_REFUSED] = max(self.record[_REFUSED], self.count(now))
+        self.controlled = max(self.controlled, self.count(now))
 
     def _see(self, treatment: Treatment, now: float) -> None:
         self.seen_at[treatment] = now
@@ -250,6 +259,10 @@ class HostControls:
         if refused > self.session_record[treatment]:
             self.session_record[treatment] = refused
 
+    def note_session_controlled(self, refused: int) -> None:
+        """A control was refused in a session, the recipient of this number."""
+        self.session_controlled = max(self.session_controlled, refused)
+
     def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
         """May the host treat all alike by now, so that this verdict is to be confirmed?
 
@@ -260,11 +273,16 @@ class HostControls:
             if self.treats_others_only(treatment.opposite, now):
                 return True
         # Of an acceptance, the record is that of refusals after it, and the other way round.
-        return self.has_changed(now) or self._is_record(treatment, refused, now)
+        of_list = probe.deferred_start
+        return self.has_changed(now) or self._is_record(treatment, refused, now, of_list=of_list)
 
-    def _is_record(self, treatment: Treatment, refused: int, now: float) -> bool:
+    def _is_record(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
         other = treatment.opposite
-        return self.count(now) > self.record[other] or refused > self.session_record[other]
+        in_hour, in_session = self.record[other], self.session_record[other]
+        if other is _REFUSED and not of_list:
+            in_hour = max(in_hour, self.controlled)
+            in_session = max(in_session, self.session_controlled)
+        return self.count(now) > in_hour or refused > in_session
 
     def may_be_due(self, now: float) -> bool:
         """May the next refusals have to be confirmed by a control?"""
@@ -272,10 +290,12 @@ class HostControls:
             return self.is_shared
         return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
 
-    def is_at_record(self, treatment: Treatment, refused: int, now: float) -> bool:
+    def is_at_record(
+        self, treatment: Treatment, refused: int, now: float, *, of_list: bool
+    ) -> bool:
         """The same of a random address."""
         others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
-        return others_only or self._is_record(treatment, refused, now)
+        return others_only or self._is_record(treatment, refused, now, of_list=of_list)
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""

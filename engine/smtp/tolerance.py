@@ -408,6 +408,8 @@ class Tolerance:
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
+        if kind is Kind.LIST and self._turned_away:
+            self._turned_away -= 1
         here = self._account(account, now)
         here.under_way += 1
         if self.lease is not None:
@@ -656,7 +658,8 @@ class Tolerance:
             and not self._is_done_in_time(now, patience_s)
         ):
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
-            waits.append(self._refused_at + wait_s - now)
+            grows_s = self._refused_at + wait_s - now
+            waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)  # else a proof is lacking
         wait_s = min(waits, default=1.0)
         if self.hour is not None and len(self._times) >= self.hour:
             wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)

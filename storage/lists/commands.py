@@ -7,12 +7,14 @@ from datetime import datetime
 from mailprobe.storage.commands import EncryptedFirst, StoreCommand
 from mailprobe.storage.list_records import (
     ChunkPart,
+    HostWait,
     ListBounds,
     ListChunk,
     ListClaim,
     ListOrder,
     ListShare,
     ListState,
+    ListWaits,
     StoredList,
 )
 from mailprobe.storage.records import SERVICE, Actor, Caller, IdempotencyRecord
@@ -93,6 +95,13 @@ class ExtendChunks(StoreCommand[list[bool | None]]):
 class ReleaseChunk(StoreCommand[bool]):
     claim: ListClaim
     due_at: datetime
+    waits: Sequence[HostWait] | None = None  # None: what waits of the chunk stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWaits(StoreCommand[dict[str, ListWaits]]):
+    list_ids: Sequence[str]
+    hosts_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from mailprobe.storage.encrypted_columns import list_context, with_secret
 from mailprobe.storage.lease_holders import own_holder
 from mailprobe.storage.list_records import (
     ChunkPart,
+    HostWait,
     ListBounds,
     ListChunk,
     ListClaim,
     ListOrder,
     ListShare,
     ListState,
+    ListWaits,
     StoredList,
 )
 from mailprobe.storage.lists import commands
@@ -25,6 +27,7 @@ from mailprobe.storage.store_part import StorePart
 
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
 PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
+WAITING_HOSTS_MAX = 10  # of a list: those at which most wait
 MARKS_READ_MAX = 10_000  # places in one call: a million addresses, some 10 ms
 
 
@@ -126,9 +129,25 @@ class ListStore(StorePart):
         """
         return await self._execute(commands.ExtendChunks(claims, lease_s))
 
-    async def release_chunk(self, claim: ListClaim, due_at: datetime) -> bool:
-        """End the claim, so that the chunk is due at `due_at`; False if another claim followed."""
-        return await self._execute(commands.ReleaseChunk(claim, due_at))
+    async def release_chunk(
+        self,
+        claim: ListClaim,
+        due_at: datetime,
+        *,
+        waits: Sequence[HostWait] | None = None,
+    ) -> bool:
+        """End the claim, so that the chunk is due at `due_at`; False if another claim followed.
+
+        `waits` are the addresses of the chunk that wait for mail hosts, in the place of those
+        before; None: those stay. The first of them begin the chunk's wait.
+        """
+        return await self._execute(commands.ReleaseChunk(claim, due_at, waits))
+
+    async def list_waits(
+        self, list_ids: Sequence[str], *, hosts_max: int = WAITING_HOSTS_MAX
+    ) -> dict[str, ListWaits]:
+        """Return what waits of each of these lists, at most LISTED_MAX, for its mail hosts."""
+        return await self._execute(commands.ReadWaits(list_ids[:LISTED_MAX], hosts_max))
 
     async def begin_pass(self, claim: ListClaim, due_at: datetime) -> bool | None:
         """Make the chunks due again that have answers which time may cure; end the claim.

@@ -41,6 +41,7 @@ TABLES = (
     TableMap("lists", ("number",)),
     TableMap("list_chunks", ("list", "place")),
     TableMap("list_marks", ("list", "place")),
+    TableMap("list_waits", ("list", "host")),
     TableMap("list_lines", ("day", "list", "place", "part"), has_texts=True),
     TableMap("job_attempts", ("job", "place")),
     TableMap(

@@ -32,7 +32,14 @@ from mailprobe.storage.sql import (
     usage,
 )
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.list_jobs import list_claims, list_lines, list_marks, list_results, lists
+from mailprobe.storage.sql.list_jobs import (
+    list_claims,
+    list_lines,
+    list_marks,
+    list_results,
+    list_waits,
+    lists,
+)
 from mailprobe.storage.tolerances import commands as tolerance_commands
 
 Transaction = Callable[[Database, Any], Any]
@@ -90,6 +97,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         list_commands.ReadPlaces.run_by(list_lines.read_places),
         list_commands.FindPlaces.run_by(list_lines.find_places),
         list_commands.ReadMarks.run_by(list_marks.read),
+        list_commands.ReadWaits.run_by(list_waits.read),
         list_commands.ReadColumns.run_by(lists.read_columns),
         commands.CountDays.run_by(usage.count_days),
         commands.ListUsage.run_by(usage.list_usage),

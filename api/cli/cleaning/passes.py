@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.addresses import FINAL, DistinctAddresses, first_of_domains
 from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
-from mailprobe.api.cli.cleaning.waiting import clock, waiting_words
+from mailprobe.api.cli.cleaning.waiting import clock, words_of_results
 from mailprobe.api.cli.source import AnswerSource, PatientSource, in_request_order
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import Journal
@@ -185,7 +185,8 @@ class Passes:
                 attempts = result.attempts
                 if before is not None and before.valid and result.status == "unknown":
                     # It was accepted before; only the test of its domain was repeated.
-                    result = replace(before, attempts=attempts, answered_at=self.now())
+                    kept = replace(before, attempts=attempts, answered_at=self.now())
+                    result = replace(kept, retry_at=result.retry_at, takes=result.takes)
                 self.asked += 1
                 offset = self.journal.append(result)
                 self._record(offset, result)
@@ -235,7 +236,8 @@ class Passes:
             waiting = self._answers(self.addresses.waiting())
             total = len(self.addresses.numbers)
             print_error(
-                f"{waiting_words(waiting, total)}; waiting until {until}, at most until "
+                f"{words_of_results(waiting, total, self.counts.refused_share)}; "
+                f"waiting until {until}, at most until "
                 f"{clock(self._patience_until)}; Ctrl-C ends with what is known"
             )
         else:

@@ -16,7 +16,7 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.outputs import Order, check_output, write_list
 from mailprobe.api.cli.cleaning.own_files import replacing_own
 from mailprobe.api.cli.cleaning.passes import Passes, ShowProgress, no_progress
-from mailprobe.api.cli.cleaning.waiting import patient, waiting_words
+from mailprobe.api.cli.cleaning.waiting import patient, words_of_results
 from mailprobe.api.cli.output.html_report import ReportCounts, report_page
 from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.runner import run
@@ -74,7 +74,8 @@ def clean_list(
                 left = f"; ask again what time may cure with: {resume_command}"
                 print_error(f"interrupted; what is known is written{left if order.journal else ''}")
             elif waiting := passes.left_waiting():
-                words = waiting_words(waiting, len(addresses.numbers))
+                share = passes.counts.refused_share
+                words = words_of_results(waiting, len(addresses.numbers), share)
                 go_on = f"; go on with: {patient(resume_command)}" if order.journal else ""
                 print_error(f"{words}{go_on}")
                 journal.sync()

@@ -1,18 +1,16 @@
-"""Words about the addresses of a list that wait for their mail hosts. Pure."""
+"""What the command line says of addresses that wait for their mail hosts. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.row_result import RowResult
-from mailprobe.api.terminal import plain
-
-HOSTS_SHOWN = 3  # those at which most wait
+from mailprobe.api.results.waiting import HostStanding, waiting_words
 
 
-def clock(at: float) -> str:
-    """Unix time as the local time of the day."""
-    return f"{datetime.fromtimestamp(at).astimezone():%H:%M}"
+def clock(at: float | datetime) -> str:
+    """Unix time, or an instant, as the local time of the day."""
+    instant = at if isinstance(at, datetime) else datetime.fromtimestamp(at).astimezone()
+    return f"{instant.astimezone():%H:%M}"
 
 
 def patient(command: str) -> str:
@@ -20,28 +18,17 @@ def patient(command: str) -> str:
     return command if "--patience" in command else f"{command} --patience 4h"
 
 
-def waiting_words(waiting: Sequence[RowResult], total: int) -> str:
-    """Say how many of the list's `total` addresses wait, at which hosts, why and until when.
-
-    412 of 20,000 addresses wait at 3 hosts: mx.hoster.net takes 16 refusals in 10 minutes
-    (41 wait until 14:50), ...
-    """
+def words_of_results(waiting: Sequence[RowResult], total: int, share: float) -> str:
+    """Say it of the answers that wait; `share` of the list's addresses are refused."""
     by_host: dict[str, list[RowResult]] = {}
     for result in waiting:
         by_host.setdefault(result.host, []).append(result)
     most = sorted(by_host.items(), key=lambda each: (-len(each[1]), each[0]))
-    hosts = "1 host" if len(by_host) == 1 else f"{len(by_host):,} hosts"
-    wait = "address waits" if len(waiting) == 1 else "addresses wait"
-    shown = ", ".join(_host_words(host, results) for host, results in most[:HOSTS_SHOWN])
-    more = len(most) - HOSTS_SHOWN
-    rest = f", and {more:,} more" if more > 0 else ""
-    return f"{len(waiting):,} of {total:,} {wait} at {hosts}: {shown}{rest}"
+    hosts = [_standing(host, results) for host, results in most]
+    return waiting_words(len(waiting), total, len(hosts), hosts, clock=clock, share=share)
 
 
-def _host_words(host: str, results: Iterable[RowResult]) -> str:
-    results = list(results)
-    until = clock(max(result.retry_at for result in results))
+def _standing(host: str, results: Sequence[RowResult]) -> HostStanding:
     takes = max(result.takes for result in results)
-    why = f"takes {takes} refusals in 10 minutes" if takes else WORDS[results[0].reason]
-    wait = "waits" if len(results) == 1 else "wait"
-    return f"{plain(host)}: {why} ({len(results):,} {wait} until {until})"
+    until = datetime.fromtimestamp(max(result.retry_at for result in results)).astimezone()
+    return HostStanding(host, results[0].reason, takes, len(results), until)

@@ -399,7 +399,7 @@ class _Run:
         self._calm()
         self._answered += 1
         evidence = received.evidence if isinstance(received, ExplainedLine) else None
-        answer = Answer(positions.pop(), received.verdict, evidence, received.cause)
+        answer = received.answer(positions.pop(), evidence)
         with suppress(trio.BrokenResourceError):  # interrupted; the service keeps the answer
             self._send.send_nowait(answer)
         if not positions:

@@ -7,15 +7,18 @@ on with it. Otherwise, and once all is answered, the list is deleted. A list wai
 service until it is recorded, so that none runs that no later run knows of.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
 
 import httpx
 import msgspec
 import trio
 
 from mailprobe.api.cells.unwrapping import read_cell
+from mailprobe.api.cli.cleaning.waiting import clock
 from mailprobe.api.cli.remote.http_responses import ANSWER_S, error_of, read_lines, retry_after_s
 from mailprobe.api.cli.remote.http_source import (
     CUSHION_S,
@@ -29,6 +32,8 @@ from mailprobe.api.cli.remote.http_source import (
 from mailprobe.api.cli.source import SentRecord
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import SentList
+from mailprobe.api.results.waiting import HostStanding, waiting_words
+from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
@@ -36,22 +41,66 @@ from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
 LISTS = "/v1/lists"
 LONG = 1_000  # addresses: a longer list is sent whole
 NAME = "mailprobe clean"
+UNDER_WAY = ("reading", "loading", "running")  # "loading": of an older service
 MONTH_IS_OVER = "monthly_quota_exceeded"  # a wait does not help
 POLL_S = 2.0
 FETCH_SHARE = 0.1  # of the list: results are fetched whenever so many more are answered
 PAUSE_S = 5.0  # after a failure
+WAIT_PRINTED_S = 600.0  # so often it is said what the list waits for
 DELETE_S = 5.0
 UNREAD_MAX = 1 << 30  # fewer than the texts, which the reader holds
 
 _encode = msgspec.json.Encoder().encode_lines
 
 
-class _State(msgspec.Struct):
+class HostAtService(msgspec.Struct):
+    """Addresses that wait for a mail host at the service."""
+
+    host: str
+    addresses: int
+    refusals_in_10_min: int
+    reason: str
+    until: datetime
+
+
+class WaitAtService(msgspec.Struct):
+    cause: str
+    addresses: int
+    hosts_count: int = 0
+    hosts: list[HostAtService] = []
+
+
+class ListState(msgspec.Struct):
     list_id: str
     status: str
     addresses: int
     answered: int
     cause: str | None = None
+    counts: dict[str, int] = {}
+    # A service of an earlier version has a text there, or nothing.
+    waits_for: list[WaitAtService] | str | None = None
+
+    def host_words(self) -> str:
+        """How many addresses wait at which mail hosts; nothing if none does."""
+        waits = self.waits_for if isinstance(self.waits_for, list) else []
+        share = self.counts.get("undeliverable", 0) / self.answered if self.answered else 0.0
+        for wait in waits:
+            if wait.cause == "hosts":
+                hosts = [
+                    HostStanding(
+                        each.host, each.reason, each.refusals_in_10_min, each.addresses, each.until
+                    )
+                    for each in wait.hosts
+                ]
+                return waiting_words(
+                    wait.addresses,
+                    self.addresses,
+                    wait.hosts_count,
+                    hosts,
+                    clock=clock,
+                    share=share,
+                )
+        return ""
 
 
 class _Row(msgspec.Struct):
@@ -88,6 +137,11 @@ class RemoteLists:
         self._url = base_url + LISTS
         self._stream = stream
         self._record: SentRecord | None = None
+        self._patience_left_s: Callable[[], float] | None = None
+
+    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+        """See PatientSource. The service waits; what the stream endpoint answers does not."""
+        self._patience_left_s = left_s
 
     def keep_record(self, record: SentRecord) -> None:
         """See ResumableSource."""
@@ -159,6 +213,8 @@ class RemoteLists:
         """Send the list; None if the service takes no lists, or not this one."""
         asks_hosts = self._stream.asks_hosts
         url = f"{self._url}?name={NAME}&column=email&start=0" + ("" if asks_hosts else "&smtp=0")
+        if self._patience_left_s is not None:
+            url += f"&patience_s={round(min(self._patience_left_s(), PATIENCE_S_MAX))}"
         headers = {"Content-Type": "application/x-ndjson"}
         content = _encode([{"email": text} for text in texts])
         waits = _Waits()
@@ -172,7 +228,7 @@ class RemoteLists:
         if response.status_code != 202:
             return None
         try:
-            state = msgspec.json.decode(response.content, type=_State)
+            state = msgspec.json.decode(response.content, type=ListState)
         except msgspec.DecodeError:
             return None
         if self._record is not None:
@@ -220,6 +276,7 @@ class _ListRun:
     is_complete: bool = False  # the list has no answer that is not known here
     _waits: _Waits = field(default_factory=_Waits)
     _is_started: bool = False
+    _wait_printed_at: float = -inf
     _positions: dict[str, list[int]] = field(default_factory=dict)  # without an answer
     _fetched: int = 0
     _failing_since: float | None = None
@@ -275,8 +332,9 @@ class _ListRun:
         response = await self.client.get(self.url)
         if not await self._is_good(response):
             return
-        state = msgspec.json.decode(response.content, type=_State)
-        has_ended = state.status not in ("loading", "running")
+        state = msgspec.json.decode(response.content, type=ListState)
+        self._print_wait(state)
+        has_ended = state.status not in UNDER_WAY
         if has_ended or state.answered - self._fetched >= FETCH_SHARE * state.addresses:
             await self._fetch(state)
         if self.error is not None or self._fetched < state.answered:
@@ -288,7 +346,14 @@ class _ListRun:
         elif has_ended and self._positions:
             self._stop(f"the service has ended the list: it is {state.status}")
 
-    async def _fetch(self, state: _State) -> None:
+    def _print_wait(self, state: ListState) -> None:
+        """Say now and then what waits at the service for its mail hosts."""
+        now, words = trio.current_time(), state.host_words()
+        if words and now >= self._wait_printed_at + WAIT_PRINTED_S:
+            self._wait_printed_at = now
+            print_error(f"{words}; the service goes on by itself")
+
+    async def _fetch(self, state: ListState) -> None:
         decoder = msgspec.json.Decoder(_Row)
         async with self.client.stream("GET", f"{self.url}/results") as response:
             if response.status_code != 200:

@@ -253,7 +253,7 @@ class _LiveRun:
             self._stop(f"answers about {text}, which was not sent")
             return
         del self._unanswered[line.ref]
-        self._send.send_nowait(Answer(line.ref, line.verdict, known_cause=line.cause))
+        self._send.send_nowait(line.answer(line.ref))
 
     # -- failures
 

@@ -4,7 +4,12 @@ import msgspec
 
 from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Blame, Reason, Verdict
+
+# A service does not say when a mail host takes more. What it took of refusals no longer counts after
+# so long, and each answer is paid: it is not asked again sooner.
+HOST_BUDGET_S = 600.0
 
 
 class _Evidence(msgspec.Struct):
@@ -29,6 +34,12 @@ class ResultLine(Verdict, frozen=True):
         if self.evidence is None or self.evidence.reason is None:
             return None
         return VerdictCause(self.evidence.reason, self.evidence.blame)
+
+    def answer(self, position: int, evidence: Evidence | None = None) -> Answer:
+        """As the answer to the text at this position; what its host did not take may be repeated."""
+        cause = self.cause
+        retry_s = HOST_BUDGET_S if cause is not None and cause.reason == "host_budget" else None
+        return Answer(position, self.verdict, evidence, cause, retry_s)
 
 
 class ExplainedLine(ResultLine, frozen=True):

@@ -13,7 +13,7 @@ from mailprobe.api.rest.management import USAGE_DAYS
 from mailprobe.api.schema import ListsResponse, ManagementUsageSummaryResponse
 from mailprobe.storage.records import DayCount
 
-UNDER_WAY = frozenset({"loading", "running"})
+UNDER_WAY = frozenset({"reading", "running"})
 LISTS_SHOWN = 10
 JOBS_COUNTED = 100  # more are shown as this and a plus sign
 

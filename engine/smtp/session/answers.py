@@ -224,7 +224,9 @@ class RecipientReplies:
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             self._confirmation.see(Treatment.ACCEPTED)
-        is_watched = self._confirmation.is_at_record(Treatment.ACCEPTED, now)
+        is_watched = self._confirmation.is_at_record(
+            Treatment.ACCEPTED, now, of_list=test.deferred_start
+        )
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:

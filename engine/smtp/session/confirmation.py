@@ -80,7 +80,7 @@ class Confirmation:
         self._refused += 1
         if is_control:
             controls.note_control_refused(now)
-            controls.note_session(_REFUSED, self._refused)
+            controls.note_session_controlled(self._refused)
         else:
             controls.note_refused(now)
 
@@ -95,9 +95,9 @@ class Confirmation:
         self._count_refused(now, is_control=True)
         self.see(_REFUSED)
 
-    def is_at_record(self, treatment: Treatment, now: float) -> bool:
+    def is_at_record(self, treatment: Treatment, now: float, *, of_list: bool) -> bool:
         """May the host treat all alike by now?"""
-        return self._controls.is_at_record(treatment, self._refused, now)
+        return self._controls.is_at_record(treatment, self._refused, now, of_list=of_list)
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
         """Does its list wait until a host that has accepted nobody is seen to judge?"""
@@ -172,6 +172,13 @@ class Confirmation:
         if known is None or not self._may_send(expected, probe, now):
             return None
         return self._control(known, expected, probe.asker, now, is_postmaster=is_postmaster)
+
+    def has_control(self, now: float) -> bool:
+        """Is there an address that could confirm the verdicts?"""
+        if not self.verdicts:
+            return False
+        domain: DomainAcceptance = self.verdicts[0][0].domain_here
+        return self._controls.find(self._treatment.opposite, domain, now) is not None
 
     def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:
         """One that is refused costs one of the host's refusals."""

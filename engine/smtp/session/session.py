@@ -313,7 +313,9 @@ class SmtpSession:
         agenda.return_unsent(agenda.pop_next())
         exchange.failures.requeue_unproven()
         exchange.settle_limited()
-        if exchange.limits.refusals_allowed <= 0:  # none is left for a control: ask again, once
+        may_send = exchange.limits.may_send_control(accepted=True)
+        if not may_send and exchange.confirmation.has_control(self.conversation.now):
+            # None is left for a control: ask again, once.
             for probe in exchange.confirmation.withdraw_refusals():
                 requeue_uncounted(self._emit, probe)
         exchange.confirmation.end(self.conversation.now)

@@ -11,12 +11,12 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
 from mailprobe.storage.sql.database import Database, Row
-from mailprobe.storage.sql.list_jobs import list_lines
+from mailprobe.storage.sql.list_jobs import list_lines, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ListKey
 from mailprobe.storage.sql.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
 
@@ -112,14 +112,14 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
         f" WHERE {STILL_DUE} ORDER BY {TURN} LIMIT :limit{db.SKIP_LOCKED})"
         " UPDATE list_chunks SET lease_until = :until, holder = :holder, fence = fence + 1"
         " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
-        " RETURNING list_chunks.list, list_chunks.place, fence, units",
+        " RETURNING list_chunks.list, list_chunks.place, fence, units, waits_since, waits",
         {
             **_bounds(command, now), "limit": limit, "after": command.after,
             "of_a_list": READ_OF_A_LIST * limit, "in_all": READ_FOR_EACH * limit,
             "until": micros(now + timedelta(seconds=command.lease_s)), "holder": command.holder,
         },
     )  # fmt: skip
-    return _claims(db, sorted(rows))
+    return _claims(db, sorted(rows, key=lambda row: row[:2]))
 
 
 def bring_back(db: Database, wait: int) -> bool:
@@ -154,11 +154,13 @@ def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
         db, [(ListKey(number, lists[number][2]), place) for number, place, *_ in rows]
     )
     claims = []
-    for (number, place, fence, units), each in zip(rows, lines, strict=True):
+    for (number, place, fence, units, since, waits), each in zip(rows, lines, strict=True):
         key, secret, _, *columns = lists[number]
-        made = ListClaim(
-            list_of(tuple(columns)), callers[key], ListChunk(place, units, *each), fence
-        )
+        chunk = ListChunk(
+            place, units, *each, waits_since=since and instant(since),
+            waits=list_waits.of_chunk(waits),
+        )  # fmt: skip
+        made = ListClaim(list_of(tuple(columns)), callers[key], chunk, fence)
         claims.append((made, secret))
     return claims
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import RecordPart
 from mailprobe.storage.sql.database import Database
-from mailprobe.storage.sql.list_jobs import list_lines, list_marks
+from mailprobe.storage.sql.list_jobs import list_lines, list_marks, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 from mailprobe.storage.sql.list_jobs.lists import HAS_DUE, HELD, make_last_due
 
@@ -75,6 +75,10 @@ def record_all(db: Database, now: datetime, parts: Sequence[ChunkPart]) -> list[
     list_marks.mark(db, [(part, number == FIRST_PART) for part, number in kept])
     for part, _ in kept:
         lists[part.list_id].add(part)
+    for id, each in sorted(lists.items()):
+        waited = {part.place: () for part in each.parts if part.ends and part.has_waited}
+        if waited:
+            list_waits.change(db, id, waited)
     changed = {id: each for id, each in lists.items() if each.parts}
     db.change_each(
         "UPDATE lists SET counts = :counts, answered = :answered, octets = octets + :octets"

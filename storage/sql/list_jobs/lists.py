@@ -40,7 +40,7 @@ from mailprobe.storage.lists.commands import (
 from mailprobe.storage.periods import day_start
 from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database, Row, Values
-from mailprobe.storage.sql.list_jobs import list_lines
+from mailprobe.storage.sql.list_jobs import list_lines, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 
 COLUMNS = (
@@ -49,7 +49,7 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace,"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s,"
     " lists.reading"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
@@ -81,10 +81,11 @@ def create(db: Database, command: CreateList) -> StoredList:
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
         " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace,"
-        " holder)"
+        " holder, patience_s)"
         " VALUES (:id, :account,"
         " (SELECT number FROM keys WHERE id = :key), :name, 'loading', '[]', 0, 0, 0, '{}', :now, :day,"
-        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace, :holder)",
+        " :webhook, :host, :secret, :rechecks, :strict_clocks, :asks_hosts, :trace, :holder,"
+        " :patience_s)",
         {
             "id": order.id,
             "account": account,
@@ -100,6 +101,7 @@ def create(db: Database, command: CreateList) -> StoredList:
             "asks_hosts": int(order.asks_hosts),
             "trace": order.trace,
             "holder": command.holder,
+            "patience_s": order.patience_s,
         },
     )
     db.change(
@@ -307,13 +309,14 @@ def list_of(row: Row) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, reading = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, *more = waits
+    patience_s, reading = more
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, reading,
+        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s, reading,
     )  # fmt: skip
 
 
@@ -333,6 +336,13 @@ def _claimed(claim: ListClaim) -> dict[str, object]:
 def release(db: Database, command: ReleaseChunk) -> bool:
     """End a claim; the chunk is due again. False if another claim followed."""
     values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
+    waits, has_waited = command.waits, command.claim.chunk.waits_since is not None
+    if waits is not None and (waits or has_waited):
+        if not db.all(f"SELECT 1 FROM lists WHERE id = :id{db.FOR_UPDATE}", values):
+            return False
+        if not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}{db.FOR_UPDATE}", values):
+            return False
+        list_waits.change(db, command.claim.list.id, {command.claim.chunk.place: waits})
     return bool(
         db.change(
             "UPDATE list_chunks SET lease_until = NULL, holder = NULL, due_at = :due_at"
@@ -453,6 +463,7 @@ def delete_some(db: Database, number: int) -> bool:
         return False
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"
+    db.change("DELETE FROM list_waits WHERE list = :list", which)
     for table in ("list_marks", "list_chunks"):  # the chunks last: they say which
         changed = db.change(
             f"DELETE FROM {table} WHERE list = :list AND place IN ({places})", which

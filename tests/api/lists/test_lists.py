@@ -68,9 +68,14 @@ async def ended(shop: RunningService, list_id: str, within_s: float = 600, **mor
     with trio.fail_after(within_s):
         while True:
             got = await shop.request("GET", f"{LISTS}/{list_id}", **more)
-            if got.body["status"] not in ("running", "loading"):
+            if got.body["status"] not in ("running", "reading"):
                 return got.body
             await trio.sleep(1)
+
+
+def causes_of(shown: Any) -> list[str]:
+    """What a list that was shown waits for."""
+    return [each["cause"] for each in shown["waits_for"]]
 
 
 async def rows_of(shop: RunningService, list_id: str, query: str = "", **more: Any) -> list[Any]:

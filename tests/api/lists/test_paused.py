@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 import trio
 
-from mailprobe.api.lists.worker import PAUSED_S
 from mailprobe.api.quota.pauses import READ_EVERY_S, START_S, FleetPauses
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.quota.set_aside import PAUSED_S
 from mailprobe.engine.pauses import CurrentPauses
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.api.lists.test_lists import LISTS, ended, many, open_list_shop, rows_of, send
+from tests.api.lists.test_lists import LISTS, causes_of, ended, many, open_list_shop, rows_of, send
 from tests.api.service_fixture import RunningService
 
 
@@ -63,7 +63,7 @@ async def test_paused_addresses_of_a_list_wait_uncounted_and_then_go_on(
         await trio.sleep(1.5 * PAUSED_S)
         waits = await state_of(shop, list_id)
         assert (waits["answered"], waits["status"]) == (100 - held, "running")
-        assert (waits["stage"], waits["waits_for"]) == ("waiting", "paused")
+        assert (waits["stage"], causes_of(waits)) == ("waiting", ["paused"])
         assert len(await shop.rows()) == 100 - held
         caller = await shop.caller()
         ledger = await shop.store.ledger(caller)
@@ -112,7 +112,7 @@ async def test_a_pause_holds_a_list_that_waits_for_its_keys_minute(autojump_cloc
         assert before < 60
         await trio.sleep(600)
         waits = await state_of(shop, list_id)
-        assert (waits["answered"], waits["waits_for"]) == (before, "paused")
+        assert (waits["answered"], causes_of(waits)) == (before, ["paused"])
         assert (await shop.store.ledger(await shop.caller())).reserved == 0
         await shop.store.unpause("account", shop.account.id)
         body = await ended(shop, list_id, within_s=1_200)

@@ -10,12 +10,19 @@ import pytest
 import trio.testing
 
 from mailprobe.api.lists.results import disposition
-from mailprobe.api.lists.stages import progress_of
+from mailprobe.api.lists.stages import progress_of, standing_of, words_of_hosts
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
 from mailprobe.api.pages.dashboard.work.list_table import table_query
 from mailprobe.api.results.list_reading import ListReading, encode_reading
 from mailprobe.api.results.stored_row import StoredRow, encode_row
-from mailprobe.storage.list_records import ListChunk, ListState, StoredList
+from mailprobe.storage.list_records import (
+    NO_WAITS,
+    HostWait,
+    ListChunk,
+    ListState,
+    ListWaits,
+    StoredList,
+)
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
 from tests.api.pages.test_dashboard import signed_in
 from tests.storage.fixed_clock import NOON
@@ -139,7 +146,10 @@ async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
             if got.body["recheck_at"]:
                 break
             await trio.sleep(1)
-        assert (got.body["stage"], got.body["left_s"]) == ("asking_again", None)
+        assert (got.body["stage"], got.body["left_s"]) == ("waiting", None)
+        [again] = got.body["waits_for"]
+        assert (again["cause"], again["addresses"]) == ("recheck", 60)
+        assert again["until"] == got.body["waits_until"] == got.body["recheck_at"]
         shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
         assert "All answered" in text_of((await visitor.get("/lists")).octets)
         assert "Show all lists" in text_of((await visitor.get("/lists?q=nothing")).octets)
@@ -160,30 +170,96 @@ async def test_a_list_at_its_limit_says_until_when_it_waits(
                 if found["stage"] == "waiting":
                     break
                 await trio.sleep(0.5)
-        assert found["waits_for"] == "rate_limit_exceeded"
+        [limit] = found["waits_for"]
+        assert (limit["cause"], limit["until"]) == ("minute", found["waits_until"])
+        assert limit["addresses"] == 200 - found["answered"]
         shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
         assert re.search(r"Waiting until \d\d:\d\d:\d\d UTC: the limit of a minute is used", shown)
 
 
+SOON = NOON + timedelta(seconds=20)
+
+
 @pytest.mark.parametrize(
-    ("more", "stage", "left_s"),
+    ("more", "status", "stage", "causes", "left_s"),
     [
-        ({"state": "loading"}, "reading", None),
-        ({}, "asking", 1000.0),  # 100 in 10 s; but no more than 54 in a minute
-        ({"ran_from": 100}, "asking", None),  # nothing since it was resumed
-        ({"waits_until": NOON + timedelta(seconds=20)}, "waiting", 1000.0),
-        ({"waits_until": NOON}, "asking", 1000.0),
-        ({"answered": 1000}, "finishing", None),
-        ({"answered": 1000, "recheck_at": NOON}, "asking_again", None),
-        ({"state": "paused"}, "paused", None),
-        ({"state": "done"}, "done", None),
+        ({"state": "loading"}, "reading", None, [], None),
+        ({}, "running", "asking", [], 1000.0),  # 100 in 10 s; but no more than 54 in a minute
+        ({"ran_from": 100}, "running", "asking", [], None),  # nothing since it was resumed
+        ({"waits_until": SOON}, "running", "waiting", [("minute", 900)], 1000.0),
+        (
+            {"waits_until": SOON, "waits_for": "probing_unavailable"},
+            "running", "waiting", [("self_protection", 900)], 1000.0,
+        ),
+        ({"waits_until": NOON}, "running", "asking", [], 1000.0),
+        ({"answered": 1000}, "running", "asking", [], None),
+        ({"answered": 1000, "recheck_at": NOON}, "running", "asking", [], None),
+        ({"answered": 1000, "recheck_at": SOON}, "running", "waiting", [("recheck", 0)], None),
+        ({"state": "paused"}, "paused", None, [], None),
+        (
+            {"state": "paused", "cause": "monthly_quota_exceeded"},
+            "paused", None, [("plan", 900)], None,
+        ),
+        ({"state": "done"}, "done", None, [], None),
     ],
-)
-def test_the_stage_of_a_list(more: dict[str, Any], stage: str, left_s: float | None) -> None:
-    found = replace(STORED, **more)
-    progress = progress_of(found, NOON + timedelta(seconds=10), 60)
-    assert progress.stage == stage
-    assert progress.left_s == left_s
+)  # fmt: skip
+def test_where_a_list_is_and_what_it_waits_for(
+    more: dict[str, Any],
+    status: str,
+    stage: str | None,
+    causes: list[tuple[str, int]],
+    left_s: float | None,
+) -> None:
+    found, now = replace(STORED, **more), NOON + timedelta(seconds=10)
+    standing = standing_of(found, NO_WAITS, now)
+    assert (standing.status, standing.stage) == (status, stage)
+    assert [(each.cause, each.addresses) for each in standing.waits_for] == causes
+    assert standing.waits_until == (SOON if stage == "waiting" else None)
+    assert progress_of(found, now, 60).left_s == left_s
+
+
+def waiting_at(*hosts: tuple[str, int, int, int]) -> ListWaits:
+    """Waits at hosts: name, addresses, refusals in ten minutes, minutes from NOON."""
+    found = tuple(
+        HostWait(host, "host_budget", takes, count, NOON + timedelta(minutes=minutes))
+        for host, count, takes, minutes in hosts
+    )
+    first = min(each.until for each in found)
+    return ListWaits(sum(each.addresses for each in found), len(found), first, found)
+
+
+def test_a_list_of_which_all_that_is_left_waits_at_hosts_is_waiting() -> None:
+    found = replace(STORED, counts={"undeliverable": 10, "deliverable": 90})
+    some = standing_of(found, waiting_at(("a.test", 41, 16, 5)), NOON)
+    assert (some.stage, some.waits_until) == ("asking", None)
+    [hosts] = some.waits_for
+    assert (hosts.cause, hosts.addresses, hosts.hosts_count) == ("hosts", 41, 1)
+    waits = waiting_at(("a.test", 500, 16, 5), ("b.test", 400, 4, 2))
+    standing = standing_of(found, waits, NOON)
+    assert standing.stage == "waiting"
+    assert standing.waits_until == NOON + timedelta(minutes=2)
+    [hosts] = standing.waits_for
+    # A tenth is refused: 50 at a host that takes 16 in ten minutes, 40 at one that takes 4.
+    assert [each.done_about for each in hosts.hosts] == [
+        NOON + timedelta(minutes=5 + 30), NOON + timedelta(minutes=2 + 90),
+    ]  # fmt: skip
+    assert progress_of(found, NOON, 60, waits).left_s == 92 * 60
+
+
+def test_the_words_say_the_hosts_at_which_most_wait() -> None:
+    found = replace(STORED, addresses=20_000)
+    one = words_of_hosts(found, waiting_at(("hoster.net", 41, 16, 50)))
+    assert one == (
+        "41 of 20,000 wait at 1 host: hoster.net takes 16 refusals in 10 minutes "
+        "(41 wait, done about 12:50 UTC)"
+    )
+    many = [(f"{name}.test", 1, 4, 1) for name in "abcde"]
+    assert words_of_hosts(found, waiting_at(*many)).endswith("c.test takes 4 refusals in 10 "
+        "minutes (1 waits, done about 12:01 UTC), and 2 more")  # fmt: skip
+    changed = HostWait("a.test", "host_changed", 0, 2, NOON + timedelta(hours=1))
+    waits = ListWaits(2, 1, changed.until, (changed,))
+    assert words_of_hosts(found, waits).endswith("(2 wait until 13:00 UTC)")
+    assert words_of_hosts(found, NO_WAITS) == ""
 
 
 def previewed(rows: Sequence[tuple[str | None, list[str]]], **more: Any) -> Preview:

@@ -18,6 +18,7 @@ LATER = (
     "*_lists_not_ended.sql",
     "*_list_reading.sql",
     "*_store_properties.sql",
+    "*_list_waits.sql",
 )
 COLUMNS = (
     "id, account, key, name, state, columns, rows, addresses, answered, counts, created_at, host"

@@ -56,7 +56,7 @@
     const file = form.elements.file, bar = document.getElementById("sent"), error = document.getElementById("upload-error");
     const send = () => {
       const chosen = file.files[0], request = new XMLHttpRequest();
-      const query = new URLSearchParams({ name: chosen.name, column: form.elements.column.value, recheck: Number(form.elements.recheck.checked) });
+      const query = new URLSearchParams({ name: chosen.name, column: form.elements.column.value, recheck: Number(form.elements.recheck.checked), patience_s: form.elements.patience_s.value });
       request.open("POST", "/dashboard/lists?" + query);
       request.setRequestHeader("X-CSRF-Token", csrf());
       request.setRequestHeader("Content-Type", "application/octet-stream");

@@ -7,6 +7,7 @@ from math import ceil
 import trio
 from quart import Blueprint, Response, request
 
+from mailprobe.api.lists.stages import words_of_hosts
 from mailprobe.api.lists.table import read_marks
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -50,7 +51,10 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
     async def show_lists() -> Response:
         text = request.args.get("q", "").strip()[:NAME_CHARACTERS_MAX]
         found = await frame.result_of(ListsResponse, "list_lists", query={"search": [text]})
-        return await frame.page("lists.html", "Lists", lists=found.lists, text=text)
+        patience_s = frame.service.list_limits.patience_s
+        return await frame.page(
+            "lists.html", "Lists", lists=found.lists, text=text, patience=rough_duration(patience_s)
+        )
 
     @pages.post(LISTS_PAGE)
     @frame.signed_in
@@ -71,13 +75,16 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             await trio.lowlevel.checkpoint()
             return parts.pop(0) if parts else b""
 
-        rechecks = form.get("recheck") == "1"
-        return await new_list(frame, name, [form.get("column", "")], receive, rechecks=rechecks)
+        rechecks, patience = form.get("recheck") == "1", form.get("patience_s", "")
+        columns = [form.get("column", "")]
+        return await new_list(frame, name, columns, receive, rechecks=rechecks, patience_s=patience)
 
     async def _from_body() -> ListResponse:
-        name, column = request.args.get("name", "list"), request.args.get("column", "")
-        rechecks = request.args.get("recheck") == "1"
-        return await new_list(frame, name, [column], this_request().next_part, rechecks=rechecks)
+        name, columns = request.args.get("name", "list"), [request.args.get("column", "")]
+        rechecks, patience = request.args.get("recheck") == "1", request.args.get("patience_s", "")
+        return await new_list(
+            frame, name, columns, this_request().next_part, rechecks=rechecks, patience_s=patience
+        )
 
 
 async def new_list(
@@ -90,6 +97,7 @@ async def new_list(
     rechecks: bool,
     strict_clocks: bool = False,
     asks_hosts: bool = True,
+    patience_s: str = "",
 ) -> ListResponse:
     """Store a list that waits to be started, and return it as the API does. Raises Refusal."""
     query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))]}
@@ -98,6 +106,8 @@ async def new_list(
     if not asks_hosts:
         query["smtp"] = ["0"]
     query["column"] = [column for column in columns if column]
+    if patience_s:
+        query["patience_s"] = [patience_s]
     sent = {"content-type": media_type}
     return await frame.result_of(
         ListResponse, "create_list", query=query, sent=sent, receive=receive
@@ -114,10 +124,15 @@ async def progress_values(
         "again": "",
         "again_count": 0,
         "again_waits": False,
+        "all_answered": found.status == "running" and found.answered == found.addresses,
+        "hosts": "",
     }
+    if any(each.cause == "hosts" for each in found.waits_for):
+        waits = await frame.service.store.list_waits([stored.id])
+        values["hosts"] = words_of_hosts(stored, waits[stored.id])
     if found.left_s is not None:
         values["left"] = rough_duration(found.left_s)
-    if found.stage == "asking_again" and found.recheck_at is not None:
+    if values["all_answered"] and found.recheck_at is not None:
         marks = await read_marks(frame.service.store, stored)
         reasons = passing_of(marks.counts)
         values["again_waits"] = found.recheck_at > frame.service.now()
@@ -229,6 +244,7 @@ async def _read_again(
             rechecks=stored.rechecks > 0,
             strict_clocks=stored.strict_clocks,
             asks_hosts=stored.asks_hosts,
+            patience_s=str(stored.patience_s),
         )
 
 

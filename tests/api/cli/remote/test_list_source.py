@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import trio
 
@@ -16,6 +17,7 @@ from mailprobe.api.cli.remote.list_source import RemoteLists
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, working_lists
 from tests.api.service_fixture import RunningService, open_shop
 
@@ -248,3 +250,31 @@ async def test_an_explained_answer_has_the_services_evidence(
     assert answer.evidence.rule == "accepted"
     assert any(line.text.startswith("RCPT TO:") for line in answer.evidence.conversation)
     assert answer.cause.reason == "accepted"
+
+
+async def test_a_list_waits_at_the_service_for_as_long_as_the_command_is_patient(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [*knowns(1_000), *(f"gone{number}@hoster.test" for number in range(40))]
+    async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
+        shop.world.add("hoster.test", MailHost(mailboxes=frozenset()))
+        async with open_source(shop) as (source, _):
+            source.wait_up_to(lambda: 700.0)
+            began = trio.current_time()
+            async with source.open_answers(texts) as answers:
+                await trio.sleep(60)
+                [shown] = (await shop.request("GET", LISTS)).body["lists"]
+                found = [answer async for answer in answers]
+        assert (shown["patience_s"], shown["stage"]) == (700, "waiting")
+        assert len(found) == len(texts)
+        assert {answer.retry_s for answer in found} == {None}  # the service has waited
+        assert trio.current_time() - began > 600
+        assert (await shop.store.ledger(await shop.caller())).month_units == len(texts)
+    said = capsys.readouterr().err
+    assert "of 1,040 wait at 1 host: mx.hoster.test takes " in said
+    assert 1 <= said.count("the service goes on by itself") <= 3
+
+
+def test_a_list_of_an_earlier_service_waits_without_words() -> None:
+    line = b'{"list_id": "a", "status": "running", "addresses": 1, "answered": 0, "waits_for": "x"}'
+    assert msgspec.json.decode(line, type=list_source.ListState).host_words() == ""
