@@ -71,9 +71,9 @@ class _PositionalResult(msgspec.Struct, array_like=True):
     blame: Blame | None
 
 
-# What is kept of a result, in its own order: all but the columns of `clean`.
+# What is kept of a result, in its own order: all but the fields for a second pass of `clean`.
 _kept_of = attrgetter(
-    *(name for name in RowResult.__struct_fields__ if name not in ("attempts", "answered_at"))
+    *(name for name in RowResult.__struct_fields__ if name in StoredResult.__struct_fields__)
 )
 _stored_fields = attrgetter(*StoredResult.__struct_fields__[1:])
 _positional_fields = attrgetter(*StoredResult.__struct_fields__)
