@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
-from mailprobe.api.durations import read_seconds
 from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 from mailprobe.engine.settings import EngineSettings
@@ -27,6 +26,7 @@ PAGE_CHARACTERS_MAX = 50_000  # as HTML it is made in 50 ms, for which requests 
 RETRIES_MAX = 50
 RETRY_S_MAX = 30 * 86400
 SECRET_KEY_OCTETS = 32  # AES-256
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BIND_TAKES = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
 
 
@@ -39,6 +39,14 @@ def read_whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def read_seconds(time: str) -> float | None:
+    """A time such as `30s`, `5m`, `1h` or `2d`, or `0`, in seconds; None if the text is not one."""
+    if time == "0":
+        return 0.0
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd])", time)
+    return float(found[1]) * SECONDS[found[2]] if found else None
 
 
 def read_time(seconds_max: float) -> Callable[[str], float]:

@@ -32,7 +32,7 @@ PURE = [
     "mailprobe.engine.smtp.pairing",
     "mailprobe.engine.smtp.patience",
     "mailprobe.engine.smtp.probe",
-    "mailprobe.engine.smtp.refusal_budget",
+    "mailprobe.engine.smtp.tolerance",
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.throttle",
     "mailprobe.engine.smtp.wire",

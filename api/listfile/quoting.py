@@ -35,7 +35,7 @@ LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(slots=True)
-class Shape:
+class RowWidths:
     """The widths of the rows of one reading."""
 
     mismatch: DialectMismatch | None = None
@@ -66,7 +66,7 @@ class DialectHints:
     space_led: bool = False  # a quote after a delimiter and white space
     escaped_quotes: bool = False
     escaped_others: bool = False  # a delimiter or a line end after a backslash
-    plain: Shape = field(default_factory=Shape)  # the lines read without quoting
+    plain: RowWidths = field(default_factory=RowWidths)  # the lines read without quoting
     ends: Counter[str] = field(default_factory=Counter)
     lone_return: int = 0  # the first line that ends so
 
@@ -115,9 +115,11 @@ def _has_long_cell(line: str, delimiter: str) -> bool:
     return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.rstrip("\r\n").split(delimiter))
 
 
-def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:
+def shape_of(
+    lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int
+) -> RowWidths:
     """Read all lines by a dialect, up to the first mismatch."""
-    shape = Shape()
+    shape = RowWidths()
     reading = RecordReader(lines, dialect, first_line)
     try:
         for cells, raw in reading:
@@ -186,7 +188,7 @@ class _DialectChoice:
     first_line: int
     declared: DeclaredDialect
 
-    def made(self) -> tuple[Dialect, Shape]:
+    def made(self) -> tuple[Dialect, RowWidths]:
         readings = [(dialect, self._shape(dialect)) for dialect in self._candidates()]
         if self._may_be_bare():
             readings.append((Dialect(self.delimiter, quoted=False), self.hints.plain))
@@ -203,7 +205,7 @@ class _DialectChoice:
             raise _overgrown(self.name, shape.overgrown)
         return dialect, shape
 
-    def _shape(self, dialect: Dialect) -> Shape:
+    def _shape(self, dialect: Dialect) -> RowWidths:
         return shape_of(self.lines(), dialect, self.hints.plain.width, self.first_line)
 
     def _candidates(self) -> list[Dialect]:
@@ -230,7 +232,7 @@ class _DialectChoice:
             unsaid and self.delimiter == "\t" and not hints.whole_quoted and not hints.plain.ragged
         )
 
-    def _mixed(self) -> tuple[Dialect, Shape] | None:
+    def _mixed(self) -> tuple[Dialect, RowWidths] | None:
         """Quotes doubled in some cells and escaped in others: only where nothing else fits."""
         if self.declared.backslash == "text" or not self.hints.escaped_quotes:
             return None
@@ -238,7 +240,7 @@ class _DialectChoice:
         shape = self._shape(dialect)
         return None if shape.mismatch or shape.ragged or shape.overgrown else (dialect, shape)
 
-    def _check_only_one(self, readings: Sequence[tuple[Dialect, Shape]]) -> None:
+    def _check_only_one(self, readings: Sequence[tuple[Dialect, RowWidths]]) -> None:
         """BadList where a reading that fits no worse than the first gives other rows or cells.
 
         Among readings that are not even one must fit better to count.
@@ -264,7 +266,7 @@ class _DialectChoice:
                 )
 
 
-def _fitting_lines(reading: tuple[Dialect, Shape]) -> int:
+def _fitting_lines(reading: tuple[Dialect, RowWidths]) -> int:
     """The line up to which a reading fits."""
     return reading[1].mismatch.started if reading[1].mismatch else 0
 

@@ -14,7 +14,7 @@ from typing import Literal
 import trio
 
 from mailprobe.api.results.chunk_lines import found_at, results_in
-from mailprobe.api.results.marks import KINDS, LIGHTS, Kind, counts_of, mark_of
+from mailprobe.api.results.marks import KINDS, LIGHTS, ResultKind, counts_of, mark_of
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.storage.list_records import ListChunk, StoredList
@@ -34,7 +34,7 @@ class Marks:
     """The marks of a list by place."""
 
     places: Mapping[int, str]
-    counts: Counter[Kind]
+    counts: Counter[ResultKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ async def _read_places(store: Store, list_id: str) -> dict[int, str]:
     return places
 
 
-def _counted(places: Mapping[int, str]) -> Counter[Kind]:
+def _counted(places: Mapping[int, str]) -> Counter[ResultKind]:
     return counts_of("".join(places.values()))
 
 

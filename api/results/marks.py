@@ -25,7 +25,7 @@ OF_REASON = 24  # characters: 3 lights of at most 8 statuses
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResultKind:
     """What a mark stands for."""
 
     light: Light
@@ -34,15 +34,15 @@ class Kind:
 
 
 def mark_of(verdict: Verdict, reason: Reason) -> str:
-    return _BY_KIND[Kind(light_of(verdict), verdict.status, reason)]
+    return _BY_KIND[ResultKind(light_of(verdict), verdict.status, reason)]
 
 
-def counts_of(marks: str) -> Counter[Kind]:
+def counts_of(marks: str) -> Counter[ResultKind]:
     """How many addresses there are of each kind."""
     return Counter({KINDS[mark]: marks.count(mark) for mark in set(marks) if mark in KINDS})
 
 
-def passing_of(counts: Counter[Kind]) -> Counter[Reason]:
+def passing_of(counts: Counter[ResultKind]) -> Counter[Reason]:
     """How many answers time may cure, by reason."""
     found: Counter[Reason] = Counter()
     for kind, number in counts.items():
@@ -51,12 +51,12 @@ def passing_of(counts: Counter[Kind]) -> Counter[Reason]:
     return found
 
 
-def marks_of(kinds: Iterable[Kind]) -> frozenset[str]:
+def marks_of(kinds: Iterable[ResultKind]) -> frozenset[str]:
     return frozenset(_BY_KIND[kind] for kind in kinds)
 
 
-KINDS: dict[str, Kind] = {
-    chr(FIRST + OF_REASON * REASONS.index(reason) + 3 * place + LIGHTS.index(light)): Kind(
+KINDS: dict[str, ResultKind] = {
+    chr(FIRST + OF_REASON * REASONS.index(reason) + 3 * place + LIGHTS.index(light)): ResultKind(
         light, status, reason
     )
     for reason in REASONS

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.api.results.marks import KINDS, Kind, marks_of
+from mailprobe.api.results.marks import KINDS, ResultKind, marks_of
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.lights import light_of
 
@@ -21,7 +21,7 @@ class RowFilter:
     def needs_result(self) -> bool:
         return bool(self.lights or self.statuses or self.reasons)
 
-    def takes_kind(self, kind: Kind) -> bool:
+    def takes_kind(self, kind: ResultKind) -> bool:
         return (
             (not self.lights or kind.light in self.lights)
             and (not self.statuses or kind.status in self.statuses)
@@ -31,7 +31,7 @@ class RowFilter:
     def takes(self, cells: Sequence[str], result: RowResult | None) -> bool:
         if result is None:
             return not self.needs_result and self.has_text(cells)
-        kind = Kind(light_of(result), result.status, result.reason)
+        kind = ResultKind(light_of(result), result.status, result.reason)
         return self.takes_kind(kind) and self.has_text(cells)
 
     def has_text(self, cells: Sequence[str]) -> bool:

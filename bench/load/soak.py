@@ -59,7 +59,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class ResourceGrowth:
     """What grows, each minute."""
 
     memory_mib: float
@@ -112,7 +112,7 @@ def soak(minutes: float, show: Callable[[Sample], None]) -> list[Sample]:
         return run(lambda: _soak(service, lab, minutes, show))
 
 
-def growth(samples: Sequence[Sample]) -> Growth:
+def growth(samples: Sequence[Sample]) -> ResourceGrowth:
     """The median of the slopes between any two half minutes (Theil-Sen).
 
     Each has the least of its samples, without the work that comes and goes; of descriptors
@@ -127,7 +127,7 @@ def growth(samples: Sequence[Sample]) -> Growth:
         ]
         return median((b - a) / (then - at) for (at, a), (then, b) in combinations(points, 2))
 
-    return Growth(
+    return ResourceGrowth(
         memory_mib=slope("memory_mib"),
         descriptors=slope("descriptors", median),
         bloat_mib=slope("bloat_mib"),

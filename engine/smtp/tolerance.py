@@ -498,7 +498,7 @@ class Tolerance:
         self._first_at = max(self._first_at, at - GUARDED_S) if count else at
         self._count, self._last_at = count + 1, at
 
-    def take_back(self, kind: Kind, account: str) -> None:
+    def withdraw_refusal(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
         self._count = max(0, self._count - 1)
         for times in (self._window, self._times):

@@ -6,6 +6,7 @@ The description is frozen; what the host has seen is in its `record`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from re import Pattern
 
 from mailprobe.engine.testing.faults import ReplyFault
 from mailprobe.engine.testing.host_behaviours import Turn
@@ -81,6 +82,7 @@ class HostDescription:
     greylist_tries: int | None = None  # so many first RCPTs of an address are refused
     greylist_reply: str = "450 4.7.1 <{rcpt}>: Recipient address rejected: Greylisted"
 
+    accepts: Pattern[str] | None = None  # of local parts: it accepts all that match as a whole
     shape_reply: str | None = None  # to a local part that looks random, whoever exists
     turn: Turn | None = None  # stops judging after refusals, or after a time
     defence: Defence | None = None  # bans sources that name unknown recipients

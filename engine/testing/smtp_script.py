@@ -317,7 +317,8 @@ class SmtpScript:
         if host.shape_reply is not None and looks_random(local):
             return host.shape_reply
         everyone = host.catch_all if isinstance(host.catch_all, bool) else domain in host.catch_all
-        if everyone or host.has_mailbox(local):
+        by_shape = host.accepts is not None and host.accepts.fullmatch(local) is not None
+        if everyone or by_shape or host.has_mailbox(local):
             return host.default_known
         return host.default_unknown
 

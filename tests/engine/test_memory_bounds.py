@@ -8,7 +8,7 @@ import trio
 from mailprobe.bench.harness.engine_runs import verify_all
 from mailprobe.engine import Engine
 from mailprobe.engine.dns import single_flight
-from mailprobe.engine.smtp import catchall, host_memory, pools, refusal_budget
+from mailprobe.engine.smtp import catchall, host_memory, pools, tolerance
 from mailprobe.engine.stream import scheduler
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
@@ -20,7 +20,7 @@ BOUNDS = (
     (host_memory, "BACKOFFS_MAX"),
     (pools, "POOLS_MAX"),
     (pools, "NAMES_MAX"),
-    (refusal_budget, "BUDGETS_MAX"),
+    (tolerance, "TOLERANCES_MAX"),
     (scheduler, "ORDERS_MAX"),
     (scheduler, "SNAPSHOTS_MAX"),
 )

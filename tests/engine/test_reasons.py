@@ -42,6 +42,9 @@ CASES = [
     (Outcome.CONVERSATION_FAILED, "garbage.banner", "host_error", "host"),
     (Outcome.CONVERSATION_FAILED, "us.reputation", "blocked_us", "us"),
     (Outcome.CONVERSATION_FAILED, "greylist.postscreen", "greylisted", "host"),
+    (Outcome.CONVERSATION_FAILED, "ban.recognised", "blocked_us", "us"),
+    (Outcome.HOST_BUDGET, "budget.refusals", "host_budget", "host"),
+    (Outcome.UNCONFIRMED, "host.accepts-nobody", "unconfirmed", "host"),
     (Outcome.TIMED_OUT, "clock.connect", "timeout", "host"),
     (Outcome.TIMED_OUT, "clock.rcpt", "timeout", "host"),
 ]
@@ -93,6 +96,7 @@ def test_a_result_alone_tells_the_same_as_far_as_it_can(outcome: Outcome) -> Non
         Outcome.NEEDS_SMTPUTF8,
         Outcome.HOST_CHANGED,
         Outcome.HOST_BUDGET,
+        Outcome.UNCONFIRMED,
         Outcome.BOUNCED,
         Outcome.NOT_ASKED,
         Outcome.PAUSED,

@@ -25,7 +25,7 @@ from mailprobe.engine.dns.messages import NoMail, Route
 from mailprobe.engine.dns.shared_routes import SharedRoutes
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.shared_knowledge import Fact, FactKind, Listener
-from mailprobe.engine.smtp.pool.host_facts import facts_of_egress
+from mailprobe.engine.smtp.pool.host_facts import resting_elsewhere
 from mailprobe.engine.verdict import Outcome, judge
 from mailprobe.storage.encrypted_columns import packed, unpacked
 from mailprobe.storage.list_records import ListChunk
@@ -210,4 +210,4 @@ def test_a_back_off_is_understood_from_engines_of_both_forms() -> None:
         '{"outcome":"REFUSED_BY_POLICY","rule":"blocked.spamhaus","failures":2}',
     ):
         fact = Fact("backoff", "own name mx.shop.test", value, 60)
-        assert facts_of_egress([fact], "own").resting == [("mx.shop.test", "blocked.spamhaus", 60)]
+        assert resting_elsewhere([fact], "own") == [("mx.shop.test", "blocked.spamhaus", 60)]

@@ -1,7 +1,7 @@
 """A time as an option takes it, with its limit."""
 
-from mailprobe.api.durations import read_seconds
 from mailprobe.api.errors import Misuse
+from mailprobe.api.setting_values import read_seconds
 
 
 def seconds_of(time: str, option: str, *, seconds_max: float) -> float:

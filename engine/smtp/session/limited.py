@@ -230,7 +230,7 @@ class SessionLimits:
         own = [each for each in held if each not in again]
         for each in again:  # a limit refused them, and not for who they are
             if each.reply.code >= 500 and each.reading.meaning not in NOT_REFUSED:
-                self._host.budget.take_back(each.asked.kind, each.asked.asker)
+                self._host.budget.withdraw_refusal(each.asked.kind, each.asked.asker)
                 self._refused -= 1
         self._unjudged -= sum(each.outcome is _UNDELIVERABLE for each in own)
         of_connection = bool(again) and self._learn(again[-1], behind, sent_at, now)

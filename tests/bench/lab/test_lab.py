@@ -66,6 +66,7 @@ def resolver(lab: Lab) -> Iterator[Resolver]:
 IN_SEQUENCE = {
     Outcome.HOST_CHANGED,
     Outcome.HOST_BUDGET,
+    Outcome.UNCONFIRMED,
     Outcome.NO_CONNECTION_FREE,
     Outcome.NO_EGRESS,
     Outcome.NOT_ASKED,

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 
-from mailprobe.bench.load.soak import MIB, SAMPLE_S, Growth, Sample, growth
+from mailprobe.bench.load.soak import MIB, SAMPLE_S, ResourceGrowth, Sample, growth
 
 MINUTES = 10
 NUMBERS = range(int(MINUTES * 60 / SAMPLE_S))
@@ -13,7 +13,7 @@ NUMBERS = range(int(MINUTES * 60 / SAMPLE_S))
 
 def measured(
     memory_leak: float = 0.0, file_leak: float = 0.0, bloat_leak: float = 0.0, seed: int = 0
-) -> Growth:
+) -> ResourceGrowth:
     """A service that answers 500 addresses in each sample, with 1,000 octets of rows each.
 
     A list comes and goes every 20 s. A reader lives for some samples, by chance, and the heap

@@ -4,7 +4,6 @@ import tomllib
 from importlib.resources import files
 
 import pytest
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance
 
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.smtp.operators import (
@@ -14,6 +13,7 @@ from mailprobe.engine.smtp.operators import (
     load_operators,
 )
 from mailprobe.engine.smtp.replies.rules import load_rules
+from mailprobe.engine.smtp.tolerance import CEILING, OWN_START, RefusalLimits
 
 OPERATORS = load_operators()
 ROWS = tomllib.loads(
@@ -100,7 +100,7 @@ def test_operators_have_limits_of_their_own():
     assert consumer.one_each
     assert yahoo is not None
     assert yahoo.connections_max == 2
-    assert google == MailOperator("google", RefusalAllowance(session=8))
+    assert google == MailOperator("google", RefusalLimits(session=8, tolerance=64, ceiling=256))
 
 
 def test_each_ending_and_each_id_stands_once():
@@ -111,9 +111,9 @@ def test_each_ending_and_each_id_stands_once():
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["id"])
-def test_a_row_is_well_made(row):
+def test_a_rowis_well_made(row):
     assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each", "refusals"}
-    assert RefusalAllowance(**row["refusals"]).session <= 8
+    assert is_well_made(RefusalLimits(**row["refusals"]))
     assert row["endings"]
     assert row.get("connections_max", 1) >= 1
     for ending in row["endings"]:
@@ -141,21 +141,44 @@ def test_every_site_that_a_reply_rule_names_is_known():
         ("mx.google.com ESMTP a640c23a62f3a-0000.000 - gsmtp", "google"),
         ("mx.shop.test ESMTP MDaemon 23.5.3; Mon, 03 Jun 2024", "mdaemon"),
         ("mx.shop.test Kerio Connect 10.0.3 ESMTP ready", "kerio"),
-        ("mx.shop.test ESMTP", "other"),
-        ("", "other"),
+        ("mx.shop.test ESMTP", None),
+        ("", None),
     ],
 )
-def test_a_greeting_selects_the_allowance_of_refusals(greeting, label):
-    found, allowance = OPERATORS.refusals_of(greeting)
-    assert found == label
-    assert found in budget_labels()
-    assert 1 <= allowance.session <= 8
+def test_a_greeting_selects_the_row_of_its_software(greeting, label):
+    found = OPERATORS.greets_as(greeting)
+    assert (found and found.id) == label
+    assert label is None or label in budget_labels()
 
 
-def test_an_unknown_host_has_the_smallest_allowance():
-    _, strict = OPERATORS.refusals_of("")
-    assert strict.hour is not None
-    for row in (*TABLE, *SOFTWARE):
-        known = RefusalAllowance(**row["refusals"])
-        assert known.session >= strict.session
-        assert known.hour is None or known.hour >= strict.hour
+@pytest.mark.parametrize(
+    ("refusal", "label"),
+    [
+        ("550 #5.1.0 Address rejected.", "cisco"),
+        ("550 No Such User Here", "cpanel"),
+        ("550 5.1.10 RESOLVER.ADR.RecipientNotFound; Recipient not found", "exchange"),
+        ("550 Recipient unknown", "mdaemon"),
+        ("550 5.1.1 <gone@shop.test>: no such mailbox here", None),
+    ],
+)
+def test_the_words_of_a_refusal_select_the_row_of_its_software(refusal, label):
+    found = OPERATORS.refuses_as(refusal)
+    assert (found and found.id) == label
+
+
+@pytest.mark.parametrize("row", SOFTWARE, ids=lambda row: row["id"])
+def test_a_row_of_softwareis_well_made(row):
+    assert row.keys() == {"id", "words", "refused", "refusals"}
+    assert is_well_made(RefusalLimits(**row["refusals"]))
+    for word in (*row["words"], *row["refused"]):
+        assert word == word.lower()
+
+
+def is_well_made(limits: RefusalLimits) -> bool:
+    return (
+        (limits.session is None or 2 <= limits.session <= 8)
+        and (limits.tolerance is None or OWN_START <= limits.tolerance <= CEILING)
+        and (limits.ceiling is None or (limits.tolerance or 0) <= limits.ceiling <= CEILING)
+        and (limits.hour is None or (limits.tolerance or 0) <= limits.hour)
+        and (limits.share is None or 0 < limits.share < 1)
+    )

@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
-from mailprobe.engine.smtp.refusal_budget import RefusalAllowance, RefusalBudget
 
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
@@ -33,6 +32,7 @@ from mailprobe.engine.smtp.session.effects import (
 )
 from mailprobe.engine.smtp.session.exchange import NOW
 from mailprobe.engine.smtp.session.session import BY_TASK, SmtpSession
+from mailprobe.engine.smtp.tolerance import RefusalLimits, Tolerance
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
@@ -59,11 +59,15 @@ class Host:
     refused_promptly_at: float = 0.0
     refuses_too_late: bool = False
     terms: Terms = field(default_factory=lambda: first_terms("me@example.org"))
-    budget: RefusalBudget = field(default_factory=lambda: RefusalBudget(RefusalAllowance(8), ""))
+    budget: Tolerance = field(
+        default_factory=lambda: Tolerance(RefusalLimits(session=8, tolerance=64))
+    )
     controls: HostControls = field(default_factory=HostControls)
     renamings: Renamings = field(default_factory=Renamings)
     waiting: FairQueue[Probe] = field(default_factory=FairQueue)
-    domain: DomainAcceptance = field(default_factory=lambda: DomainAcceptance("shop.test"))
+    domain: DomainAcceptance = field(
+        default_factory=lambda: DomainAcceptance(DomainAtHost("shop.test"))
+    )
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return standard_rules().read(step, reply)
@@ -83,8 +87,8 @@ class Host:
     def work_with_tests_s(self) -> float:
         return 0.0
 
-    def random_mailbox(self, domain: DomainAcceptance, shape: int) -> str:
-        return f"random{shape}@{domain.name}"
+    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
+        return f"random{variant}@{domain.name}"
 
     def is_needed_elsewhere(self, address: str) -> bool:
         return False

@@ -37,7 +37,7 @@ from mailprobe.api.pages.dashboard.try_page import (
 from mailprobe.api.refusals import ListNotFound, Refusal
 from mailprobe.api.rest.lists import FORMATS, formulas_of
 from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
-from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, Kind
+from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.schema import ListResponse
@@ -122,7 +122,7 @@ def table_query(arguments: Mapping[str, str]) -> TableQuery:
     )  # fmt: skip
 
 
-def chips(query: TableQuery, counts: Counter[Kind]) -> list[tuple[str, list[Chip]]]:
+def chips(query: TableQuery, counts: Counter[ResultKind]) -> list[tuple[str, list[Chip]]]:
     """The chips by what they filter: those that some row has, and the chosen ones."""
     only = query.only
     return [
@@ -148,7 +148,7 @@ def _chips_of(
     return made
 
 
-def _counted(counts: Counter[Kind], only: RowFilter, name: str) -> Counter[str]:
+def _counted(counts: Counter[ResultKind], only: RowFilter, name: str) -> Counter[str]:
     """How many rows have each value of this name."""
     found: Counter[str] = Counter()
     for kind, number in counts.items():

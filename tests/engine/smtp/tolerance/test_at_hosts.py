@@ -1,0 +1,352 @@
+"""What hosts of no known software are asked, how they defend themselves, and what the results are."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+
+from mailprobe.engine import Answer, open_answers
+from mailprobe.engine.smtp.tolerance import HOUR_S, WINDOW_S
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.host_behaviours import Turn
+from mailprobe.engine.testing.host_defences import Defence
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
+from tests.engine.engine_runs import open_checked_engine
+
+PATIENCE_S = 4 * HOUR_S
+
+
+def neutral_host(**changes: object) -> MailHost:
+    """A host that no row of the operators' table recognises; it has a postmaster."""
+    described = {
+        "banner": "220 {name} ESMTP ready",
+        "default_unknown": "550 5.1.1 <{rcpt}>: no such mailbox here",
+        "mailboxes": frozenset({"postmaster"}),
+        "latency_s": 0.02,
+    }
+    return MailHost(**{**described, **changes})  # type: ignore[arg-type]
+
+
+def mixed(count: int, bad: float, domain: str = "shop.test", start: int = 0) -> list[str]:
+    """So many addresses, of which this share is unknown at the host."""
+    wrong = round(count * bad)
+    texts = [f"known{start + number}@{domain}" for number in range(count - wrong)]
+    texts += [f"gone.x{start + number}@{domain}" for number in range(wrong)]
+    random.Random(start).shuffle(texts)
+    return texts
+
+
+def truth(text: str) -> str:
+    return "deliverable" if text.startswith("known") else "undeliverable"
+
+
+@dataclass
+class Results:
+    """The latest answer for each address."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+
+    def of(self, text: str) -> str:
+        return self.answers[text].verdict.status
+
+    def reasons(self) -> Counter[str]:
+        return Counter(answer.cause.reason for answer in self.answers.values())
+
+    def confidences(self) -> set[float]:
+        return {answer.verdict.confidence for answer in self.answers.values()}
+
+    def assert_true(self) -> None:
+        assert {text: self.of(text) for text in self.answers} == {
+            text: truth(text) for text in self.answers
+        }
+
+    def assert_none_wrong(self) -> None:
+        wrong = {
+            text: self.of(text)
+            for text in self.answers
+            if self.of(text) not in (truth(text), "unknown")
+        }
+        assert wrong == {}
+
+
+async def ask(engine, texts: Sequence[str], account: str = "me") -> Results:
+    """One request."""
+    async with open_answers(engine, texts, account=account) as answers:
+        return Results({answer.verdict.email: answer async for answer in answers})
+
+
+async def ask_list(
+    engine,
+    texts: Sequence[str],
+    account: str = "me",
+    patience_s: float = PATIENCE_S,
+    passes: int = 1_000,
+) -> Results:
+    """A list that comes back for what its hosts do not take now, until its patience ends."""
+    results, deadline = Results(), trio.current_time() + patience_s
+    left = list(texts)
+    while left and passes:
+        passes -= 1
+        patience_left_s = max(0.0, deadline - trio.current_time())
+        async with open_answers(
+            engine, left, account=account, deferred_start=True, patience_s=patience_left_s
+        ) as answers:
+            found = {answer.verdict.email: answer async for answer in answers}
+        results.answers |= found
+        waits = {text: found[text].retry_s for text in left if found[text].retry_s is not None}
+        left = list(waits)
+        retry_s = min((wait_s for wait_s in waits.values() if wait_s is not None), default=0.0)
+        if trio.current_time() + retry_s > deadline:
+            break
+        await trio.sleep(retry_s)
+    return results
+
+
+def refusals(host: MailHost) -> int:
+    """Recipients that it refused for good."""
+    return sum(
+        reply.startswith("5")
+        for session in host.record.sessions
+        for replies in session.replies().values()
+        for reply in replies
+    )
+
+
+# -- the wrong addresses of others ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("postmaster", [True, False], ids=["postmaster", "no postmaster"])
+@pytest.mark.parametrize("way", ["own domain", "the victim's", "another name"])
+@pytest.mark.parametrize("wrong", [4, 20, 200])
+async def test_wrong_addresses_of_one_account_leave_the_others_their_verdicts(
+    autojump_clock, wrong, way, postmaster
+):
+    async with open_fake_network() as network:
+        mailboxes = frozenset({"postmaster"} if postmaster else ())
+        host = neutral_host(mailboxes=mailboxes)
+        network.add("victim.test", host, mx="mx.victim.test")
+        domain = attacked_domain(network, host, way)
+        async with open_checked_engine(network) as engine:
+            await ask(engine, [f"gone.y{number}@{domain}" for number in range(wrong)], "attacker")
+            for number in range(3):
+                texts = [f"known{number}x{each}@victim.test" for each in range(10)]
+                (await ask(engine, texts, f"neighbour{number}")).assert_true()
+
+
+def attacked_domain(network: FakeNetwork, host: MailHost, way: str) -> str:
+    match way:
+        case "own domain":
+            network.add("attack.test", host, mx="mx.victim.test")
+        case "another name":
+            network.add("attack.test", host, mx="mx.attack.test")
+        case _:
+            return "victim.test"
+    return "attack.test"
+
+
+# -- results at a host that tolerates it ----------------------------------------------------
+
+
+@pytest.mark.parametrize("postmaster", [True, False], ids=["postmaster", "no postmaster"])
+async def test_unknown_addresses_one_by_one_are_all_known(autojump_clock, postmaster):
+    async with open_fake_network() as network:
+        network.add(
+            "shop.test", neutral_host(mailboxes=frozenset({"postmaster"} if postmaster else ()))
+        )
+        async with open_checked_engine(network) as engine:
+            for text in mixed(40, 1.0):
+                (await ask(engine, [text])).assert_true()
+
+
+@pytest.mark.parametrize("bad", [0.05, 0.5])
+async def test_requests_of_fifty_lose_nothing(autojump_clock, bad):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host())
+        texts = mixed(400, bad)
+        async with open_checked_engine(network) as engine:
+            for start in range(0, 400, 50):
+                (await ask(engine, texts[start : start + 50])).assert_true()
+
+
+async def test_a_list_waits_and_loses_nothing(autojump_clock):
+    async with open_fake_network() as network:
+        host = neutral_host()
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            texts = mixed(200, 0.05)
+            first = await ask_list(engine, texts, passes=1)
+            waits = {each.retry_s for each in first.answers.values()} - {None}
+            assert first.reasons()["host_budget"]
+            assert waits
+            (await ask_list(engine, texts)).assert_true()
+
+
+async def test_a_list_without_patience_is_answered_as_a_request(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host())
+        async with open_checked_engine(network) as engine:
+            results = await ask_list(engine, mixed(200, 0.05), patience_s=0.0)
+        results.assert_true()
+        assert trio.current_time() < WINDOW_S
+
+
+# -- bans ----------------------------------------------------------------------------------------
+
+BAN = Defence(hour_refusals_max=9, ban_s=500.0)
+DEFENCES = {
+    "421 greeting": replace(BAN, ban_reply="421 4.7.0 Try again later"),
+    "554 greeting": replace(BAN, ban_reply="554 5.7.1 Too many bad recipients, you are blocked"),
+    "too many at RCPT": replace(BAN, bans_recipients=True),
+}
+
+
+@pytest.mark.parametrize("how", DEFENCES)
+async def test_a_ban_is_recognised_and_then_kept(autojump_clock, how):
+    async with open_fake_network() as network:
+        host = neutral_host(defence=DEFENCES[how])
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            await ask(engine, [f"known{number}@shop.test" for number in range(5)])
+            await ask(engine, mixed(30, 1.0))
+            results = await ask(engine, [f"known.{number}@shop.test" for number in range(5)])
+            assert results.reasons() == {"blocked_us": 5}
+            assert {answer.cause.blame for answer in results.answers.values()} == {"us"}
+            sessions = len(host.record.sessions)
+            await trio.sleep(400.0)
+            later = await ask(engine, ["known.late@shop.test"])
+            assert later.reasons() == {"blocked_us": 1}
+            assert len(host.record.sessions) == sessions
+            await trio.sleep(HOUR_S)
+            before = refusals(host)
+            again = await ask(engine, mixed(30, 1.0, start=500))
+            again.assert_none_wrong()
+            assert "blocked_us" not in again.reasons()
+            assert refusals(host) - before <= 9
+
+
+@pytest.mark.parametrize("door", [HostAddress.REFUSED, HostAddress.SILENT])
+async def test_a_door_that_closes_after_refusals_is_a_ban_and_no_dead_host(autojump_clock, door):
+    async with open_fake_network() as network:
+        host = neutral_host()
+        address = network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            await ask(engine, [*mixed(8, 1.0), "known@shop.test"])
+            await trio.sleep(30.0)  # the connection is idle and closed
+            network.hosts[address] = replace(host, address=door)
+            results = await ask(engine, [f"known{number}@shop.test" for number in range(5)])
+            assert results.reasons() == {"blocked_us": 5}
+            assert {answer.cause.blame for answer in results.answers.values()} == {"us"}
+
+
+# -- random names --------------------------------------------------------------------------------
+
+SHAPES = {
+    "first.last": (r"[a-z]+\.[a-z]+", "anna.berger"),
+    "prefix": (r"info-.+", "info-sales"),
+    "digits": (r"\d+", "4711"),
+    "at most twelve letters": (r"[a-z]{1,12}", "sales"),
+}
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["request", "list"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_host_that_accepts_a_shape_proves_no_mailbox_of_that_shape(
+    autojump_clock, shape, deferred
+):
+    pattern, local = SHAPES[shape]
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(accepts=re.compile(pattern)))
+        async with open_checked_engine(network) as engine:
+            texts = ["known9_z-q@shop.test", f"{local}@shop.test", "gone__x9@shop.test"]
+            for text in texts:
+                results = await (ask_list if deferred else ask)(engine, [text])
+                if text == texts[1]:
+                    assert results.confidences() == {0.65}
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["request", "list"])
+@pytest.mark.parametrize("place", [0, 5, 10])
+async def test_a_catch_all_that_refuses_one_name_is_still_one(autojump_clock, place, deferred):
+    async with open_fake_network() as network:
+        reply = "550 5.1.1 <{rcpt}>: no such mailbox here"
+        network.add("shop.test", neutral_host(catch_all=True, replies={"former": reply}))
+        texts = [f"staff{chr(97 + number)}@shop.test" for number in range(10)]
+        texts.insert(place, "former@shop.test")
+        async with open_checked_engine(network) as engine:
+            results = await (ask_list if deferred else ask)(engine, texts)
+    assert results.of("former@shop.test") == "undeliverable"
+    texts.remove("former@shop.test")
+    assert {results.of(text) for text in texts} == {"catch_all"}
+
+
+# -- a host that has accepted nobody -------------------------------------------------------------
+
+
+async def test_a_list_waits_for_a_proof_that_the_host_judges(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(mailboxes=frozenset()))
+        texts = mixed(12, 1.0)
+        async with open_checked_engine(network) as engine:
+            first = await ask_list(engine, texts, passes=1)
+            waiting = [
+                answer
+                for answer in first.answers.values()
+                if answer.cause.reason in ("unconfirmed", "host_budget")
+            ]
+            assert first.reasons()["unconfirmed"] >= 1
+            assert first.reasons()["no_mailbox"] <= 2
+            assert all(answer.retry_s is not None for answer in waiting)
+            began = trio.current_time()
+            (await ask_list(engine, [answer.verdict.email for answer in waiting])).assert_true()
+            assert HOUR_S - 60 < trio.current_time() - began < 2 * HOUR_S
+
+
+async def test_an_accepted_postmaster_proves_that_the_host_judges(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host())
+        async with open_checked_engine(network) as engine:
+            began = trio.current_time()
+            (await ask_list(engine, mixed(12, 1.0))).assert_true()
+            assert trio.current_time() - began < HOUR_S - 60
+
+
+async def test_a_request_believes_a_host_that_accepts_nobody(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(mailboxes=frozenset()))
+        async with open_checked_engine(network) as engine:
+            (await ask(engine, mixed(12, 1.0))).assert_true()
+
+
+# -- hosts that turn -----------------------------------------------------------------------------
+
+
+REFUSES = "550 5.1.1 <{rcpt}>: no such mailbox here"
+
+
+@pytest.mark.parametrize(
+    ("after", "reply", "deferred"),
+    [
+        (3, None, False),
+        (5, None, False),
+        (3, REFUSES, False),
+        (5, REFUSES, False),
+        (10, REFUSES, False),
+        (3, REFUSES, True),
+        (5, REFUSES, True),
+        (10, REFUSES, True),
+    ],
+)
+async def test_a_host_that_turns_leads_to_no_wrong_verdict(autojump_clock, after, reply, deferred):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(turn=Turn(after, reply=reply, rest_s=1_800.0)))
+        texts = mixed(100, 0.3)
+        async with open_checked_engine(network) as engine:
+            if deferred:
+                (await ask_list(engine, texts)).assert_none_wrong()
+                return
+            for start in range(0, 100, 10):
+                (await ask(engine, texts[start : start + 10])).assert_none_wrong()
