@@ -80,6 +80,7 @@ def test_the_list_has_300_rows_of_every_outcome_in_their_shares(fixture_domains)
     in_sequence = {
         Outcome.HOST_CHANGED,
         Outcome.HOST_BUDGET,
+        Outcome.UNCONFIRMED,
         Outcome.NO_CONNECTION_FREE,
         Outcome.NO_EGRESS,
         Outcome.NOT_ASKED,
