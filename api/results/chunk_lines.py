@@ -71,7 +71,7 @@ class _PositionalResult(msgspec.Struct, array_like=True):
     blame: Blame | None
 
 
-# What is kept of a result, in its own order: all but the fields for a second pass of `clean`.
+# What is kept of a result, in its own order: all but what `clean` alone adds at the end.
 _kept_of = attrgetter(
     *(name for name in RowResult.__struct_fields__ if name in StoredResult.__struct_fields__)
 )

@@ -180,7 +180,7 @@ def test_a_move_that_an_earlier_version_began_goes_on() -> None:
 
 def test_the_journal_of_an_earlier_run_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "list.journal"
-    path.write_bytes((EARLIER / "clean_journal.jsonl").read_bytes())
+    path.write_bytes((EARLIER / "clean_journal.bin").read_bytes())
     with open_journal(path, Header(2, 5120, "9f86"), resume=True) as journal:
         found = [result for _, result in journal.answers()]
         assert [(each.email, each.reason, each.answered_at) for each in found] == [
