@@ -206,6 +206,10 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     waits_until: Instant | None = None
     waits_for: tuple[ListWait, ...] = ()
     patience_s: int
+    columns: list[str] = []
+    unwrapped_rows: int = 0
+    doubtful_rows: int = 0
+    several_rows: int = 0
 
 
 class ListsResponse(Struct, frozen=True):

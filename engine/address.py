@@ -21,6 +21,8 @@ TEXT_CHARACTERS_MAX = 320
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
 MAILBOX_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3 less the angle brackets (RFC 3696, erratum 1690)
 LABEL_OCTETS_MAX = 63  # RFC 1035 2.3.4
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # in the place of octets that were no text
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]++"
 _LABEL = r"(?!..--)[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?<!-)"
@@ -61,7 +63,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 def parse(text: str) -> Address:
     """Parse an address. Raises NotAnAddress and nothing else.
 
-    The mailbox of an Address is printable, within the limits of RFC 5321, can
+    The mailbox of an Address is printable but for joiners, within the limits of RFC 5321, can
     be encoded, and parses to itself.
     """
     if len(text) > TEXT_CHARACTERS_MAX:
@@ -132,13 +134,27 @@ def _check_local(local: str) -> None:
         # composed alone: "<" and U+0338 become one harmless sign, and "<" would be sent.
         if wrong := _NO_ATEXT.search(local) or _NO_ATEXT.search(normalize("NFC", local)):
             raise NotAnAddress(f"the local part holds {_shown(wrong[0])}, which needs quotes")
-    for character in inside:
-        if not character.isprintable():
+    for position, character in enumerate(inside):
+        if character == REPLACEMENT:
+            raise NotAnAddress(
+                f"the local part holds {_shown(character)}, a character that was lost"
+            )
+        if not character.isprintable() and not _joins(inside, position):
             raise NotAnAddress(f"the local part holds {_shown(character)}, which is not printable")
     if category(inside[0]).startswith("M"):  # it would combine with the character before it, "<"
         raise NotAnAddress(f"the local part begins with the combining {_shown(inside[0])}")
     if len(local.encode()) > LOCAL_OCTETS_MAX:
         raise NotAnAddress(f"the local part is longer than {LOCAL_OCTETS_MAX} octets")
+
+
+def _joins(text: str, position: int) -> bool:
+    """Whether the character joins letters of a script that has joiners (RFC 5892 A.1 and A.2)."""
+    if text[position] not in JOINERS or len(text) > LOCAL_OCTETS_MAX:
+        return False
+    try:
+        return idna.core.valid_contextj(text, position)
+    except ValueError:  # a neighbour without a name in Unicode
+        return False
 
 
 def _check_dots(text: str, part: str) -> None:

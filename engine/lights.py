@@ -10,6 +10,7 @@ from typing import Literal
 from mailprobe.engine.verdict import Verdict
 
 Light = Literal["GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT"]
+LIGHTS_BEST_FIRST: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")
 Test = Callable[[Verdict], bool]
 
 CONFIDENCE_SURE = 0.9

@@ -42,6 +42,8 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
 
 # Of the engine's own rules, where no reply was read.
 BY_RULE: dict[str, VerdictCause] = {
+    # The resolver has answered: the domain is to blame, and asking again is no help.
+    "mx.no-host": VerdictCause("no_mx", "host"),
     "exchange.no-address": VerdictCause("host_down", "host"),
     "exchange.not-public": VerdictCause("host_down", "host"),
     DNS_LAG_RULE: VerdictCause("resolver", "us"),

@@ -73,6 +73,7 @@ class StoredList:
     asks_hosts: bool = True  # False: layer 4 is left out
     trace: str | None = None
     patience_s: int = PATIENCE_S  # of each chunk, from when it first had to wait
+    reading: str | None = None  # as in LoadedList; None: an earlier version has read it
 
     def matches(self, text: str) -> bool:
         """Whether the text is in its name, in whichever case, or its id begins with it."""

@@ -19,7 +19,9 @@ from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.passes import Recheck
+    from mailprobe.api.cli.output.summary import Summary
     from mailprobe.api.cli.source import AnswerSource, OpenSource
+    from mailprobe.api.listfile.formulas import Formulas
     from mailprobe.engine.settings import EngineSettings
 
 RECHECK_AFTER_S_MAX = 24 * 3600.0
@@ -44,7 +46,8 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--column",
     metavar="NAME",
-    help="Column of the addresses: its name, number, or path to a field.",
+    multiple=True,
+    help="Column of the addresses: its name, number, or path to a field. Give it for each column.",
 )
 @click.option(
     "--sheet",
@@ -111,6 +114,19 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--suggest", is_flag=True, help="Add a column with the corrected address of a mistyped one."
 )
+@click.option(
+    "--each", is_flag=True, help="Write a row for each address of a cell that has several."
+)
+@click.option("--short", is_flag=True, help="Add light, reason and suggestion only, placed first.")
+@click.option(
+    "--columns", metavar="NAMES", help="Add these columns only, such as light,reason,suggestion."
+)
+@click.option(
+    "--formulas",
+    type=click.Choice(["guard", "keep"]),
+    default="guard",
+    help="Cells of CSV that begin like a formula: put an apostrophe before them, or keep them.",
+)
 @click.option("--report", metavar="FILE", type=FILE_NAME, help="Write a report as one HTML file.")
 @click.option("--force", is_flag=True, help="Replace an output or a report that exists.")
 @collector_paused()
@@ -131,6 +147,10 @@ def clean(
     split: bool,
     dedupe: bool,
     suggest: bool,
+    each: bool,
+    short: bool,
+    columns: str | None,
+    formulas: "Formulas",
     report: str | None,
     force: bool,
     **reading: Any,
@@ -156,6 +176,8 @@ def clean(
         open_source, is_local = _source(
             server, key, live=live, asks_hosts=not no_smtp, bounces=bounces
         )
+    fields = _fields(columns, is_short=short)
+    reading["column"] = reading["column"] or None
     if reading["encoding"]:
         reading["encoding"] = known_encoding(reading["encoding"])
     source, target = _files(input_, output)
@@ -169,31 +191,54 @@ def clean(
         source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, patience, is_patient=not strict_clocks),
         Selection(lights, dedupe=dedupe), split, suggest, force,
         None if report is None else Path(os.path.realpath(report)),
+        fields, short, each, formulas,
     )  # fmt: skip
+
+    def show_summary(summary: "Summary") -> None:
+        with suppress(OSError):  # the list is cleaned even if standard error is closed
+            print_summary(summary, sys.stderr)
+
     with sigterm_as_sigint():
         summary = clean_list(
             order,
             open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
+            show_summary=show_summary,
             resume_command=resume_command(),
         )
-        with suppress(OSError):  # the list is cleaned even if standard error is closed
-            print_summary(summary, sys.stderr)
     if (failure := failure_of(summary.counts, is_local=is_local)) is not None:
         raise CommandError(failure)
+
+
+def _fields(columns: str | None, *, is_short: bool) -> tuple[str, ...] | None:
+    """The fields of the result that are written; None: all. Raises Misuse."""
+    from mailprobe.api.listfile.results import CHOICES, SHORT_FIELDS
+
+    if columns is None:
+        return SHORT_FIELDS if is_short else None
+    if is_short:
+        raise Misuse("--short adds three columns, and --columns others; give one of them")
+    fields = tuple(dict.fromkeys(name.strip() for name in columns.split(",")))
+    if not all(name in CHOICES for name in fields):
+        raise Misuse(f"--columns takes {', '.join(CHOICES)}, with a comma between them")
+    return fields
 
 
 def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
     """The list and the output; None for standard input and output. Raises Misuse."""
     from mailprobe.api.cli.cleaning.outputs import output_path
+    from mailprobe.api.listfile.writer import check_ending
 
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
         raise Misuse(f"{input_} is a directory; INPUT takes a file")
     if output is None:
         return source, source and output_path(source)
-    return source, None if output == "-" else Path(os.path.realpath(output))
+    if output == "-":
+        return source, None
+    check_ending(Path(output))
+    return source, Path(os.path.realpath(output))
 
 
 def _schedule(
@@ -299,5 +344,6 @@ def resume_command() -> str:
         elif name == "key":
             words += ["--key", "KEY"]  # never print a secret
         else:
-            words += [min(parameter.opts, key=len), str(value)]
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [min(parameter.opts, key=len), str(each)]
     return shlex.join([*words, "--resume"])

@@ -50,8 +50,8 @@ def verify(
 ) -> None:
     """Verify each ADDRESS and print its status and the reason.
 
-    An ADDRESS of - reads addresses from standard input, one per line. Of
-    'Ann <ann@example.org>' the part in angle brackets is verified.
+    An ADDRESS of - reads addresses from standard input, one per line. What
+    stands around an address is taken off, as in 'Ann <ann@example.org>'.
     """
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
@@ -88,18 +88,18 @@ def _texts(addresses: Iterable[str]) -> Iterable[str]:
     for address in addresses:
         if address == "-":
             lines = (line.rstrip("\r") for line in _read_input().split("\n"))
-            yield from (_bare(line) for line in lines if line.strip())
+            for line in lines:
+                if line.strip():
+                    yield from _unwrapped(line)
         else:
-            yield _bare(_unicode(address))
+            yield from _unwrapped(_unicode(address))
 
 
-def _bare(text: str) -> str:
-    """The address of `Ann <ann@shop.test>`; any other text as it is."""
-    if "<" not in text:
-        return text
-    from mailprobe.api.listfile.columns import address_in
+def _unwrapped(text: str) -> Sequence[str]:
+    """The addresses in a text, as `clean` reads them in a cell; else the text as it is."""
+    from mailprobe.api.cells.unwrapping import read_cell
 
-    return address_in(text)
+    return read_cell(text).addresses or (text,)
 
 
 def _read_input() -> str:
@@ -109,12 +109,13 @@ def _read_input() -> str:
     except OSError as error:
         raise Misuse(f"standard input cannot be read: {os.strerror(error.errno or 0)}") from None
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return octets.decode("utf-16" if octets.startswith(marks) else "utf-8-sig", "replace")
+    encoding = "utf-16" if octets.startswith(marks) else "utf-8-sig"
+    return octets.decode(encoding, "backslashreplace")
 
 
 def _unicode(text: str) -> str:
-    """Replace bytes of the command line that are not UTF-8: they cannot be printed."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Show bytes of the command line that are not UTF-8 as escapes: they cannot be printed."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:

@@ -5,12 +5,15 @@ choices.
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.terminal import plain
-from mailprobe.engine.address import NotAnAddress, parse
+
+Wanted = Sequence[str]  # columns by name or number from 1; none: the column is to be found
 
 SAMPLE_ROWS = 1000  # a column without addresses in these has none
 LISTED_MAX = 12  # columns named in a message
@@ -19,6 +22,7 @@ TITLE_ROWS_MAX = 20  # above a header; more takes --skip-lines
 # A header's letters and digits, lower case, of the languages lists come in.
 WORDS = """
     email emails emailaddress emailaddresses mail mailaddress mailid emailid useremail
+    email1value email1address
     emailadresse mailadresse emailaddr correo correoelectronico correoelectrónico email1
     courriel courrielle adressemail adresseemail adressecourriel adresseelectronique
     adresseélectronique indirizzoemail indirizzomail postaelettronica endereçodeemail
@@ -37,53 +41,30 @@ OTHER_WORDS = """
 """
 OTHER_NAMES = frozenset(OTHER_WORDS.split())
 
-# `Ann Lee <ann@shop.test>`, RFC 5322's name-addr: the address is what the brackets hold.
-MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]+)\s*>[\s,;]*")
-# Not white space in Unicode: a byte order mark within a file, and a zero-width space, which
-# text copied from browsers and documents contains.
-INVISIBLE = "\ufeff\u200b"
 WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
-# One of several addresses: a word with one @, between separators.
-ONE_OF_SEVERAL = re.compile(r'(?<![^\s<>,;|"()])[^\s<>,;|"()@]+@[^\s<>,;|"()@]+(?![^\s<>,;|"()])')
-
-
-def address_in(cell: str) -> str:
-    """The address in a cell: its text without white space, or a mailbox's address.
-
-    Of several addresses it is the first.
-    """
-    text = cell.strip()
-    if not text.isascii():
-        text = text.strip(INVISIBLE).strip()
-    if text.endswith((">", ",", ";")) and (mailbox := MAILBOX.fullmatch(text)) is not None:
-        return mailbox[1] if "@" in mailbox[1] else text
-    several = several_in(text)
-    return several[0] if several else text
-
-
-def several_in(cell: str) -> list[str]:
-    """The addresses of a cell that has two or more, without repetitions; else nothing.
-
-    A quoted local part may contain what looks like an address: a cell that as a whole is
-    one address has no others.
-    """
-    found = ONE_OF_SEVERAL.findall(cell) if cell.count("@") > 1 else []
-    if len(found) < 2:
-        return []
-    try:
-        parse(cell.strip())
-    except NotAnAddress:
-        return list(dict.fromkeys(found))
-    return []
+LABELLED = re.compile(r"[^@:]*+:\s*+[^\s@:]++@[^\s@:]++\s*")  # `Email: ann@shop.test` is no header
+CHECKED_CELLS = 200  # the first of a column that are not empty show whether it has addresses
+EXAMPLES = 3  # of its cells, in a message
+EXAMPLE_CHARACTERS_MAX = 40
+# The names of a second or further column of addresses: of Google's and Outlook's contacts, of
+# HubSpot, of Salesforce and its packages, and as people number them.
+FURTHER = re.compile(
+    r"(?:e?mail(?:address|adresse|adress)?[2-9](?:value|address|adresse)?"
+    r"|(?:additional|secondary|alternate|alternative|other|personal|work|home|second|third"
+    r"|2nd|3rd|npe01alternate|npe01home|npe01work|zweite|weitere)e?mail"
+    r"(?:address|adresse)?(?:es|s|n|c)?)"
+)
 
 
 def could_be_address(cell: str) -> bool:
     """Whether it is an address, even misspelt; `email (you@shop.test)` is a header."""
     text = cell.strip()
-    return "@" in text[1:] and not _begins_with_name(text)
+    return ("@" in text[1:] or "＠" in text[1:]) and not _begins_with_name(text)
 
 
 def _begins_with_name(text: str) -> bool:
+    if LABELLED.fullmatch(text):
+        return False
     words = WORD_ENDS.split(text)
     return len(words) > 1 and (_letters(words[0]) in NAMES or _letters("".join(words[:2])) in NAMES)
 
@@ -102,16 +83,16 @@ def names_addresses(cell: str) -> bool:
     return _letters(cell) in NAMES or (_begins_with_name(cell) and "@" in cell)
 
 
-def header_place(rows: Sequence[Sequence[str]], wanted: str | None) -> tuple[int, bool]:
+def header_place(rows: Sequence[Sequence[str]], wanted: Wanted) -> tuple[int, bool]:
     """How many of the first rows are a title or notes, and whether the next is the header.
 
-    Blank rows count. A row that contains the column name `wanted` is the header.
+    Blank rows count. A row that contains a column name of `wanted` is the header.
     """
     filled = [position for position, row in enumerate(rows) if any(cell.strip() for cell in row)]
     first = filled[: TITLE_ROWS_MAX + 1]
-    if wanted is not None and not is_number(wanted):
+    if names := {name for name in wanted if not is_number(name)}:
         for position in first:
-            if any(wanted == cell.strip() for cell in rows[position]):
+            if any(cell.strip() in names for cell in rows[position]):
                 return position, True
     width = Counter(_filled_width(rows[position]) for position in filled).most_common(1)[0][0]
     for position in first:
@@ -152,21 +133,74 @@ def is_surely_header(names: Sequence[str], column: int) -> bool:
     )
 
 
-def find_column(
+def find_columns(
     names: Sequence[str],
     rows: Sequence[Sequence[str]],
-    wanted: str | None,
+    wanted: Wanted,
     file: str,
     *,
     headless: bool = False,
-) -> int:
-    """The position of the column of addresses, from 0. Raises BadList if it is not clear.
+) -> list[int]:
+    """The positions of the columns of addresses, from 0. Raises BadList if they are not clear.
 
-    `wanted` is the --column option: a name, or a number from 1.
+    `wanted` are the --column options: names, or numbers from 1. Without any it is one column.
     """
     width = max([len(names), *map(len, rows)])
-    if wanted is not None:
-        return _wanted_column(names, wanted, width, file)
+    if wanted:
+        found = (_wanted_column(names, name, width, file) for name in wanted)
+        return list(dict.fromkeys(found))
+    column = _find_column(names, rows, width, file, headless=headless)
+    check_column(names, rows, column, file)
+    return [column]
+
+
+def further_columns(names: Sequence[str], rows: Sequence[Sequence[str]], column: int) -> list[int]:
+    """The columns that are proposed beside the one that was found: they have addresses too."""
+    return [
+        position
+        for position, name in enumerate(names)
+        if position != column
+        and (FURTHER.fullmatch(_letters(name)) or "mail" in name.casefold())
+        and _is_full(rows, position)
+    ]
+
+
+def check_column(
+    names: Sequence[str], rows: Sequence[Sequence[str]], column: int, file: str
+) -> None:
+    """Raise BadList if fewer than half of a column's first cells are addresses."""
+    cells = [row[column].strip() for row in rows if column < len(row) and row[column].strip()]
+    cells = cells[:CHECKED_CELLS]
+    others = few_addresses(cells)
+    if others:
+        column_name = _listed(names, [column])
+        raise BadList(
+            f"{file}: of the first {len(cells):,} cells of the column {column_name} that are not "
+            f"empty, fewer than half are addresses (others: {_shown(others)}); "
+            "name the column if it is the right one",
+            ", with --column",
+        )
+
+
+def few_addresses(cells: Sequence[str]) -> list[str]:
+    """The cells that are no addresses, if these are more than half; else nothing.
+
+    Those that say that there is no address do not count.
+    """
+    readings = [(cell, read_cell(cell)) for cell in cells]
+    said = [(cell, each) for cell, each in readings if each.addresses]
+    others = [cell for cell, each in said if not (each.has_address or each.suggestion)]
+    return others if 2 * len(others) > len(said) else []
+
+
+def _shown(cells: Sequence[str]) -> str:
+    shown = [plain(cell[:EXAMPLE_CHARACTERS_MAX]) for cell in dict.fromkeys(cells)]
+    return ", ".join(f"“{cell}”" for cell in shown[:EXAMPLES])
+
+
+def _find_column(
+    names: Sequence[str], rows: Sequence[Sequence[str]], width: int, file: str, *, headless: bool
+) -> int:
     named = [position for position, name in enumerate(names) if names_addresses(name)]
     if len(named) == 1:
         return named[0]
@@ -179,7 +213,8 @@ def find_column(
         choice = full or named
         raise BadList(
             f"{file} has several columns of addresses ({_listed(names, choice)})",
-            f"; name one with --column {'NUMBER' if headless else 'NAME'}",
+            f"; name one with --column {'NUMBER' if headless else 'NAME'}, or several: "
+            + proposal([names[each] if each < len(names) else "" for each in choice], choice),
         )
     raise BadList(
         f"{file} has no column of addresses that could be made out "
@@ -207,19 +242,23 @@ def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> 
 
 
 def _is_full(rows: Sequence[Sequence[str]], position: int) -> bool:
-    """Do most of the cells that are not blank look like an address?"""
-    cells = [row[position] for row in rows if position < len(row) and row[position].strip()]
-    return 2 * sum(map(has_address, cells)) > len(cells)
+    """Do most of the cells have an address? Those that say that there is none do not count."""
+    readings = [read_cell(row[position]) for row in rows if position < len(row)]
+    said = [each for each in readings if each.addresses]
+    return 2 * sum(each.has_address or each.suggestion is not None for each in said) > len(said)
 
 
 def has_address(cell: str) -> bool:
-    before, at, after = address_in(cell).partition("@")
-    return bool(before and at and after) and "@" not in after
+    """Whether it has an address, if only a misspelt one, whatever stands around it."""
+    return read_cell(cell).has_address
 
 
-def is_address(cell: str) -> bool:
-    """Is it one word that has the form of an address?"""
-    return has_address(cell) and re.search(r"[\s<>]", address_in(cell)) is None
+def proposal(names: Sequence[str], positions: Sequence[int]) -> str:
+    """The options that name these columns, for a shell."""
+    return " ".join(
+        f"--column {shlex.quote(name) if name and names.count(name) == 1 else position + 1}"
+        for name, position in zip(map(plain, names), positions, strict=True)
+    )
 
 
 def _listed(names: Sequence[str], positions: Sequence[int]) -> str:

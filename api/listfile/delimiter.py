@@ -11,6 +11,7 @@ from mailprobe.api.listfile.survey import Survey
 
 DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
+QUOTED_LINE = re.compile(r'"(?:[^"]++|"")*+"')
 DELIMITER_ROWS = 100  # rows of the sample that must agree
 MAILBOX_LINE = re.compile(r"[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*(?:[,;]\s*)?")
 
@@ -19,6 +20,25 @@ def declared_delimiter(survey: Survey) -> str | None:
     """The delimiter of a first line `sep=;`, as Excel writes it, or None."""
     found = SEP_LINE.match(survey.sample)
     return found[1] if found else None
+
+
+def has_quoted_lines(survey: Survey) -> bool:
+    """Whether each line stands between quotes as a whole, with cells within them.
+
+    So programs write lines that had delimiters already: `"ann@shop.test,Ann"`.
+    """
+    lines = [line.strip() for line in survey.sample.splitlines() if line.strip()]
+    if not survey.sample_is_all and len(lines) > 1:
+        del lines[-1]
+    lines = lines[: DELIMITER_ROWS + 1]
+    if len(lines) < 2 or not all(map(QUOTED_LINE.fullmatch, lines)):
+        return False
+    for delimiter in DELIMITERS:
+        rows = [line[1:-1].split(delimiter) for line in lines]
+        holding = sum(any(ADDRESS.fullmatch(cell.strip(' "')) for cell in row) for row in rows)
+        if all(len(row) > 1 for row in rows) and 2 * holding >= len(rows):
+            return True
+    return False
 
 
 def find_delimiter(

@@ -1,24 +1,58 @@
 """The columns of results that a list has from an earlier cleaning: another one refreshes them. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.listfile.dialect import Dialect
-from mailprobe.api.listfile.results import LIGHT, RESULT_FIELDS, SUGGESTED, free_names
+from mailprobe.api.listfile.formulas import MARKS, needs_guard
+from mailprobe.api.listfile.results import (
+    LIGHT,
+    OTHERS,
+    RESULT_FIELDS,
+    SUGGESTED,
+    free_names,
+    named_fields,
+)
 from mailprobe.engine.verdict import FIELDS
 
+# Columns that results may have after the others; longest first.
+FURTHER_FIELDS = ((SUGGESTED, OTHERS), (SUGGESTED,), (OTHERS,), ())
 # The columns of results, today's and those of versions before the reasons; longest first.
 KNOWN: tuple[tuple[str, ...], ...] = (
-    (*RESULT_FIELDS, SUGGESTED),
-    RESULT_FIELDS,
+    *((*RESULT_FIELDS, *more) for more in FURTHER_FIELDS),
     (*FIELDS, LIGHT),
 )
 NONE = range(0)
+EMAIL = "email"  # the field of the address that was asked
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierResults:
+    """Where a table has results of an earlier cleaning, and which; no fields: nowhere."""
+
+    place: range = NONE
+    fields: tuple[str, ...] = ()  # of each column that was verified
 
 
 def find_earlier_results(names: Sequence[str]) -> range:
     """The positions of the results among a table's columns; empty if it has none."""
-    for fields in KNOWN:
+    return earlier_results(names).place
+
+
+def earlier_results(
+    names: Sequence[str], sources: Sequence[str] = (), chosen: Sequence[str] | None = None
+) -> EarlierResults:
+    """The results of a table, of columns with these names if the results bear them.
+
+    Results of `chosen` fields count if the light is among them: other names may be a list's own.
+    """
+    known = KNOWN
+    if chosen is not None and LIGHT in chosen:
+        known = (*((*chosen, *more) for more in FURTHER_FIELDS), *KNOWN)
+    for each in known:
+        fields = named_fields(each, sources)
         for start in range(len(names) - len(fields) + 1):
             stop = start + len(fields)
             if not (names[start].endswith(fields[0]) and names[stop - 1].endswith(fields[-1])):
@@ -26,13 +60,27 @@ def find_earlier_results(names: Sequence[str]) -> range:
             others = [*names[:start], *names[stop:]]
             found = list(names[start:stop])
             if found in (free_names(fields, names[:start]), free_names(fields, others)):
-                return range(start, stop)
-    return NONE
+                return EarlierResults(range(start, stop), each)
+    return EarlierResults()
 
 
-def named_results(values: Sequence[str]) -> dict[str, str]:
+def are_others(rows: Iterable[tuple[str, str]]) -> bool:
+    """Whether most rows' results are about other addresses than those of their cell.
+
+    A row is the address that was asked, and the cell. Rows that lack either do not count.
+    """
+    same = others = 0
+    for asked, cell in rows:
+        if asked and (addresses := read_cell(cell).addresses):
+            same += asked in addresses
+            others += asked not in addresses
+    return others > same
+
+
+def named_results(values: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
     """The values of an earlier cleaning by field; empty without one, or if some are missing."""
-    fields = next((fields for fields in KNOWN if len(fields) == len(values)), ())
+    if len(values) < len(fields):
+        return {}
     return dict(zip(fields, values, strict=False))
 
 
@@ -47,6 +95,21 @@ def around(raw: str, dialect: Dialect, earlier: range) -> tuple[str, str]:
     before = raw if earlier.start >= len(starts) else raw[: max(starts[earlier.start] - 1, 0)]
     after = raw[starts[earlier.stop] :] if earlier.stop < len(starts) else ""
     return before, after
+
+
+def guarded_text(raw: str, dialect: Dialect) -> str:
+    """A record's own text, in which no cell is a formula for a spreadsheet."""
+    starts = _starts(raw, dialect)
+    for start, stop in reversed([*zip(starts, [*starts[1:], len(raw) + 1], strict=True)]):
+        at = start
+        if dialect.spaced:
+            at += len(raw[at:]) - len(raw[at:].lstrip(" "))
+        end = stop - 1
+        if dialect.quoted and raw[at : at + 1] == '"':
+            at, end = at + 1, end - 1
+        if raw[at : at + 1] in MARKS and needs_guard(raw[at:end].rstrip("\r\n")):
+            raw = raw[:at] + "'" + raw[at:]
+    return raw
 
 
 def _starts(raw: str, dialect: Dialect) -> list[int]:

@@ -14,17 +14,18 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from mailprobe.api.cells.unwrapping import NO_ADDRESS, CellReading, read_cell
+from mailprobe.api.listfile.addresses import CellNotes, first_address
 from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of
-from mailprobe.api.listfile.columns import (
-    SAMPLE_ROWS,
-    address_in,
-    find_column,
-    has_address,
-    several_in,
+from mailprobe.api.listfile.columns import SAMPLE_ROWS, Wanted, find_columns, has_address
+from mailprobe.api.listfile.earlier_results import (
+    EMAIL,
+    are_others,
+    earlier_results,
+    named_results,
+    without,
 )
-from mailprobe.api.listfile.earlier_results import find_earlier_results, named_results, without
 from mailprobe.api.listfile.survey import BadList, Survey
-from mailprobe.api.listfile.tables import RowsToNote
 from mailprobe.api.listfile.text import text_lines
 from mailprobe.api.terminal import plain
 
@@ -45,14 +46,19 @@ class ObjectRow:
     A string that is an address has no fields: the result contains it.
     """
 
-    address: str
+    readings: Sequence[CellReading]
     line: str
     fields: dict[str, Any]
     objects: "Objects"
     whole: dict[str, object]  # its members with the results of an earlier cleaning
 
+    @property
+    def address(self) -> str:
+        return first_address(self.readings)
+
     def results(self) -> dict[str, str]:
-        return named_results([_cell_text(self.whole.get(name)) for name in self.objects.earlier])
+        values = [_cell_text(self.whole.get(name)) for name in self.objects.earlier]
+        return named_results(values, self.objects.earlier_fields)
 
     def cells(self) -> list[str]:
         own = FIELDS.decode(self.line) if self.fields else {}
@@ -81,22 +87,53 @@ def _cell_text(value: object) -> str:
 class Objects:
     """A list of objects; `columns` grows with the names found, as a TableList's does."""
 
-    def __init__(self, file: BinaryIO, survey: Survey, wanted: str | None, name: str) -> None:
+    def __init__(self, file: BinaryIO, survey: Survey, wanted: Wanted, name: str) -> None:
         self.columns: list[str] = []
-        self.several = RowsToNote()  # several addresses in one field
+        self.notes = CellNotes()
+        self.earlier_fields: Sequence[str] = ()
+        self._is_named = len(wanted) > 1  # the results bear the names of their fields
         self._known: set[str] = set()
         self._file = file
         self._survey = survey
         self._name = name
         self.earlier: list[str] = []  # members of an earlier cleaning
-        self._address: Path = self._find_field(wanted)
+        self._addresses: list[Path] = self._find_fields(wanted)
+
+    @property
+    def verified_columns(self) -> list[str]:
+        """The fields of the addresses, for people; none: the lines are strings."""
+        return [plain(".".join(path)) for path in self._addresses if path]
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The columns of fields that are not within others."""
+        names = [path[0] for path in self._addresses if len(path) == 1]
+        return [self.columns.index(name) for name in names if name in self.columns]
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The paths, if the results are to bear them."""
+        return [".".join(path) for path in self._addresses] if self._is_named else ()
+
+    def _are_of_another(
+        self, fields: Sequence[str], path: Path, sample: Sequence[dict[str, object]]
+    ) -> bool:
+        """Whether the earlier results are about other addresses than those at the path."""
+        if EMAIL not in fields or path[0] in self.earlier:
+            return False
+        name = self.earlier[fields.index(EMAIL)]
+        return are_others(
+            (_cell_text(value.get(name)), _cell_text(reach(value, path))) for value in sample
+        )
 
     def rows(self) -> Iterator[ObjectRow]:
         """Yield every line; can be called repeatedly. Raises BadList for a line that is not JSON."""
-        self.several = RowsToNote()
+        self.notes = CellNotes()
         self.columns = [name for name in self.columns if name not in self.earlier]
         for number, (line, value) in enumerate(self._values(), 1):
             row = self._row(line, value, number)
+            if any(each.is_noted for each in row.readings):
+                self.notes.add(number, row.readings)
             if len(line) > SHORT_CHARACTERS:
                 cells = row.cells() or [row.address]
                 if (excess := excess_of(cells)) is not None:
@@ -106,35 +143,30 @@ class Objects:
     def _row(self, line: str, value: object, number: int) -> ObjectRow:
         match value:
             case dict():
-                address = self._address_of(value, number)
+                readings = [self._read_field(value, path, number) for path in self._addresses]
                 own = value
                 if any(name in value for name in self.earlier):
                     line = msgspec.json.encode(self._own(FIELDS.decode(line))).decode()
                     own = self._own(value)
                 self._learn(own)
-                return ObjectRow(address, line, own, self, value)
-            case str() if value != (address := address_in(value)):
-                if len(several_in(value)) > 1:
-                    self.several.add(number)
+                return ObjectRow(readings, line, own, self, value)
+            case str() if value and read_cell(value).addresses != (value,):
                 self._learn(fields := {TEXT: value})
                 text = f'{{"{TEXT}":{line.strip()}}}'
-                return ObjectRow(address, text, fields, self, {})
+                return ObjectRow([read_cell(value)], text, fields, self, {})
             case str():
-                return ObjectRow(value, line, {}, self, {})
+                return ObjectRow([read_cell(value)], line, {}, self, {})
             case _:
-                return ObjectRow("", line, {}, self, {})
+                return ObjectRow([NO_ADDRESS], line, {}, self, {})
 
-    def _address_of(self, fields: dict[str, object], number: int) -> str:
-        value = reach(fields, self._address)
+    def _read_field(self, fields: dict[str, object], path: Path, number: int) -> CellReading:
+        value = reach(fields, path)
         if isinstance(value, dict | list):
             raise BadList(
-                f"{self._name}, line {number}: {plain('.'.join(self._address))} holds several values "
+                f"{self._name}, line {number}: {plain('.'.join(path))} holds several values "
                 f"and no text{_advice(_paths_to_addresses(fields))}"
             )
-        text = _cell_text(value)
-        if len(several_in(text)) > 1:
-            self.several.add(number)
-        return address_in(text)
+        return read_cell(_cell_text(value))
 
     def _learn(self, fields: dict[str, Any]) -> None:
         new = [field for field in fields if field not in self._known]
@@ -167,8 +199,8 @@ class Objects:
             raise BadList(f"{where}: is neither an object nor a string")
         return value
 
-    def _find_field(self, wanted: str | None) -> Path:
-        """Return the path of the field with the addresses; () if all lines are strings."""
+    def _find_fields(self, wanted: Wanted) -> list[Path]:
+        """Return the paths of the fields with addresses; an empty one if all lines are strings."""
         sample: list[dict[str, object]] = []
         said = False
         weight = 0
@@ -183,14 +215,21 @@ class Objects:
         if not said:
             raise BadList(f"{self._name} holds nothing but blank rows")
         if not sample:
-            return ()
-        earlier = find_earlier_results(self.columns)
-        self.earlier = self.columns[earlier.start : earlier.stop]
-        if self.earlier and wanted is None:
-            if len(earlier) == len(self.columns):  # the list was one of strings
-                return (self.columns[earlier.start],)
-            self.columns = without(self.columns, earlier)
+            return [()]
+        earlier = earlier_results(self.columns, wanted if len(wanted) > 1 else ())
+        self.earlier = self.columns[earlier.place.start : earlier.place.stop]
+        self.earlier_fields = earlier.fields
+        if self.earlier and not wanted:
+            if len(earlier.place) == len(self.columns):  # the list was one of strings
+                return [(self.columns[earlier.place.start],)]
+            self.columns = without(self.columns, earlier.place)
             sample = [self._own(value) for value in sample]
+        paths = [self._find_path(sample, name) for name in wanted or (None,)]
+        if len(paths) == 1 and self._are_of_another(earlier.fields, paths[0], sample):
+            self.earlier, self.earlier_fields, self._is_named = [], (), True
+        return paths
+
+    def _find_path(self, sample: Sequence[dict[str, object]], wanted: str | None) -> Path:
         if wanted is not None and wanted not in self._known and "." in wanted:
             path = tuple(wanted.split("."))
             if any(reach(value, path) is not None for value in sample):
@@ -210,7 +249,7 @@ class Objects:
         ]
         rows = [[_cell_text(value.get(column)) for column in texts] for value in sample]
         try:
-            position = find_column(texts, rows, wanted, self._name)
+            (position,) = find_columns(texts, rows, () if wanted is None else (wanted,), self._name)
         except BadList as bad:
             inside = _paths_to_addresses(*sample)
             if wanted is not None or not inside:

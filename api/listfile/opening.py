@@ -6,9 +6,9 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
@@ -16,15 +16,18 @@ from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, NoRoom, Survey,
 from mailprobe.api.terminal import plain
 
 if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone are imported
+    from mailprobe.api.cells.unwrapping import CellReading
+    from mailprobe.api.listfile.addresses import CellNotes
     from mailprobe.api.listfile.dialect import Dialect
-    from mailprobe.api.listfile.tables import RowsToNote
     from mailprobe.api.listfile.workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 
 STANDARD_INPUT = "standard input"
 GZIP = b"\x1f\x8b"
+CONVERTED_OCTETS_MAX = 1 << 25  # held in memory: a web page with 300,000 rows
 UNPACKED_OCTETS_MAX = 1 << 30  # a larger file may be made to fill the disk
+UTF8 = ("utf-8", "utf-8-sig", "ascii")
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 
@@ -33,7 +36,8 @@ OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 class ReadOptions:
     """Options for reading a list; None: detect from the file."""
 
-    column: str | None = None  # the addresses' name, number or path
+    # The columns of the addresses: a name, number or path, or several.
+    column: str | tuple[str, ...] | None = None
     encoding: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     skip_lines: int = 0
@@ -42,6 +46,15 @@ class ReadOptions:
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
     lines_max: int | None = None  # of text: no more are looked at
+    # The fields of the results, which are refreshed where the list has them; None: all.
+    fields: tuple[str, ...] | None = None
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The columns that were named."""
+        if self.column is None:
+            return ()
+        return (self.column,) if isinstance(self.column, str) else self.column
 
 
 class ListRow(Protocol):
@@ -49,7 +62,11 @@ class ListRow(Protocol):
 
     @property
     def address(self) -> str:
-        """The address without surrounding white space; "" if there is none."""
+        """The first address, without what stands around it; "" if there is none."""
+
+    @property
+    def readings(self) -> "Sequence[CellReading]":
+        """What each of its cells with addresses has."""
 
     def results(self) -> dict[str, str]:
         """The cells of an earlier cleaning by field; empty if there was none."""
@@ -65,7 +82,19 @@ class Rows(Protocol):
     """The rows of a file; `columns` is complete once all were read."""
 
     columns: list[str]
-    several: "RowsToNote"  # with several addresses in one cell
+    notes: "CellNotes"
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The names of the columns that were verified, if the results bear them."""
+
+    @property
+    def verified_columns(self) -> list[str]:
+        """See List."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of these columns, from 0."""
 
     def rows(self) -> "Iterator[ListRow]": ...
 
@@ -78,6 +107,7 @@ class OutputFormat:
     delimiter: str = ","
     line_end: str = "\n"
     bom: bool = False
+    is_recoded: bool = False  # it was in another encoding than UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +140,10 @@ class List:
 
     def remarks(self) -> "Iterator[str]":
         """Notes for the user on how the list was read; complete once all rows were read."""
+        from mailprobe.api.listfile.columns import proposal
         from mailprobe.api.listfile.tables import TableList
 
-        if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
+        if not self.survey.zipped and self.survey.encoding not in UTF8:
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
         if self.sheet is not None:
             yield from self._remarks_on(self.sheet)
@@ -123,13 +154,29 @@ class List:
                 f"{self.name}: {wide.rows:,} {rows} wider than the header, the first is row "
                 f"{wide.first:,} under it; see that the addresses there stand in the right column"
             )
-        several = self.content.several
-        if several.rows:
-            rows = "rows have" if several.rows > 1 else "row has"
+        yield from self.content.notes.remarks(self.name)
+        if isinstance(self.content, TableList) and (proposed := self.content.proposed):
+            positions = [*self.content.positions, *proposed]
+            names = [self.content.names[each] for each in positions]
+            others = " and ".join(self.proposed)
             yield (
-                f"{self.name}: {several.rows:,} {rows} several addresses in one cell, the first is "
-                f"row {several.first:,}; the first address of each is verified"
+                f"{self.name} has addresses in {others} too; for all: {proposal(names, positions)}"
             )
+
+    @property
+    def proposed(self) -> list[str]:
+        """Further columns of addresses."""
+        from mailprobe.api.listfile.tables import TableList
+
+        content = self.content
+        if not isinstance(content, TableList):
+            return []
+        return [plain(content.names[each].strip()) for each in content.proposed]
+
+    @property
+    def verified_columns(self) -> list[str]:
+        """The columns of the addresses, for people; none: each line is an address."""
+        return self.content.verified_columns
 
     def _remarks_on(self, sheet: "Sheet") -> "Iterator[str]":
         from mailprobe.api.listfile.workbook.summary import is_summary
@@ -187,7 +234,32 @@ def read_list(opened: ListFile, reading: ReadOptions) -> Iterator[List]:
             errors=reading.errors,
             lines_max=reading.lines_max,
         )
-        yield _read(file, found, opened.ending, reading, name)
+        with _converted_file(file, found, opened.ending, name) as (text, found, ending):
+            yield _read(text, found, ending, reading, name)
+
+
+@contextmanager
+def _converted_file(
+    file: BinaryIO, found: Survey, ending: str, name: str
+) -> Iterator[tuple[BinaryIO, Survey, str]]:
+    """The file, or what it is converted to: see `conversion`."""
+    if found.zipped or ending in OBJECT_ENDINGS:
+        yield file, found, ending
+        return
+    from mailprobe.api.listfile.conversion import conversion_of, csv_of
+
+    kind = conversion_of(found.sample, name, is_table=ending in TABLE_ENDINGS)
+    if kind is None:
+        yield file, found, ending
+        return
+    if found.octets > CONVERTED_OCTETS_MAX:
+        raise BadList(f"{name} is too large to be converted; save the list as CSV")
+    from mailprobe.api.listfile.text import text_lines
+
+    text = "".join(text_lines(file, found, name))
+    with _spooled(iter((csv_of(kind().rows(text, name)),)), name) as spool:
+        made = replace(survey(spool, name, lines_max=found.lines_max), bom=found.bom)
+        yield spool, made, kind.ending
 
 
 @contextmanager
@@ -303,7 +375,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
             raise BadList(f"{name} holds JSON objects", ": --skip-lines is for tables")
         from mailprobe.api.listfile.objects import Objects
 
-        return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.column, name))
+        return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.wanted, name))
     return _read_text(file, found, ending, reading, name)
 
 
@@ -312,30 +384,37 @@ def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) 
     from mailprobe.api.listfile.workbook.sheets import Sheet
 
     sheet = Sheet(file, found, name, reading.sheet)
-    table = read_table(sheet.records(reading.skip_lines), reading.column)
+    table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
-    from mailprobe.api.listfile.delimiter import declared_delimiter, find_delimiter
+    from mailprobe.api.listfile.delimiter import (
+        declared_delimiter,
+        find_delimiter,
+        has_quoted_lines,
+    )
     from mailprobe.api.listfile.dialect import DeclaredDialect
     from mailprobe.api.listfile.quoting import find_dialect
     from mailprobe.api.listfile.tables import csv_records, line_records, read_lines, read_table
 
+    if has_quoted_lines(found):
+        found = replace(found, quoted_lines=True)
     said = declared_delimiter(found)
     skip = max(reading.skip_lines, 1 if said else 0)
-    is_table = ending in TABLE_ENDINGS
+    is_table, is_recoded = ending in TABLE_ENDINGS, found.encoding not in UTF8
     delimiter = said or find_delimiter(
         found, surely_a_table=is_table, likely=TABLE_ENDINGS.get(ending), skip=skip
     )
     if not delimiter and not is_table:
         records = line_records(file, found, name, skip)
         line_end = "\r\n" if "\r\n" in found.sample else "\n"
-        manner = OutputFormat("csv", ",", line_end, found.bom)
-        return List(name, found, manner, read_lines(records, reading.column))
+        manner = OutputFormat("csv", ",", line_end, found.bom, is_recoded)
+        return List(name, found, manner, read_lines(records, reading.wanted, reading.fields))
     delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
     marks = DeclaredDialect(reading.quotes, reading.backslash)
     dialect, line_end = find_dialect(file, found, delimiter, name, marks, skip)
-    manner = OutputFormat("csv", delimiter, line_end, found.bom)
-    table = read_table(csv_records(file, found, dialect, name, skip), reading.column)
+    manner = OutputFormat("csv", delimiter, line_end, found.bom, is_recoded)
+    records = csv_records(file, found, dialect, name, skip)
+    table = read_table(records, reading.wanted, reading.fields)
     return List(name, found, manner, table, dialect)

@@ -17,6 +17,7 @@ PIECE_OCTETS = 1 << 20
 HEAD_OCTETS = 1 << 16  # inspected for the kind of file and its delimiter
 CONTROLS_SHARE_MAX = 0.05  # share of a text's characters; compressed data has 10 % or more
 
+END_MARK = "\x1a"  # of a file of DOS and CP/M
 ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 OLE_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
@@ -75,6 +76,14 @@ class Changed(Misuse):
     """The file was changed between two readings."""
 
 
+def unquoted_line(line: str) -> str:
+    """A line without the quotes around the whole of it; its line end stays."""
+    text = line.rstrip("\r\n")
+    if len(text) < 2 or not (text[0] == text[-1] == '"'):
+        return line
+    return text[1:-1].replace('""', '"') + line[len(text) :]
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The results of the inspection. `encoding` is meaningless if `zipped`."""
@@ -86,6 +95,7 @@ class Survey:
     bom: bool
     errors: str = "strict"
     lines_max: int | None = None  # a file with more is refused where they end
+    quoted_lines: bool = False  # each line stands between quotes as a whole
 
     @property
     def zipped(self) -> bool:
@@ -95,7 +105,12 @@ class Survey:
     def sample(self) -> str:
         """The beginning as text; its last line may be cut off."""
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
-        return decoder.decode(self.head)
+        text = decoder.decode(self.head)
+        if self.sample_is_all:
+            text = text.rstrip(END_MARK)
+        if not self.quoted_lines:
+            return text
+        return "".join(map(unquoted_line, text.splitlines(keepends=True)))
 
     @property
     def sample_is_all(self) -> bool:

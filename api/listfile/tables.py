@@ -1,35 +1,40 @@
 """Rows of cells: delimited text, plain lines, and the parts that sheets share with them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
+import msgspec
 import orjson
 
+from mailprobe.api.cells.unwrapping import CellReading, read_cell
+from mailprobe.api.listfile.addresses import CellNotes, RowsToNote, first_address
 from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
 from mailprobe.api.listfile.columns import (
     SAMPLE_ROWS,
-    address_in,
-    find_column,
+    Wanted,
+    few_addresses,
+    find_columns,
+    further_columns,
     has_address,
     header_place,
-    is_address,
     is_surely_header,
     names_addresses,
-    several_in,
 )
 from mailprobe.api.listfile.dialect import Dialect, DialectMismatch, RawRecord, RecordReader
 from mailprobe.api.listfile.earlier_results import (
-    NONE,
-    find_earlier_results,
+    EMAIL,
+    EarlierResults,
+    are_others,
+    earlier_results,
     named_results,
     without,
 )
-from mailprobe.api.listfile.results import undefused
+from mailprobe.api.listfile.formulas import unguarded
 from mailprobe.api.listfile.survey import BadList, Survey
 from mailprobe.api.listfile.text import changed, text_lines
+from mailprobe.api.terminal import plain
 
 
 class Records:
@@ -66,19 +71,23 @@ class Unvalued(str):
     """An empty cell with a formula but no stored value: it may be an address."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One row; `values` unchanged, `address` without surrounding white space."""
+class TableRow(msgspec.Struct, frozen=True):
+    """One row; `values` unchanged, `readings` of its cells with addresses."""
 
-    address: str
+    readings: Sequence[CellReading]
     values: list[str]
     table: "TableList"
     raw: Any  # its unchanged text
     whole: list[str]  # its values with the results of an earlier cleaning
 
+    @property
+    def address(self) -> str:
+        return first_address(self.readings)
+
     def results(self) -> dict[str, str]:
         earlier = self.table.earlier
-        return named_results([undefused(cell) for cell in self.whole[earlier.start : earlier.stop]])
+        values = [unguarded(cell) for cell in self.whole[earlier.start : earlier.stop]]
+        return named_results(values, self.table.earlier_fields)
 
     def cells(self) -> list[str]:
         return self.values
@@ -87,73 +96,115 @@ class TableRow:
         return orjson.dumps(dict(zip(self.table.unique_columns, self.values, strict=False)))
 
 
-@dataclass(slots=True)
-class RowsToNote:
-    """Rows that a remark is made about, such as rows wider than the header."""
-
-    rows: int = 0
-    first: int = 0  # the number of the first of them; the row below the header is 1
-
-    def add(self, number: int) -> None:
-        self.rows += 1
-        self.first = self.first or number
-
-
 class TableList:
     """A list that is a table.
 
     `columns` grows with the longest row and is complete once `rows` has ended.
-    A list of plain lines has no columns: each line is an address.
+    A list of plain lines has no columns: each line is an address. `addresses` are the positions
+    of the columns with addresses, or the position of the only one.
     """
 
     def __init__(
         self,
         records: Records,
         columns: Sequence[str],
-        address: int,
+        addresses: int | Sequence[int],
         *,
         above: Sequence[Any] = (),
         header: Any = None,
         bare: bool = False,
-        earlier: range = NONE,
+        earlier: EarlierResults | None = None,
+        sources: Sequence[str] = (),
+        proposed: Sequence[int] = (),
     ) -> None:
-        self.columns = without(list(columns), earlier)
-        self.earlier = earlier  # the positions of results, of which a row's values have none
+        found = earlier or EarlierResults()
+        self.columns = without(list(columns), found.place)
+        self.earlier = found.place  # the positions of results, of which a row's values have none
+        self.earlier_fields = found.fields
         self.above = [*records.skipped, *above]  # the text of the rows above the header
         self.header = header  # its text; None without a header
         self.bare = bare
         self.wide = RowsToNote()  # their addresses may be in the wrong column
-        self.several = RowsToNote()  # several addresses in one cell
+        self.notes = CellNotes()
+        self._sources = sources
+        self.proposed = proposed  # further columns of addresses
+        self.names = columns
+        self.positions = [addresses] if isinstance(addresses, int) else [*addresses]
         self._width = len(columns)
         self._records = records
-        self._address = address
         self._passed_over = len(above) + (header is not None)
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The names of the columns that were verified, if the results are to bear them."""
+        return self._sources
+
+    @property
+    def verified_columns(self) -> list[str]:
+        """The columns that were verified, for people: with a number where a name is not enough."""
+        if self.bare:
+            return []
+        names = [name.strip() for name in self.names]
+        shown = []
+        for position in self.positions:
+            name = names[position] if position < len(names) else ""
+            number = f"number {position + 1}"
+            is_clear = bool(name) and names.count(name) == 1
+            shown.append(
+                plain(name) if is_clear else f"{plain(name)} ({number})" if name else number
+            )
+        return shown
 
     def rows(self) -> Iterator[TableRow]:
         """Yield every row but the header; can be called repeatedly."""
-        position = self._address
-        is_result = position in self.earlier  # of a list of lines, cleaned again
-        self.wide, self.several = RowsToNote(), RowsToNote()
+        positions = self.positions
+        only = positions[0] if len(positions) == 1 else None
+        # Of a list of lines, cleaned again.
+        is_result = only is not None and only in self.earlier
+        self.wide, self.notes = RowsToNote(), CellNotes()
         records = self._records.all()
+        readings: Sequence[CellReading]
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
-            cell = cells[position] if position < len(cells) else ""
-            if is_result:
-                cell = undefused(cell)
-            if self.bare and address_in(cell) != cell.strip():
-                self.bare = False  # a mailbox is more than its address, so its text needs a column
-                self._widen(1, number)
-                self.wide = RowsToNote()
-            if len(several_in(cell)) > 1:
-                self.several.add(number)
-            if type(cell) is Unvalued:
-                raise BadList(
-                    f"{self._records.name}, row {number} under the header: the address is a formula "
-                    "without a value; open the workbook and save it, so that its values are kept"
-                )
+            if only is not None:
+                cell = cells[only] if only < len(cells) else ""
+                if is_result:
+                    cell = unguarded(cell)
+                if type(cell) is Unvalued:
+                    raise self._unvalued(number)
+                reading = read_cell(cell)
+                readings = (reading,)
+                is_noted = reading.is_unwrapped or reading.suggestion is not None
+                if self.bare and reading.addresses[:1] != (cell,) and cell.strip():
+                    self._keep_text(cell, reading, number)
+            else:
+                readings = [self._read(cells, position, number) for position in positions]
+                is_noted = any(each.is_noted for each in readings)
+            if is_noted:
+                self.notes.add(number, readings)
             values = [] if self.bare else without(cells, self.earlier)
-            yield TableRow(address_in(cell), values, self, raw, cells)
+            yield TableRow(readings, values, self, raw, cells)
+
+    def _read(self, cells: Sequence[str], position: int, number: int) -> CellReading:
+        cell = cells[position] if position < len(cells) else ""
+        if type(cell) is Unvalued:
+            raise self._unvalued(number)
+        return read_cell(cell)
+
+    def _unvalued(self, number: int) -> BadList:
+        return BadList(
+            f"{self._records.name}, row {number} under the header: the address is a formula "
+            "without a value; open the workbook and save it, so that its values are kept"
+        )
+
+    def _keep_text(self, cell: str, reading: CellReading, number: int) -> None:
+        """A line that is more than its address needs a column."""
+        if reading.addresses == (cell.strip(),):
+            return
+        self.bare = False
+        self._widen(1, number)
+        self.wide = RowsToNote()
 
     def _widen(self, width: int, number: int) -> None:
         self.wide.add(number)
@@ -199,8 +250,11 @@ def _sample(records: Iterator[RawRecord]) -> list[RawRecord]:
     return sample
 
 
-def read_table(records: Records, wanted: str | None) -> TableList:
-    """Find header and column from the first rows. Raises BadList if there is nothing to verify."""
+def read_table(records: Records, wanted: Wanted, chosen: Sequence[str] | None = None) -> TableList:
+    """Find header and columns from the first rows. Raises BadList if there is nothing to verify.
+
+    `chosen` are the fields that the results are to have, as in ResultColumns.
+    """
     name, sample = records.name, records.sample()
     rows = [cells for cells, _ in sample]
     if all(map(_blank, rows)):
@@ -211,25 +265,59 @@ def read_table(records: Records, wanted: str | None) -> TableList:
         if not body:
             raise BadList(f"{name} has a header and no rows under it")
         header, text = sample[position]
-        earlier = find_earlier_results(header)
-        column = _address_column(header, body, wanted, earlier, name)
-        if is_surely_header(header, column) or not has_address_in(body, column):
+        earlier = earlier_results(header, chosen=chosen)
+        columns = _address_columns(header, body, wanted, earlier.place, name)
+        if is_surely_header(header, columns[0]) or not has_address_in(body, columns[0]):
             above = [raw for _, raw in sample[:position]]
-            return TableList(records, header, column, above=above, header=text, earlier=earlier)
+            sources: list[str] = []
+            if len(columns) > 1 or _are_of_another(earlier, columns[0], body):
+                sources = _source_names(header, columns)
+                earlier = earlier_results(header, sources, chosen)
+            proposed = [
+                each
+                for each in further_columns(header, body, columns[0])
+                if each not in earlier.place and not wanted
+            ]
+            return TableList(
+                records, header, columns, above=above, header=text, earlier=earlier,
+                sources=sources, proposed=proposed,
+            )  # fmt: skip
     return _headless(records, sample, position, wanted)
 
 
-def _address_column(
-    header: list[str], body: Sequence[list[str]], wanted: str | None, earlier: range, name: str
-) -> int:
-    """The column of the addresses: not one of earlier results, unless it is named or there is no other."""
-    if not earlier or wanted is not None:
-        return find_column(header, body, wanted, name)
+def _address_columns(
+    header: list[str], body: Sequence[list[str]], wanted: Wanted, earlier: range, name: str
+) -> list[int]:
+    """The columns of addresses: none of earlier results, unless it is named or there is no other."""
+    if not earlier or wanted:
+        return find_columns(header, body, wanted, name)
     if len(earlier) == len(header):
-        return 0
+        return [0]
     own = [without(cells, earlier) for cells in body]
-    column = find_column(without(header, earlier), own, None, name)
-    return column if column < earlier.start else column + len(earlier)
+    (column,) = find_columns(without(header, earlier), own, (), name)
+    return [column if column < earlier.start else column + len(earlier)]
+
+
+def _are_of_another(earlier: EarlierResults, column: int, body: Sequence[list[str]]) -> bool:
+    """Whether most of the earlier results are about other addresses than the column's.
+
+    Those of a list of lines, and results without the address, are taken to be the column's.
+    """
+    if column in earlier.place or EMAIL not in earlier.fields:
+        return False
+    email = earlier.place.start + earlier.fields.index(EMAIL)
+    wide = (cells for cells in body if len(cells) > max(email, column))
+    return are_others((unguarded(cells[email]), cells[column]) for cells in wide)
+
+
+def _source_names(header: Sequence[str], columns: Sequence[int]) -> list[str]:
+    """What the results of each column bear: its name, with its number if that is needed."""
+    names = [header[each].strip() if each < len(header) else "" for each in columns]
+    return [
+        name if name and list(map(str.strip, header)).count(name) == 1
+        else f"{name}_{column + 1}" if name else f"column_{column + 1}"
+        for name, column in zip(names, columns, strict=True)
+    ]  # fmt: skip
 
 
 def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
@@ -237,19 +325,20 @@ def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def _headless(
-    records: Records, sample: Sequence[RawRecord], position: int, wanted: str | None
+    records: Records, sample: Sequence[RawRecord], position: int, wanted: Wanted
 ) -> TableList:
     """Read a table without a header: leading blank rows count as rows, notes above it do not."""
     above = [raw for _, raw in sample[:position]]
     if all(_blank(cells) for cells, _ in sample[:position]):
         above = []
     body = [cells for cells, _ in sample[len(above) :] if not _blank(cells)]
-    columns = [f"column_{number + 1}" for number in range(max(map(len, body)))]
-    column = find_column(columns, body, wanted, records.name, headless=True)
-    return TableList(records, columns, column, above=above)
+    names = [f"column_{number + 1}" for number in range(max(map(len, body)))]
+    columns = find_columns(names, body, wanted, records.name, headless=True)
+    sources = _source_names(names, columns) if len(columns) > 1 else []
+    return TableList(records, names, columns, above=above, sources=sources)
 
 
-def read_lines(records: Records, wanted: str | None) -> TableList:
+def read_lines(records: Records, wanted: Wanted, chosen: Sequence[str] | None = None) -> TableList:
     """Read a list with one address per line; a first line such as `email` is a header."""
     sample = records.sample()
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
@@ -257,16 +346,17 @@ def read_lines(records: Records, wanted: str | None) -> TableList:
         raise BadList(f"{records.name} holds nothing but blank rows")
     said = [cell for cell in filled if not cell.lstrip().startswith("#")]
     first = said[0] if said else ""
-    mailboxes = any(address_in(cell) != cell.strip() for cell in filled)
-    if names_addresses(first) or first == wanted or mailboxes:
-        return read_table(records, wanted)
-    if wanted is not None:
-        find_column(["column_1"], [], wanted, records.name)
-    elif 2 * sum(map(is_address, said)) < len(said):
+    is_more = any(read_cell(cell).addresses not in ((), (cell.strip(),)) for cell in filled)
+    is_header = names_addresses(first)
+    if not wanted and few_addresses(said[is_header:]):
         raise BadList(
             f"{records.name}: most of its lines are no addresses; save the list as CSV",
             ", or take each line for an address with --column 1",
         )
+    if is_header or first in wanted or is_more:
+        return read_table(records, wanted, chosen)
+    if wanted:
+        find_columns(["column_1"], [], wanted, records.name)
     return TableList(records, [], 0, bare=True)
 
 

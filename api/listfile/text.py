@@ -12,7 +12,14 @@ from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
 from mailprobe.api.listfile.bounds import ROW_CHARACTERS_MAX
-from mailprobe.api.listfile.survey import BadList, Changed, Survey, TooManyLines
+from mailprobe.api.listfile.survey import (
+    END_MARK,
+    BadList,
+    Changed,
+    Survey,
+    TooManyLines,
+    unquoted_line,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -70,7 +77,9 @@ def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
                     f"{name}, line {number}: is longer than {ROW_CHARACTERS_MAX:,} characters; "
                     "put that right first"
                 )
-            yield line
+            if line[-1] == END_MARK and not (line := line.rstrip(END_MARK)):
+                continue
+            yield unquoted_line(line) if survey.quoted_lines else line
         watched.check(survey, name)
     except UnicodeError:
         while watched.read(READ_OCTETS):  # a changed file is the more likely reason

@@ -19,7 +19,8 @@ import orjson
 
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.dialect import Dialect
-from mailprobe.api.listfile.earlier_results import around
+from mailprobe.api.listfile.earlier_results import around, guarded_text
+from mailprobe.api.listfile.formulas import MARKS, Formulas, guarded_cells
 from mailprobe.api.listfile.opening import (
     TABLE_ENDINGS,
     Kind,
@@ -28,11 +29,10 @@ from mailprobe.api.listfile.opening import (
     OutputFormat,
     temporary_file,
 )
-from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns, RowAnswer, results_in
 from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.listfile.tables import TableList, TableRow
 from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.terminal import plain
 
 if TYPE_CHECKING:  # a workbook's modules are imported for a workbook
@@ -48,35 +48,52 @@ KINDS: dict[str, Kind] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-# Extensions of formats that cannot be written.
+TEXT_ENDING = ".txt"  # a table too
+# Of known formats that cannot be written.
 NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
+
+
+def check_ending(output: Path) -> None:
+    """Raise Misuse if an output's name has an ending of what is not written."""
+    if (ending := output.suffix.lower()) and ending not in KINDS and ending != TEXT_ENDING:
+        raise _not_written(output)
+
+
+def _not_written(output: Path) -> Misuse:
+    return Misuse(f"{plain(str(output))}: -o takes the endings {' '.join(KINDS)}")
 
 
 def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     """The output's format: by its extension, else like the input."""
     ending = path.suffix.lower() if path else ""
-    if ending in NOT_WRITTEN:
-        raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
-    kind = KINDS.get(ending, manner.kind if ending != ".txt" else "csv")
+    if path is not None and ending in NOT_WRITTEN:
+        raise _not_written(path)
+    kind = KINDS.get(ending, manner.kind if ending != TEXT_ENDING else "csv")
     if kind != "csv":
         return OutputFormat(kind)
     delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
     if ending == ".csv" and delimiter == "\t":
         delimiter = ","
-    return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
+    # A spreadsheet takes UTF-8 without a mark for the machine's own encoding.
+    return OutputFormat(kind, delimiter, manner.line_end, manner.bom or manner.is_recoded)
 
 
-Write = Callable[[ListRow, RowResult | None], None]
+Write = Callable[[ListRow, RowAnswer], None]
 AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
 def open_writer(
-    file: BinaryIO, manner: OutputFormat, source: List, columns: ResultColumns
+    file: BinaryIO,
+    manner: OutputFormat,
+    source: List,
+    columns: ResultColumns,
+    *,
+    formulas: Formulas = "keep",
 ) -> Iterator[Write]:
     """Yield a function that writes a row with its result; at the end of the block the file is complete.
 
-    All rows of `source` must have been read once before: only then are its columns known.
+    `formulas` says what becomes of the list's own cells in CSV. All rows of `source` must have been read once before: only then are its columns known.
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, source.named_members, columns)
@@ -86,20 +103,27 @@ def open_writer(
     else:
         with _text(file, manner) as text:
             if copies_text(source, manner):
-                yield _copy_rows(text, manner, source, columns)
+                yield _copy_rows(text, manner, source, columns, formulas)
             else:
-                yield _write_cells(_csv(text, manner, columns), source.columns, columns)
+                yield _write_cells(_csv(text, manner), source.columns, columns, formulas)
 
 
-def _write_cells(add_row: AddRow, own_names: Sequence[str], columns: ResultColumns) -> Write:
+def _write_cells(
+    add_row: AddRow, own_names: Sequence[str], columns: ResultColumns, formulas: Formulas
+) -> Write:
     """Write the header, and return the function that writes a row."""
     width = len(own_names)
-    add_row([*own_names, *columns.names(own_names)])
 
-    def write(row: ListRow, result: RowResult | None) -> None:
-        own = row.cells()
-        add_row([*own, *[""] * (width - len(own)), *columns.cells(result)])
+    def add(own: Sequence[str], results: list[str]) -> None:
+        if formulas == "guard":
+            own = guarded_cells(own)
+        own = [*own, *[""] * (width - len(own))]
+        add_row([*results, *own] if columns.come_first else [*own, *results])
 
+    def write(row: ListRow, answer: RowAnswer) -> None:
+        add(row.cells(), columns.defused(columns.cells(answer)))
+
+    add(own_names, columns.names(own_names))
     return write
 
 
@@ -113,7 +137,11 @@ def copies_text(source: List, manner: OutputFormat) -> bool:
 
 
 def _copy_rows(
-    text: io.TextIOWrapper, manner: OutputFormat, source: List, columns: ResultColumns
+    text: io.TextIOWrapper,
+    manner: OutputFormat,
+    source: List,
+    columns: ResultColumns,
+    formulas: Formulas,
 ) -> Write:
     """Write each row's own text, padded to the table's width, and its result after it."""
     table, dialect = source.content, source.dialect
@@ -122,14 +150,17 @@ def _copy_rows(
     delimiter, earlier = manner.delimiter, table.earlier
     encode = _cells_encoder(dialect)
     # The results stand after the row's own cells, or where an earlier cleaning has put them.
-    left_width = earlier.start if earlier else table.width
-    right_width = table.width - earlier.stop if earlier else 0
+    left_width = earlier.start if earlier else 0 if columns.come_first else table.width
+    right_width = table.width - left_width - len(earlier)
 
     def padded(cells: str, count: int, width: int) -> str:
         return cells + delimiter * (width - max(count, 1))
 
     def add(raw: str, own: int, results: list[str]) -> None:
-        left, right = (raw, "") if not earlier else around(raw, dialect, earlier)
+        if earlier:
+            left, right = around(raw, dialect, earlier)
+        else:
+            left, right = (raw, "") if left_width else ("", raw)
         parts = [encode(results)]
         if left_width:
             parts.insert(0, padded(left, own, left_width))
@@ -137,19 +168,25 @@ def _copy_rows(
             parts.append(padded(right, own - left_width, right_width))
         text.write(delimiter.join(parts) + manner.line_end)
 
+    def safe(raw: str) -> str:
+        return guarded_text(raw, dialect) if formulas == "guard" else raw
+
     for above in table.above:
-        text.write(above)
+        text.write(safe(above))
     names = columns.names(table.columns)
     if table.header is None:
         text.write(encode([*table.columns, *names]) + manner.line_end)
     else:
         widened = table.columns[len(table.columns) - table.widened :]
-        header = [_without_end(table.header), *(encode([name]) for name in widened)]
+        header = [safe(_without_end(table.header)), *(encode([name]) for name in widened)]
         add(delimiter.join(header), len(table.columns), names)
 
-    def write(row: ListRow, result: RowResult | None) -> None:
+    def write(row: ListRow, answer: RowAnswer) -> None:
         assert isinstance(row, TableRow)
-        add(_without_end(row.raw), len(row.values), columns.defused(columns.cells(result)))
+        raw = _without_end(row.raw)
+        if formulas == "guard" and any(cell.startswith(MARKS) for cell in row.values):
+            raw = guarded_text(raw, dialect)
+        add(raw, len(row.values), columns.defused(columns.cells(answer)))
 
     return write
 
@@ -192,7 +229,7 @@ def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
             text.detach()
 
 
-def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -> AddRow:
+def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
     # csv quotes a carriage return only if line ends contain one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -200,8 +237,6 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat, columns: ResultColumns) -
     )
 
     def add_row(cells: list[str]) -> None:
-        own, results = cells[: -len(columns)], cells[-len(columns) :]
-        cells = [*own, *columns.defused(results)]
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
     return add_row
@@ -239,10 +274,10 @@ def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Itera
     names = [*own_names, *columns.names(own_names)]
     with open_new_workbook(file, names, types, counts) as add:
 
-        def write(row: ListRow, result: RowResult | None) -> None:
-            if result is not None:
+        def write(row: ListRow, answer: RowAnswer) -> None:
+            for result in results_in(answer):
                 counts.count(result)
-            add(row.cells(), columns.values(result))
+            add(row.cells(), columns.values(answer))
 
         yield write
 
@@ -267,11 +302,11 @@ def _same_workbook(
     counts = ResultCounts()
     with open_sheet_writer(file, sheet, table.above, table.header, names, place, counts) as add:
 
-        def write(row: ListRow, result: RowResult | None) -> None:
+        def write(row: ListRow, answer: RowAnswer) -> None:
             assert isinstance(row, TableRow)
-            if result is not None:
+            for result in results_in(answer):
                 counts.count(result)
-            add(row.raw, columns.values(result))
+            add(row.raw, columns.values(answer))
 
         yield write
 
@@ -279,9 +314,9 @@ def _same_workbook(
 def _write_objects(file: BinaryIO, taken: Sequence[str], columns: ResultColumns) -> Write:
     names = columns.names(taken)
 
-    def write(row: ListRow, result: RowResult | None) -> None:
+    def write(row: ListRow, answer: RowAnswer) -> None:
         own = row.members().removesuffix(b"}").rstrip()
-        octets = orjson.dumps(dict(zip(names, columns.values(result), strict=True)))
+        octets = orjson.dumps(dict(zip(names, columns.values(answer), strict=True)))
         comma = b"" if own == b"{" else b","
         file.write(own + comma + octets[1:] + b"\n")
 

@@ -19,7 +19,15 @@ import msgspec
 import trio
 
 from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.formulas import Formulas, guarded_cells
+from mailprobe.api.listfile.results import (
+    CellAnswer,
+    ResultColumns,
+    RowAnswer,
+    answer_of,
+    best_of,
+)
+from mailprobe.api.listfile.results import results_in as results_of_row
 from mailprobe.api.lists.downloads import PIECE_OCTETS_MAX, pieces, worked
 from mailprobe.api.lists.reader_trouble import refusing_trouble
 from mailprobe.api.quota.list_limits import (
@@ -33,6 +41,7 @@ from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
 from mailprobe.api.refusals import ListNotFound
 from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
 from mailprobe.api.results.counts import ResultCounts
+from mailprobe.api.results.list_reading import ListReading, decode_reading
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
 from mailprobe.api.results.stored_row import StoredRow
@@ -43,7 +52,7 @@ CHUNKS_READ = 5  # at a time, a MiB each at most
 HELD_MAX = 200  # chunks whose results are held, for rows whose address was there first
 PLACES_MAX = 50  # of them that a group of rows needs: what one call of the store returns
 
-Row = tuple[list[str], RowResult | None]
+Row = tuple[list[str], RowAnswer]
 Results = dict[int, RowResult]  # of a chunk, by the address's number there
 Decoded = tuple[list[StoredRow], dict[int, Results]]  # of some chunks, the results by their place
 
@@ -81,6 +90,7 @@ class ListResults:
     store: Store
     source: StoredList
     only: RowFilter = field(default_factory=RowFilter)
+    formulas: Formulas = "guard"  # of the own cells in CSV
     _held: "OrderedDict[int, Results]" = field(default_factory=OrderedDict)
 
     async def groups(self) -> AsyncGenerator[Iterator[Row], None]:
@@ -95,13 +105,35 @@ class ListResults:
                     await self._fetch(places)
                     yield self._joined(group)
 
+    @property
+    def columns(self) -> ResultColumns:
+        """The columns of the results."""
+        reading = decode_reading(self.source.reading) or ListReading()
+        return ResultColumns(has_others=bool(reading.several), sources=reading.sources)
+
     def _joined(self, rows: Sequence[StoredRow]) -> Iterator[Row]:
+        reading = decode_reading(self.source.reading) or ListReading()
+        cells = max(1, len(reading.sources))
         for row in rows:
-            result = None
+            first = None
             if row.place is not None and row.number is not None:
-                result = self._held.get(row.place, {}).get(row.number)
-            if self.only.takes(row.cells, result):
-                yield row.cells, result
+                first = self._held.get(row.place, {}).get(row.number)
+            answer: RowAnswer = first
+            if row.further or (cells > 1 and first is not None):
+                answer = self._answer(row, first, cells)
+            if self.only.takes(row.cells, best_of(results_of_row(answer))):
+                yield row.cells, answer
+
+    def _answer(self, row: StoredRow, first: RowResult | None, cells: int) -> list[CellAnswer]:
+        """What was found for each of the row's cells with addresses, as far as it is known."""
+        found: list[list[RowResult]] = [[] for _ in range(cells)]
+        if first is not None:
+            found[0].append(first)
+        for each in row.further:
+            result = self._held.get(each.place, {}).get(each.number)
+            if result is not None:
+                found[each.column].append(result)
+        return [answer_of(results) for results in found]
 
     async def _fetch(self, places: Sequence[int]) -> None:
         """Hold the results of these places."""
@@ -134,11 +166,14 @@ def _groups(rows: Sequence[StoredRow]) -> Iterator[tuple[list[StoredRow], list[i
     group: list[StoredRow] = []
     places: dict[int, None] = {}
     for row in rows:
-        if row.place is not None and row.place not in places:
-            if len(places) == PLACES_MAX:
-                yield group, [*places]
-                group, places = [], {}
-            places[row.place] = None
+        needed = {each.place for each in row.further}
+        if row.place is not None:
+            needed.add(row.place)
+        new = [place for place in needed if place not in places]
+        if new and len(places) + len(new) > PLACES_MAX:
+            yield group, [*places]
+            group, places = [], {}
+        places.update(dict.fromkeys(needed))
         group.append(row)
     yield group, [*places]
 
@@ -157,12 +192,12 @@ async def _pieces_of_rows(
 async def ndjson_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
     """Each row as an object: its own members, then the result's, null while there is none."""
     own = await results.store.list_columns(results.source.id)
-    columns = ResultColumns()
+    columns = results.columns
     names = [*own, *columns.names(own)]
 
     def line(row: Row) -> bytes:
-        cells, result = row
-        values: Iterator[object] = chain(cells, _absent(cells, own), columns.values(result))
+        cells, answer = row
+        values: Iterator[object] = chain(cells, _absent(cells, own), columns.values(answer))
         return _encode(dict(zip(names, values, strict=True))) + b"\n"
 
     async with aclosing(_pieces_of_rows(results, line)) as made:
@@ -173,14 +208,18 @@ async def ndjson_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
 async def csv_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
     """A table with a header."""
     own = await results.store.list_columns(results.source.id)
-    columns = ResultColumns()
+    columns = results.columns
+
+    is_kept = results.formulas == "keep"
 
     def line(row: Row) -> bytes:
-        cells, result = row
-        found = columns.defused(columns.cells(result))
-        return csv_line([*cells, *_absent(cells, own), *found])
+        cells, answer = row
+        shown = cells if is_kept else guarded_cells(cells)
+        found = columns.defused(columns.cells(answer))
+        return csv_line([*shown, *_absent(cells, own), *found])
 
-    yield csv_line([*own, *columns.names(own)])
+    names = [*own, *columns.names(own)]
+    yield csv_line(names if is_kept else guarded_cells(names))
     async with aclosing(_pieces_of_rows(results, line)) as made:
         async for octets in made:
             yield octets
@@ -227,15 +266,15 @@ async def workbook_parts(results: ListResults) -> AsyncGenerator[bytes, None]:
 
 
 async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
-    source, columns, counts = results.source, ResultColumns(), ResultCounts()
+    source, columns, counts = results.source, results.columns, ResultCounts()
     own = await results.store.list_columns(source.id)
 
     def made(rows: Iterator[Row]) -> BookRows:
         taken = list(rows)
-        for _, result in taken:
-            if result is not None:
+        for _, answer in taken:
+            for result in results_of_row(answer):
                 counts.count(result)
-        return BookRows([(cells, columns.values(result)) for cells, result in taken])
+        return BookRows([(cells, columns.values(answer)) for cells, answer in taken])
 
     command = MakeWorkbook([*own, *columns.names(own)], len(own))
     bounds = workbook_bounds(source.rows)

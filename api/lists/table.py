@@ -166,7 +166,7 @@ async def read_rows(
 
 def _rows_of(chunks: Iterable[ListChunk], numbers: Mapping[int, Sequence[int]]) -> list[ShownRow]:
     return [
-        ShownRow(chunk.place, number, row.address or "", row.cells, result)
+        ShownRow(chunk.place, number, result.email, row.cells, result)
         for chunk in chunks
         for number, row, result in found_at(chunk, numbers[chunk.place])
     ]

@@ -23,6 +23,7 @@ from mailprobe.api.reader.bounds import UPLOAD
 from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
 from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload
+from mailprobe.api.results.list_reading import encode_reading
 from mailprobe.storage.list_records import ListChunk
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.records import Account
@@ -85,6 +86,8 @@ class ListReader:
                 case Chunk(place=place, units=units, rows=rows):
                     chunks.append(ListChunk(place, units, rows))
                     octets += len(rows)
-                case Loaded(columns, rows_in_all, addresses, blank_rows):
-                    self.loaded = LoadedList(columns, rows_in_all, addresses, blank_rows)
+                case Loaded(columns, rows_in_all, addresses, blank_rows, reading):
+                    self.loaded = LoadedList(
+                        columns, rows_in_all, addresses, blank_rows, encode_reading(reading)
+                    )
         return chunks

@@ -11,12 +11,14 @@ from mailprobe.api.listfile.bounds import ROW_OCTETS_MAX
 from mailprobe.api.listfile.opening import List, ListFile, ListRow, read_list
 from mailprobe.api.listfile.survey import BadList, NoRoom, TooManyLines
 from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
-from mailprobe.api.results.stored_row import BLANK, StoredRow, encode_row
+from mailprobe.api.results.list_reading import ListReading
+from mailprobe.api.results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encode_row
 
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
 CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
-LINE_OCTETS_MAX = 2 * ROW_OCTETS_MAX + 100  # a row's cells, its address again, and its place
+# A row's cells, its addresses again with their places: those of a cell are as many as have room.
+LINE_OCTETS_MAX = 6 * ROW_OCTETS_MAX + 100
 SEEN_CACHE_KIB = 16 * 1024
 # What a list takes in the store, of the octets that were received: a short compressed file must
 # not fill the disk. No plain text takes more; the worst is a short address.
@@ -62,9 +64,23 @@ def _send_chunks(
             )
         rows += chunk.rows.count("\n")
         addresses += chunk.units
-        blank_rows += f"\n{chunk.rows}".count(f"\n{BLANK}")
+        blank_rows += blank_rows_in(chunk.rows)
         channel.send(chunk)
-    return Loaded(source.named_members or ["email"], rows, addresses, blank_rows)
+    names = source.named_members or ["email"]
+    return Loaded(names, rows, addresses, blank_rows, _reading_of(source))
+
+
+def _reading_of(source: List) -> ListReading:
+    notes, content = source.content.notes, source.content
+    return ListReading(
+        source.verified_columns,
+        [*content.positions],
+        [*content.sources],
+        source.proposed,
+        notes.unwrapped.rows,
+        notes.doubtful.rows,
+        notes.several.rows,
+    )
 
 
 def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chunk]:
@@ -73,13 +89,17 @@ def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chun
     for number, row in enumerate(source.rows(), 1):
         if number > rows_max:
             raise TooManyRows(f"The list has more than {rows_max:,} rows, the limit of your tier")
-        at = seen.place_of(row.address, (place, units)) if row.address else None
-        is_new = at == (place, units)
-        line = encode_row(_stored(row, at, is_new=is_new))
+        found: list[FurtherAddress] = []
+        for column, reading in enumerate(row.readings):
+            for address in reading.addresses:
+                at = seen.place_of(address, (place, units))
+                is_new = at == (place, units)
+                found.append(FurtherAddress(column, *at, address if is_new else None))
+                units += is_new
+        line = encode_row(_stored(row, found))
         lines.append(line)
-        units += is_new
         octets += len(line) if line.isascii() else len(line.encode())
-        is_full = units == CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX
+        is_full = units >= CHUNK_UNITS or len(lines) == CHUNK_ROWS_MAX
         if is_full or octets > CHUNK_OCTETS_MAX - LINE_OCTETS_MAX:  # another row may not fit
             yield Chunk(place, units, "".join(lines))
             place, units, octets = place + 1, 0, 0
@@ -88,15 +108,17 @@ def _chunks(source: List, seen: "SeenAddresses", rows_max: int) -> Iterator[Chun
         yield Chunk(place, units, "".join(lines))
 
 
-def _stored(row: ListRow, at: tuple[int, int] | None, *, is_new: bool) -> StoredRow:
+def _stored(row: ListRow, found: list[FurtherAddress]) -> StoredRow:
     cells = row.cells() or [row.address]
     filled = len(cells)
     while filled and not cells[filled - 1]:
         filled -= 1
     if filled < len(cells):
         cells = cells[:filled]
-    place, number = at or (None, None)
-    return StoredRow(place, number, row.address if is_new else None, cells)
+    if found and found[0].column == 0:
+        first, *further = found
+        return StoredRow(first.place, first.number, first.address, cells, further)
+    return StoredRow(None, None, None, cells, found)
 
 
 class SeenAddresses:

@@ -8,6 +8,7 @@ import os
 import socket
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,9 @@ from mailprobe.api.listfile import (
     read_list,
 )
 from mailprobe.api.listfile.journal import Journal
+from mailprobe.api.listfile.results import RowAnswer, answer_of, best_of, results_in
 from mailprobe.api.listfile.selection import Selection, mailbox_of
+from mailprobe.api.listfile.writer import Write
 from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
 from mailprobe.api.reader.frames import (
     Channel,
@@ -38,10 +41,12 @@ from mailprobe.api.reader.frames import (
     decode_command,
 )
 from mailprobe.api.reader.reporting import reporting
+from mailprobe.api.results.row_result import RowResult
 
 TEXTS_MAX = 2_000  # of a frame
 CHARACTERS_MAX = 1 << 17  # of a frame's texts, of which the last has at most a cell's 32,767
 OFFSETS_OCTETS = 1 << 16
+NO_ADDRESS = -1  # in the place of an offset
 
 
 def serve_cleaning(channel: Channel, descriptor: int, order: ReadAddresses) -> None:
@@ -52,7 +57,7 @@ def serve_cleaning(channel: Channel, descriptor: int, order: ReadAddresses) -> N
     ):
         allow_cpu(own_file_bounds(source.survey.octets).cpu_s)
         manner = output_manner(Path(order.output) if order.output else None, source.manner)
-        _send_addresses(channel, source, manner)
+        _send_addresses(channel, source, manner, each=order.each)
         while (body := channel.receive()) is not None:
             command = decode_command(body)
             assert isinstance(command, WriteRows)
@@ -61,22 +66,44 @@ def serve_cleaning(channel: Channel, descriptor: int, order: ReadAddresses) -> N
                 channel.send(OutputWritten(_write(channel, command, source, manner)))
 
 
-def _send_addresses(channel: Channel, source: List, manner: OutputFormat) -> None:
+def _send_addresses(channel: Channel, source: List, manner: OutputFormat, *, each: bool) -> None:
+    is_workbook = manner.kind == "xlsx"
+    if each and is_workbook and source.sheet is not None:
+        raise Misuse(
+            "--each writes further rows, for which a workbook has no place; name an output that ends in .csv"
+        )
     texts: list[str] = []
+    more: dict[int, list[str]] = {}
     characters = 0
     for number, row in enumerate(source.rows(), 1):
-        if manner.kind == "xlsx":
+        if is_workbook:
             check_fits_sheet(row, number, source.name)
-        texts.append(row.address)
-        characters += len(row.address)
-        if len(texts) == TEXTS_MAX or characters > CHARACTERS_MAX:
-            channel.send(RowAddresses(texts))
-            texts, characters = [], 0
+        for reading in row.readings:
+            addresses = reading.addresses
+            if len(addresses) > 1:
+                more[len(texts)] = [*addresses[1:]]
+                characters += sum(map(len, addresses[1:]))
+            text = addresses[0] if addresses else ""
+            texts.append(text)
+            characters += len(text)
+        if len(texts) >= TEXTS_MAX or characters > CHARACTERS_MAX:
+            channel.send(RowAddresses(texts, more))
+            texts, more, characters = [], {}, 0
     if texts:
-        channel.send(RowAddresses(texts))
-    if manner.kind == "xlsx":
+        channel.send(RowAddresses(texts, more))
+    if is_workbook:
         check_header(source)
-    channel.send(ListRead(source.survey.octets, source.survey.sha256, list(source.remarks())))
+    notes = source.content.notes
+    channel.send(
+        ListRead(
+            source.survey.octets,
+            source.survey.sha256,
+            list(source.remarks()),
+            source.verified_columns,
+            notes.unwrapped.rows,
+            notes.doubtful.rows,
+        )
+    )
 
 
 def _write(channel: Channel, command: WriteRows, source: List, manner: OutputFormat) -> int:
@@ -90,47 +117,88 @@ def _write(channel: Channel, command: WriteRows, source: List, manner: OutputFor
         journal = Journal(journal_at, command.journal, 0)
         lights = None if command.lights is None else frozenset(command.lights)
         selection = Selection(lights, command.has_blank, command.dedupe)  # type: ignore[arg-type]
-        columns = ResultColumns(command.suggest)
-        return _write_rows(output, source, manner, columns, selection, journal, _offsets(offsets))
+        looks, content = command.looks, source.content
+        columns = ResultColumns(
+            looks.suggest,
+            chosen=looks.fields,
+            has_others=bool(content.notes.several.rows) and not looks.each,
+            sources=content.sources,
+            come_first=looks.come_first,
+        )
+        with open_writer(output, manner, source, columns, formulas=looks.formulas) as write:
+            writing = RowWriting(source, journal, selection, write, each=looks.each)
+            writing.write_rows(_offsets(offsets))
+        output.flush()
+        return writing.written
 
 
-def _write_rows(
-    file: BinaryIO,
-    source: List,
-    manner: OutputFormat,
-    columns: ResultColumns,
-    selection: Selection,
-    journal: Journal,
-    offsets: Iterator[int],
-) -> int:
-    """The second reading: write the rows with their answers. Raises if the list was changed."""
-    written = 0
-    mailboxes: set[str] = set()
-    with journal.reading() as answers, open_writer(file, manner, source, columns) as write:
-        for row in _rows_again(source):
-            offset = next(offsets, None)
-            if offset is None or bool(row.address) != (offset >= 0):
-                raise _changed(source)
-            result = answers.answer(offset) if offset >= 0 else None
-            if result is not None:
-                if result.email != row.address:
-                    raise _changed(source)
-                if selection.dedupe:
-                    mailbox = mailbox_of(row.address)
-                    if mailbox in mailboxes:
-                        continue
-                    mailboxes.add(mailbox)
-            if selection.takes(result):
-                write(row, result)
-                written += 1
+@dataclass(slots=True)
+class RowWriting:
+    """The second reading: writes the rows with their answers. Raises if the list was changed."""
+
+    source: List
+    journal: Journal
+    selection: Selection
+    write: Write
+    each: bool  # a row for each address of a cell
+    written: int = 0
+    _mailboxes: set[str] = field(default_factory=set)
+
+    def write_rows(self, offsets: Iterator[int]) -> None:
+        with self.journal.reading() as answers:
+            for row in _rows_again(self.source):
+                readings = row.readings
+                if len(readings) == 1 and len(readings[0].addresses) == 1:
+                    result = self._result(readings[0].addresses[0], offsets, answers)
+                    self._write(row, result, result)
+                    continue
+                found = [self._found(each.addresses, offsets, answers) for each in readings]
+                for answer in self._answers(found):
+                    self._write(row, answer, best_of(results_in(answer)))
         if next(offsets, None) is not None:
-            raise _changed(source)
-    file.flush()
-    return written
+            raise _changed(self.source)
+
+    def _found(
+        self, addresses: Sequence[str], offsets: Iterator[int], answers: Journal
+    ) -> Sequence[RowResult]:
+        """The results of a cell's addresses."""
+        if not addresses:
+            if next(offsets, 0) >= 0:
+                raise _changed(self.source)
+            return ()
+        return [self._result(address, offsets, answers) for address in addresses]
+
+    def _result(self, address: str, offsets: Iterator[int], answers: Journal) -> RowResult:
+        offset = next(offsets, NO_ADDRESS)
+        if offset < 0:
+            raise _changed(self.source)
+        result = answers.answer(offset)
+        if result.email != address:
+            raise _changed(self.source)
+        return result
+
+    def _answers(self, found: Sequence[Sequence[RowResult]]) -> Iterator[RowAnswer]:
+        """What a row of several cells or addresses shows, and with `each` its further rows."""
+        if self.each:
+            for place in range(max(1, *map(len, found))):
+                yield [answer_of(results[place : place + 1]) for results in found]
+        else:
+            yield [answer_of(results) for results in found]
+
+    def _write(self, row: ListRow, answer: RowAnswer, result: RowResult | None) -> None:
+        """Write a row, unless it is not selected by its best result."""
+        if result is not None and self.selection.dedupe:
+            mailbox = mailbox_of(result.email)
+            if mailbox in self._mailboxes:
+                return
+            self._mailboxes.add(mailbox)
+        if self.selection.takes(result):
+            self.write(row, answer)
+            self.written += 1
 
 
 def _offsets(file: BinaryIO) -> Iterator[int]:
-    """For each row the offset of its answer in the journal; negative without an address."""
+    """For each address the offset of its answer in the journal; negative for a cell without one."""
     file.seek(0)
     while octets := file.read(OFFSETS_OCTETS):
         yield from array("q", octets)

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from mailprobe.api.errors import Misuse
+from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.listfile.opening import ReadOptions
+from mailprobe.api.results.list_reading import ListReading
 
 # To a forked reader: CPU seconds, whether it is the last.
 ORDER = struct.Struct(">I?")
@@ -49,12 +51,13 @@ class ReadUpload(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReadAddresses(msgspec.Struct, frozen=True, tag=True):
-    """Read a list's addresses, a text for each row: `RowAddresses`, then `ListRead`."""
+    """Read a list's addresses: `RowAddresses`, then `ListRead`."""
 
     name: str
     ending: str
     reading: ReadOptions
     output: str | None  # its path: the ending sets the format
+    each: bool = False  # see Looks
 
 
 class ReadRows(msgspec.Struct, frozen=True, tag=True):
@@ -65,11 +68,21 @@ class ReadRows(msgspec.Struct, frozen=True, tag=True):
     reading: ReadOptions
 
 
+class Looks(msgspec.Struct, frozen=True):
+    """Which columns the results have, and how the rows are written."""
+
+    suggest: bool = False  # a column with the corrected address
+    fields: list[str] | None = None  # None: all
+    come_first: bool = False  # before the list's own columns, where rows are text
+    each: bool = False  # a row for each address of a cell
+    formulas: Formulas = "guard"
+
+
 class WriteRows(msgspec.Struct, frozen=True, tag=True):
     """Write the rows that were read with their results: `OutputWritten`.
 
-    After `Ready` three open files follow: the output, the journal, and for each row the offset
-    of its answer in the journal.
+    After `Ready` three open files follow: the output, the journal, and for each address of the rows
+    the offset of its answer in the journal.
     """
 
     journal: str  # its name
@@ -77,7 +90,7 @@ class WriteRows(msgspec.Struct, frozen=True, tag=True):
     lights: list[str] | None
     has_blank: bool
     dedupe: bool
-    suggest: bool
+    looks: "Looks"
 
 
 class MakeWorkbook(msgspec.Struct, frozen=True, tag=True):
@@ -122,12 +135,17 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     rows: int
     addresses: int
     blank_rows: int  # without an address
+    reading: ListReading = ListReading()
 
 
 class RowAddresses(msgspec.Struct, frozen=True, tag=True):
-    """The next rows: each its address, or "" without one."""
+    """The next rows: the address of each of their cells with addresses, or "" without one.
+
+    `more` has the further addresses of such a cell, by its place in `texts`.
+    """
 
     texts: list[str]
+    more: dict[int, list[str]] = {}
 
 
 class ListRead(msgspec.Struct, frozen=True, tag=True):
@@ -136,6 +154,9 @@ class ListRead(msgspec.Struct, frozen=True, tag=True):
     octets: int
     sha256: str
     remarks: list[str]
+    columns: list[str] = []  # that were verified, for people
+    unwrapped: int = 0  # rows
+    doubtful: int = 0
 
 
 class ListedRow(msgspec.Struct, frozen=True, array_like=True):

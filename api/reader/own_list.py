@@ -40,13 +40,13 @@ class OwnList:
         self._connection = connection
         self._channel = Channel(connection.fileno(), FRAME_OCTETS_MAX)
 
-    def read(self, order: ReadAddresses) -> Iterator[list[str]]:
-        """The addresses of the rows, "" for a row without one. Raises BadList, OSError."""
+    def read(self, order: ReadAddresses) -> Iterator[RowAddresses]:
+        """The addresses of the rows. Raises BadList, OSError."""
         self._send(order)
         while True:
             match self._received():
-                case RowAddresses(texts=texts):
-                    yield texts
+                case RowAddresses() as rows:
+                    yield rows
                 case ListRead() as found:
                     self.found = found
                     return
@@ -88,12 +88,12 @@ class OwnList:
 
 @contextmanager
 def open_own_list(
-    path: Path | None, reading: ReadOptions, output: Path | None
+    path: Path | None, reading: ReadOptions, output: Path | None, *, each: bool = False
 ) -> Iterator[tuple[OwnList, ReadAddresses]]:
     """Open a list at a reader of its own, with the command that reads it. Raises BadList."""
     named = None if output is None else str(output)
     with _opened(path) as (opened, own):
-        yield own, ReadAddresses(opened.name, opened.ending, reading, named)
+        yield own, ReadAddresses(opened.name, opened.ending, reading, named, each)
 
 
 def rows_of(path: Path | None, reading: ReadOptions) -> Generator[ListedRows, None, None]:

@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from mailprobe.api.listfile.results import is_formula
+from mailprobe.api.listfile.formulas import guarded
 from mailprobe.api.lists.downloads import begun, worked
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.refusals import InvalidRequest
@@ -108,7 +108,7 @@ def _csv(entries: Sequence[AuditEntry], is_first: bool) -> bytes:
         writer.writerow(COLUMNS)
     for entry in entries:
         cells = [_cell(getattr(entry, name)) for name in COLUMNS]
-        writer.writerow(f"'{cell}" if is_formula(cell.lstrip("'")) else cell for cell in cells)
+        writer.writerow(map(guarded, cells))
     return text.getvalue().encode()
 
 

@@ -10,6 +10,7 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.lists.downloads import begun
 from mailprobe.api.lists.results import (
     ListResults,
@@ -41,6 +42,7 @@ from mailprobe.api.rest.messages import (
     reply,
 )
 from mailprobe.api.results.lights import lights_of
+from mailprobe.api.results.list_reading import ListReading, decode_reading
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.schema import (
     SECRET_CHARACTERS_MAX,
@@ -56,6 +58,7 @@ from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, ListW
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
 LISTED_MAX = 100
+COLUMNS_MAX = 20  # of addresses: each has its own columns of results
 UNNAMED = "list"
 CSV = "text/csv; charset=utf-8"
 
@@ -70,7 +73,11 @@ LIST_PARAMETERS = (
     parameter("search", "Only lists with this text in their name, or whose id begins with it."),
 )
 CREATE_PARAMETERS = (
-    parameter("column", "The column of the addresses: its name, or its number from 1."),
+    parameter(
+        "column",
+        "The column of the addresses: its name, or its number from 1. Given several times, each "
+        "column has its own results, named after it.",
+    ),
     parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
     parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
     parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
@@ -97,6 +104,12 @@ RESULT_PARAMETERS = (
         "Only the rows of these lights, such as green,yellow.",
         pattern="^(green|yellow|red)(,(green|yellow|red))*$",
     ),
+    parameter(
+        "formulas",
+        "Cells of CSV that begin like a formula: guard puts an apostrophe before them.",
+        enum=["guard", "keep"],
+        default="guard",
+    ),
 )
 
 
@@ -109,12 +122,12 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     order = _order(call, service.list_limits.patience_s)
     starts = _switch(call, "start", default=True)
     account, limits = call.caller.account, service.list_limits
-    column, sheet = (
-        call.only_value("column", "lists") or None,
-        call.only_value("sheet", "lists") or None,
-    )
+    sheet = call.only_value("sheet", "lists") or None
+    columns = tuple(name for name in call.query.get("column", []) if name)
+    if len(columns) > COLUMNS_MAX:
+        raise _malformed(f"The query parameter column is there more than {COLUMNS_MAX} times.")
     reading = ReadOptions(
-        column=column,
+        column=columns or None,
         sheet=sheet,
         unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
         lines_max=limits.lines_of(account.tier),
@@ -244,8 +257,11 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
     except Misuse as error:
         raise _malformed(f"{error.message}.") from None
     media_type, make = FORMATS[name]
-    made = make(ListResults(service.store, found, RowFilter(lights)))
-    parts = StreamedParts(await begun(found.account_id, made))
+    formulas = formulas_of(call.only_value("formulas", "lists"))
+    if formulas is None:
+        raise _malformed("The query parameter formulas must be guard or keep.")
+    results = ListResults(service.store, found, RowFilter(lights), formulas)
+    parts = StreamedParts(await begun(found.account_id, make(results)))
     headers = {
         "Content-Disposition": disposition(found.name, name),
         "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
@@ -359,6 +375,12 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
+def formulas_of(text: str | None) -> Formulas | None:
+    """What becomes of formulas; None for what is no such word."""
+    known: dict[str, Formulas] = {"guard": "guard", "keep": "keep"}
+    return "guard" if text is None else known.get(text)
+
+
 def response_of(
     found: StoredList, waits: ListWaits, now: datetime, units_per_minute: int
 ) -> ListResponse:
@@ -366,6 +388,7 @@ def response_of(
     standing = standing_of(found, waits, now)
     progress = progress_of(found, now, units_per_minute, waits)
     left_s = progress.left_s
+    reading = decode_reading(found.reading) or ListReading()
     return ListResponse(
         list_id=found.id,
         name=found.name,
@@ -384,6 +407,10 @@ def response_of(
         waits_until=standing.waits_until,
         waits_for=standing.waits_for,
         patience_s=found.patience_s,
+        columns=reading.columns,
+        unwrapped_rows=reading.unwrapped,
+        doubtful_rows=reading.doubtful,
+        several_rows=reading.several,
     )
 
 

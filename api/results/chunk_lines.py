@@ -4,9 +4,9 @@
     results    {"number":3,"email":"ann@shop.test","status":"deliverable",...}
 
 A row names the chunk (p) and the number (n) of its address there; the address itself (a) is only
-in the row that has it first. A row without an address has its cells (c) alone. What is false or
-null is left out. Lines of earlier versions are arrays without names, and are read as well; a list
-may have both. Pure.
+in the row that has it first. A row without an address has its cells (c) alone. A row with several
+addresses has the further ones at its end (f). What is false or null is left out. Lines of earlier
+versions are arrays without names, and are read as well; a list may have both. Pure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from operator import attrgetter
 import msgspec
 
 from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.results.stored_row import StoredRow, decode_row, starts_of
+from mailprobe.api.results.stored_row import FURTHER, StoredRow, decode_row, starts_of
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.list_records import ListChunk
@@ -122,19 +122,30 @@ def found_at(
     }
     row_starts = starts_of(chunk.place, wanted)
     for line in _lines(chunk.rows):
-        if line.startswith(row_starts):
+        if line.startswith(row_starts) or FURTHER in line:
             row = decode_row(line)
-            if row.number in results:
-                yield row.number, row, results[row.number]
+            for number, _ in _new_addresses(row):
+                if number in results:
+                    yield number, row, results[number]
+
+
+def _new_addresses(row: StoredRow) -> Iterator[tuple[int, str]]:
+    """The addresses that a row has first, with their numbers in the chunk."""
+    if row.address is not None and row.number is not None:
+        yield row.number, row.address
+    for each in row.further:
+        if each.address is not None:
+            yield each.number, each.address
 
 
 def addresses_of(chunk: ListChunk) -> dict[int, str]:
     """The chunk's addresses that have no result yet, by number."""
     answered = {_decoded(line).number for line in _lines(chunk.results)}
     return {
-        row.number: row.address
+        number: address
         for row in rows_of(chunk)
-        if row.address is not None and row.number is not None and row.number not in answered
+        for number, address in _new_addresses(row)
+        if number not in answered
     }
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mailprobe.api.cells.unwrapping import doubtful_address
 from mailprobe.engine.verdict import PASSING, Blame, Reason, Verdict
 
 if TYPE_CHECKING:
@@ -32,17 +33,21 @@ class RowResult(Verdict, frozen=True, gc=False):
 
 
 def row_result(answer: "Answer", attempts: int = 1, answered_at: float = 0.0) -> RowResult:
+    """The row's result of an answer; a text that only may be an address gets the one it means."""
     reason, blame = answer.cause
-    fields = msgspec.structs.astuple(answer.verdict)
+    verdict = answer.verdict
+    if verdict.failed_check == "syntax" and (meant := doubtful_address(verdict.email)) is not None:
+        verdict = msgspec.structs.replace(verdict, suggestion=meant)
+    fields = msgspec.structs.astuple(verdict)
     retry_at = 0.0 if answer.retry_s is None else answered_at + answer.retry_s
     rest = (reason, blame, attempts, answered_at, retry_at, answer.takes)
     return RowResult(*fields, *rest)  # type: ignore[call-arg]
 
 
 def suggested(result: RowResult) -> str | None:
-    """The address with the corrected domain; None without a suggestion."""
-    if result.suggestion is None:
-        return None
+    """The address with the corrected domain, or the one that is meant; None without a suggestion."""
+    if result.suggestion is None or "@" in result.suggestion:
+        return result.suggestion
     return f"{result.email.rpartition('@')[0]}@{result.suggestion}"
 
 

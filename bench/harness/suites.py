@@ -35,7 +35,7 @@ SUITES: dict[str, str] = {
     "library": "the library on trio, on asyncio and without either, beside the bare engine",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
-    "files": "lists made to do harm, sent to the service beside a neighbour",
+    "files": "lists as people have them; lists made to do harm, sent to the service beside a neighbour",
     "fair": "what a neighbour gets of what accounts share, beside the worst accounts",
     "readme": "the README's list of 300 rows through the service",
     "pages": "the pages: their script, their first paint, the table of 1,000,000 rows (needs Chromium)",

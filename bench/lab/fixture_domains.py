@@ -172,7 +172,7 @@ NOT_ADDRESSES = (
     ".finn@fieldnote.test",
     "grace.@juniper-labs.test",
     "hugo@-willow-.test",
-    "n/a",
+    "see card",
     "ines@127.0.0.1",
     f"{'j' * 65}@startdeck.test",
 )

@@ -281,7 +281,7 @@ TEXTS_ACCEPTED: dict[str, Make] = {
     "an address of at signs": csv_of(f"{'a@' * 15_000},1"),
     "an address of brackets": csv_of(f"{'<' * 15_000}@{'>' * 15_000},1"),
     "formulas": csv_of("=cmd|' /C calc'!A0@shop.test,=1+1", "+a@shop.test,@SUM(A1)"),
-    "lines of one letter": csv_of(*["a"] * 20_000),
+    "lines of one letter": csv_of(*["a@b.test"] * 200, *["a"] * 20_000),
     "cells of quotes": csv_of(ANN + ',"' + '""' * 10_000 + '"'),
 }  # fmt: skip
 

@@ -15,7 +15,8 @@ from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
-    *("syntax", "disposable", "disposable.host", "no_mx", "resolver", "smtp_blocked"),
+    *("syntax", "disposable", "disposable.host", "no_mx", "mx.no-host", "resolver"),
+    "smtp_blocked",
     *("bounced", "not_asked", "never_ask", PAUSED_RULE),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed", DNS_LAG_RULE),
     *("connect.failed", "connect.unreachable", "clock.connect", "clock.overall", "clock.permit"),

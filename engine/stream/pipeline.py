@@ -139,7 +139,7 @@ def read_route(
     match answer:
         case Route(mx_host=None):
             # MX records exist but name no host; mx_found would need an mx_host.
-            verification.decide(Outcome.RESOLVER_FAILED, "resolver", "no MX record names a host")
+            verification.decide(Outcome.RESOLVER_FAILED, "mx.no-host", "no MX record names a host")
         case Route(mx_host=str(mx_host)):
             assert verification.address is not None
             verification.route = answer

@@ -48,6 +48,7 @@ class LoadedList:
     rows: int
     addresses: int
     blank_rows: int | None = None
+    reading: str | None = None  # how its cells were read; the format is the caller's
 
 
 @dataclass(frozen=True, slots=True)

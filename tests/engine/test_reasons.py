@@ -16,6 +16,7 @@ from mailprobe.engine.verdict import PASSING, Blame, Outcome, Reason, judge
 CASES = [
     (Outcome.SYNTAX, "syntax", "syntax", "address"),
     (Outcome.NO_MX, "no_mx", "no_mx", "address"),
+    (Outcome.RESOLVER_FAILED, "mx.no-host", "no_mx", "host"),
     (Outcome.RESOLVER_FAILED, "resolver", "resolver", "network"),
     (Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "resolver", "network"),
     (Outcome.DELIVERABLE, "accepted", "accepted", None),

@@ -19,7 +19,13 @@ from mailprobe.api.results.chunk_lines import (
     rows_of,
 )
 from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.results.stored_row import BLANK, StoredRow, encode_row
+from mailprobe.api.results.stored_row import (
+    BLANK,
+    FurtherAddress,
+    StoredRow,
+    blank_rows_in,
+    encode_row,
+)
 from mailprobe.engine import Answer
 from mailprobe.engine.dns.messages import NoMail, Route
 from mailprobe.engine.dns.shared_routes import SharedRoutes
@@ -127,6 +133,20 @@ def test_every_field_of_a_result_is_kept_but_for_those_of_clean() -> None:
     answer = Answer(4, verdict, None, VerdictCause("smtp_blocked", "network"))
     assert results_in(encode_results([(4, answer)])) == {4: row_result(answer)}
     assert RowResult.__struct_fields__[-4:] == ("attempts", "answered_at", "retry_at", "takes")
+
+
+def test_a_row_keeps_its_further_addresses_and_is_not_blank_for_its_cells() -> None:
+    rows = [
+        StoredRow(0, 0, ANN, [f"{ANN}; {BOB}"], [FurtherAddress(0, 0, 1, BOB)]),
+        StoredRow(None, None, None, ["", ANN], [FurtherAddress(1, 0, 0)]),
+        StoredRow(None, None, None, ['"f":[{"i":0}]}']),
+    ]
+    text = "".join(map(encode_row, rows))
+    assert blank_rows_in(text) == 1
+    chunk = ListChunk(0, 2, text, RESULT_LINES)
+    assert list(rows_of(chunk)) == rows
+    assert list(found_at(chunk, [1])) == [(1, rows[0], RESULTS[1])]
+    assert addresses_of(ListChunk(0, 2, text, "")) == {0: ANN, 1: BOB}
 
 
 @pytest.mark.parametrize(

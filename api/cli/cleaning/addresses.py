@@ -1,7 +1,7 @@
 """The distinct addresses of a list: which are answered, and which to ask about again. Pure."""
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -22,16 +22,43 @@ class DistinctAddresses:
     An answer that time may better has a due time, when its address is asked about again.
     """
 
-    row_numbers: "array[int]" = field(default_factory=lambda: array("i"))  # of each row's address
+    # Of the address of each row, or of each address of its cells.
+    row_numbers: "array[int]" = field(default_factory=lambda: array("i"))
     numbers: dict[str, int] = field(default_factory=dict)
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     due_at: "array[float]" = field(default_factory=lambda: array("d"))  # Unix time, or FINAL
     attempts: "array[int]" = field(default_factory=lambda: array("B"))  # 0: not asked about
     waits: "array[int]" = field(default_factory=lambda: array("B"))  # 1: for its mail host
     answered: int = 0
+    rows: int = 0
+    blank: int = 0  # rows without an address
 
     def add(self, address: str) -> None:
-        """Add a row; "" is one without an address."""
+        """Add a row with one address; "" is one without."""
+        self.rows += 1
+        self.blank += not address
+        self._add(address)
+
+    def add_cells(
+        self, texts: Sequence[str], more: Mapping[int, Sequence[str]], columns: int = 1
+    ) -> None:
+        """Add rows: the address of each of their cells, "" without one.
+
+        `more` has the further addresses of a cell, by its place in `texts`.
+        """
+        if columns == 1 and not more:
+            for text in texts:
+                self.add(text)
+            return
+        for first in range(0, len(texts), columns):
+            self.rows += 1
+            self.blank += not any(texts[first : first + columns])
+            for place in range(first, first + columns):
+                self._add(texts[place])
+                for text in more.get(place, ()):
+                    self._add(text)
+
+    def _add(self, address: str) -> None:
         number = self.numbers.get(address, NO_ADDRESS)
         if address and number == NO_ADDRESS:
             number = self.numbers[address] = len(self.offsets)
@@ -41,14 +68,13 @@ class DistinctAddresses:
             self.waits.append(0)
         self.row_numbers.append(number)
 
-    @property
-    def rows(self) -> int:
-        return len(self.row_numbers)
-
     def row_offsets(self) -> Iterator[bytes]:
-        """For each row the offset of its answer or NO_ADDRESS, as octets of array("q")."""
+        """For each address of the rows the offset of its answer, as octets of array("q").
+
+        NO_ADDRESS stands for a cell without one.
+        """
         offsets = self.offsets
-        for start in range(0, self.rows, ROWS_AT_ONCE):
+        for start in range(0, len(self.row_numbers), ROWS_AT_ONCE):
             numbers = self.row_numbers[start : start + ROWS_AT_ONCE]
             found = (offsets[number] if number >= 0 else NO_ADDRESS for number in numbers)
             yield array("q", found).tobytes()

@@ -16,9 +16,10 @@ from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
 from mailprobe.api.cli.output.html_report import ReportCounts
 from mailprobe.api.errors import Misuse, cannot_use, print_error
 from mailprobe.api.listfile import ReadOptions, temporary_file, unpacked_name, writing_to
+from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.listfile.journal import Journal
 from mailprobe.api.listfile.selection import ALL_ROWS, Selection
-from mailprobe.api.reader.frames import WriteRows
+from mailprobe.api.reader.frames import Looks, WriteRows
 from mailprobe.api.reader.own_list import OwnList
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.terminal import plain
@@ -48,6 +49,15 @@ class Order:
     suggest: bool = False  # a column with the corrected address
     force: bool = False  # replace an existing output
     report: Path | None = None  # of the HTML report
+    fields: tuple[str, ...] | None = None  # of the result; None: all
+    come_first: bool = False  # before the list's own columns
+    each: bool = False  # a row for each address of a cell
+    formulas: Formulas = "guard"
+
+    @property
+    def looks(self) -> Looks:
+        fields = None if self.fields is None else [*self.fields]
+        return Looks(self.suggest, fields, self.come_first, self.each, self.formulas)
 
     @property
     def journal(self) -> Path | None:
@@ -195,7 +205,7 @@ def write_list(
                     None if selection.lights is None else sorted(selection.lights),
                     selection.has_blank,
                     selection.dedupe,
-                    order.suggest,
+                    order.looks,
                 )
                 source.begin_writing(command, file, journal.descriptor, offsets)
                 made = made or _counted(order, journal, addresses)  # meanwhile

@@ -28,6 +28,7 @@ from mailprobe.api.reader.frames import ReadAddresses
 from mailprobe.api.reader.own_list import OwnList, open_own_list
 from mailprobe.api.terminal import plain
 
+ShowSummary = Callable[[Summary], None]
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -37,19 +38,22 @@ def clean_list(
     *,
     standard_output: BinaryIO,
     show_progress: ShowProgress = no_progress,
+    show_summary: ShowSummary = lambda _: None,
     resume_command: str = "the same command with --resume",
     run: Run = run,
 ) -> Summary:
     """Clean a list. Raises CommandError if it cannot be done or finished.
 
-    `run` runs the verification on trio.
+    `run` runs the verification on trio. `show_summary` is called once the first pass is done and
+    written, in a thread, and at the end if later passes have changed anything.
 
     Answers before an early end are in the journal. Without any answer nothing is left
     behind. The output file appears only once it is complete.
     """
     started = time.monotonic()
     check_output(order, standard_output)
-    with open_own_list(order.input, order.reading, order.output) as (source, reading):
+    as_asked = replace(order.reading, fields=order.fields)
+    with open_own_list(order.input, as_asked, order.output, each=order.each) as (source, reading):
         addresses = _read_addresses(source, reading)
         for remark in source.found.remarks:
             print_error(remark)
@@ -60,7 +64,7 @@ def clean_list(
         ):
             passes = Passes(addresses, journal, order.recheck, show_progress)
             passes.replay()
-            writer = OutputWriter(order, source, passes, standard_output, started)
+            writer = OutputWriter(order, source, passes, standard_output, started, show_summary)
             if order.output is not None:
                 passes.write = writer.write_what_is_known
             is_interrupted = _verify(passes, open_source, run)
@@ -90,12 +94,14 @@ class OutputWriter:
         passes: Passes,
         standard_output: BinaryIO,
         started: float,
+        show_summary: ShowSummary,
     ) -> None:
         self._order = order
         self._source = source
         self._passes = passes
         self._standard_output = standard_output
         self._started = started
+        self._show_summary = show_summary
         # Unless the run that is continued has written: files that it did not write are kept.
         self._may_replace = order.force or (order.may_replace and not passes.journal.written)
         self._written: Summary | None = None
@@ -103,15 +109,21 @@ class OutputWriter:
     def write_what_is_known(self) -> None:
         if self._is_current:
             return
-        for path in self._write().outputs:
+        is_first = self._written is None
+        summary = self._write()
+        if is_first:
+            self._show_summary(summary)
+            return
+        for path in summary.outputs:
             print_error(f"{plain(str(path))} has what is known so far")
 
     def finish(self) -> Summary:
-        """Write what has changed since the last time."""
-        summary = self._written
-        if summary is None or not self._is_current:
-            summary = self._write()
-        return replace(summary, took_s=time.monotonic() - self._started)
+        """Write and show what has changed since the last time."""
+        if self._written is not None and self._is_current:
+            return self._written
+        summary = self._write()
+        self._show_summary(summary)
+        return summary
 
     @property
     def _is_current(self) -> bool:
@@ -130,13 +142,16 @@ class OutputWriter:
         summary = Summary(
             outputs=tuple(written.paths),
             rows=addresses.rows,
-            blank=addresses.rows - written.counts.done,
+            blank=addresses.blank,
             addresses=len(addresses.numbers),
             verified=self._passes.asked,
             took_s=time.monotonic() - self._started,
             counts=written.counts,
             written=written.rows,
             report=order.report,
+            columns=tuple(self._source.found.columns),
+            unwrapped=self._source.found.unwrapped,
+            doubtful=self._source.found.doubtful,
         )
         if written.report is not None:
             summary = self._with_report(summary, written.report)
@@ -157,9 +172,9 @@ class OutputWriter:
 def _read_addresses(source: OwnList, reading: ReadAddresses) -> DistinctAddresses:
     """The first reading. Raises BadList for a bad list, before any verification."""
     addresses = DistinctAddresses()
-    for texts in source.read(reading):
-        for text in texts:
-            addresses.add(text)
+    columns = max(1, len(reading.reading.wanted))
+    for rows in source.read(reading):
+        addresses.add_cells(rows.texts, rows.more, columns)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the chosen column")
     return addresses

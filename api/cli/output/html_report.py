@@ -8,18 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 from mailprobe.api.cli.output.advice import advice
+from mailprobe.api.cli.output.summary import Summary, cell_notes
 from mailprobe.api.results.counts import ResultCounts, duration
 from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.api.terminal import plain
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
-
-if TYPE_CHECKING:
-    from mailprobe.api.cli.output.summary import Summary
 
 NAMES_MAX = 50_000  # domains, and providers; what comes after them is counted as OTHERS
 OTHERS = "all others"
@@ -97,11 +94,11 @@ def _entry(entries: dict[str, LightCounts], name: str) -> LightCounts:
     return entries.setdefault(name, LightCounts())
 
 
-def report_page(summary: "Summary", counts: ReportCounts, list_name: str) -> str:
+def report_page(summary: Summary, counts: ReportCounts, list_name: str) -> str:
     return "\n".join(_page(summary, counts, list_name)) + "\n"
 
 
-def _page(summary: "Summary", counts: ReportCounts, list_name: str) -> Iterator[str]:
+def _page(summary: Summary, counts: ReportCounts, list_name: str) -> Iterator[str]:
     found = summary.counts
     name = _text(list_name)
     yield "<!doctype html>"
@@ -111,9 +108,10 @@ def _page(summary: "Summary", counts: ReportCounts, list_name: str) -> Iterator[
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield f"<title>{name}: report</title><style>{STYLE}</style></head><body>"
     yield f"<h1>{name}</h1>"
-    blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
+    noted = cell_notes(summary)
+    where = f" in {escape(' and '.join(summary.columns))}" if summary.columns else ""
     yield (
-        f"<p>{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses, "
+        f"<p>{summary.rows:,} rows{noted}, {summary.addresses:,} different addresses{where}, "
         f"cleaned in {duration(summary.took_s)}.</p>"
     )
     for line in advice(found):

@@ -7,7 +7,7 @@ Text, so that neither escape sequences nor markup have any effect.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.cli.output.advice import advice
+from mailprobe.api.cli.output.summary import Summary, cell_notes
 from mailprobe.api.results.counts import ResultCounts, duration
 from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from mailprobe.api.results.row_result import RowResult
@@ -24,11 +25,9 @@ from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.lights import light_of
 
-if TYPE_CHECKING:  # it imports the readers of lists
-    from mailprobe.api.cli.output.summary import Summary
-
 OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address
+REASONS_MAX = 6  # lines of the summary, which fits on one screen
 PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
 TERMINAL_COLOURS = {"grey": "bright_black"}  # others have rich's names
@@ -138,16 +137,21 @@ def _readable(line: ConversationLine) -> Text:
 
 
 def summary_table(counts: ResultCounts) -> Table:
-    """The rows of a cleaned list by status, by reason and by light."""
+    """The rows of a cleaned list by light, by status and by the most frequent reasons."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("by")
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")
     table.add_column("")
-    _add_counts(table, "status", counts.statuses.most_common(), counts.done)
-    _add_counts(table, "reason", counts.reasons.most_common(), counts.done)
     _add_counts(table, "light", counts.lights.most_common(), counts.done)
+    _add_counts(table, "status", counts.statuses.most_common(), counts.done)
+    reasons = counts.reasons.most_common()
+    if len(reasons) > REASONS_MAX:
+        others = reasons[REASONS_MAX - 1 :]
+        rows = sum(count for _, count in others)
+        reasons = [*reasons[: REASONS_MAX - 1], (f"{len(others)} others", rows)]
+    _add_counts(table, "reason", reasons, counts.done)
     return table
 
 
@@ -158,12 +162,11 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
             Text(name, style=STYLES.get(name, "")),
             f"{count:,}",
             f"{100 * count / total:.1f} %",
-            WORDS[name] if title == "reason" else "",
+            WORDS.get(name, "") if title == "reason" else "",
         )
-    table.add_section()
 
 
-def print_summary(summary: "Summary", stream: TextIO) -> None:
+def print_summary(summary: Summary, stream: TextIO) -> None:
     """Print a list's summary and its output path."""
     console = console_on(stream)
     console.print(summary_table(summary.counts))
@@ -176,13 +179,14 @@ def print_summary(summary: "Summary", stream: TextIO) -> None:
         console.print(f"report: {plain(str(summary.report))}", overflow="fold", soft_wrap=True)
 
 
-def summary_line(summary: "Summary") -> str:
-    """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
-    blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
+def summary_line(summary: Summary) -> str:
+    """`300 rows (2 without an address), 287 different addresses in email; 287 asked in 12 s, 23.9/s`."""
+    noted = cell_notes(summary)
+    where = f" in {' and '.join(summary.columns)}" if summary.columns else ""
     rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
     written = f"; {summary.written:,} rows written" if summary.written != summary.rows else ""
     return (
-        f"{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses; "
+        f"{summary.rows:,} rows{noted}, {summary.addresses:,} different addresses{where}; "
         f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}{written}"
     )
 

@@ -19,3 +19,17 @@ class Summary:
     counts: ResultCounts
     written: int  # rows, of all outputs
     report: Path | None = None
+    columns: tuple[str, ...] = ()  # that were verified, for people; none: each line is an address
+    unwrapped: int = 0  # rows in which something stood around the address
+    doubtful: int = 0  # rows whose address is suggested, and was not verified
+
+
+def cell_notes(summary: Summary) -> str:
+    """` (2 without an address, 3 unwrapped)`: rows whose cells are anything but an address."""
+    notes = {
+        "without an address": summary.blank,
+        "unwrapped": summary.unwrapped,
+        "doubtful": summary.doubtful,
+    }
+    noted = ", ".join(f"{count:,} {words}" for words, count in notes.items() if count)
+    return f" ({noted})" if noted else ""

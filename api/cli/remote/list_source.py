@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import trio
 
+from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.cli.cleaning.waiting import clock
 from mailprobe.api.cli.remote.http_responses import ANSWER_S, error_of, read_lines, retry_after_s
 from mailprobe.api.cli.remote.http_source import (
@@ -30,7 +31,6 @@ from mailprobe.api.cli.remote.http_source import (
 )
 from mailprobe.api.cli.source import SentRecord
 from mailprobe.api.errors import CommandError, print_error
-from mailprobe.api.listfile.columns import address_in
 from mailprobe.api.listfile.journal import SentList
 from mailprobe.api.results.waiting import HostStanding, waiting_words
 from mailprobe.api.settings import PATIENCE_S_MAX
@@ -155,7 +155,7 @@ class RemoteLists:
         """See AnswerSource. `explain` is ignored: lists have no evidence."""
         list_id = await self._kept_list()
         # A list's reader would read some texts in another way, such as two addresses.
-        is_list = len(texts) >= LONG and all(address_in(text) == text for text in texts)
+        is_list = len(texts) >= LONG and all(read_cell(text).addresses == (text,) for text in texts)
         if list_id is None and is_list:
             list_id = await self._sent(texts)
         if list_id is None:

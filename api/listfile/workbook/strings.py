@@ -17,14 +17,16 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 def unescaped(text: str) -> str:
     """Decode a string's escapes: `_x000D_` stands for a character that XML cannot hold.
 
-    Two escapes may be one character in UTF-16; half of one is U+FFFD.
+    Two escapes may be one character in UTF-16. Half of one stays the escape that it is, which
+    is better than a character that is lost.
     """
     if "_x" not in text:
         return text
     text = ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
     if SURROGATES.search(text) is None:
         return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return SURROGATES.sub(lambda found: f"_x{ord(found[0]):04X}_", joined)
 
 
 class SharedStrings:

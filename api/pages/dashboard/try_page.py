@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 from quart import Blueprint, Response, request
 
+from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.error_table import row_of
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, at_most_once, caller, form_fields
 from mailprobe.api.pages.dashboard.refusal_words import words_of
@@ -91,7 +92,9 @@ def register(pages: Blueprint, frame: Frame) -> None:
     @partial(frame.signed_in, spends_units=True)
     async def try_address() -> Response:
         form = await form_fields()
-        email = form.get("email", "").strip()
+        typed = form.get("email", "").strip()
+        reading = read_cell(typed)
+        email = reading.addresses[0] if reading.addresses else typed
         try:
             result = await explained(frame, email, asks_bounced="ask" in form)
         except Refusal as refusal:
@@ -101,7 +104,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             return await frame.page(
                 "try.html", TITLE, row_of(refusal).status, email=email, result=None, error=error
             )
-        light = LIGHT_COLOURS[light_of(result)]
+        light = "yellow" if reading.suggestion else LIGHT_COLOURS[light_of(result)]
         evidence = result.evidence
         assert isinstance(evidence, Evidence)
         return await frame.page(
@@ -109,7 +112,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             bounce=await bounce_of(frame, email, result),
             action=ACTIONS[light], reason=WORDS.get(evidence.reason or "", ""),
             blame=BLAMES.get(evidence.blame or ""), layers=layers_of(result),
-            corrected=corrected(email, result.suggestion), turns=turns_of(evidence.conversation),
+            corrected=corrected(email, reading.suggestion or result.suggestion), turns=turns_of(evidence.conversation),
             conversation=text_of(evidence.conversation),
             curl=curl_of(frame.service.links.base_url, email, query="?evidence=1"),
             json=msgspec.json.format(msgspec.json.encode(result), indent=2).decode(),
@@ -150,9 +153,16 @@ async def explained(frame: Frame, email: str, *, asks_bounced: bool = False) -> 
 
 
 def corrected(email: str, domain: str | None) -> tuple[str, str] | None:
-    """The address with the domain that was probably meant, in two parts; None without one."""
+    """The address with the domain that was probably meant, in two parts; None without one.
+
+    A suggestion for a doubtful text is a whole address.
+    """
+    if not domain:
+        return None
+    if "@" in domain:
+        return "", domain
     local_part, at, _ = email.rpartition("@")
-    return (local_part + at, domain) if domain else None
+    return local_part + at, domain
 
 
 def turns_of(lines: Sequence[ConversationLine]) -> list[ShownTurn]:

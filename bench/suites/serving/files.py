@@ -1,9 +1,14 @@
-"""Sends lists to the service: what a short one costs, and what a neighbour notices of hostile ones."""
+"""Sends lists to the service: what a short one costs, and what a neighbour notices of hostile ones.
 
+Lists as people have them are cleaned too: how many living addresses come out red.
+"""
+
+import os
 import tempfile
 import time
 from pathlib import Path
 
+from mailprobe.api.settings import Settings
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.lab.hostile_files import files
@@ -15,6 +20,7 @@ from mailprobe.bench.load.file_attack import (
     watching,
 )
 from mailprobe.bench.load.list_uploads import measure_lists
+from mailprobe.bench.load.people_lists import measure_people
 from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
 
 ALONE_S = 10.0
@@ -28,7 +34,8 @@ def run() -> list[Figure]:
         start_lab() as lab,
         start_service(lab.env, Path(folder), plans=PLANS) as service,
     ):
-        return [*measure_lists(service), *measure(service)]
+        people = measure_people(Settings.read({**os.environ, **lab.env}), Path(folder))
+        return [*people, *measure_lists(service), *measure(service)]
 
 
 def measure(service: ServiceProcess) -> list[Figure]:

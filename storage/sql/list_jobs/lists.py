@@ -49,7 +49,8 @@ COLUMNS = (
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
     + is_test("lists")
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s"
+    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s,"
+    " lists.reading"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -208,12 +209,12 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
         columns = json.dumps(loaded.columns)
         db.change(
             "UPDATE lists SET columns = :columns, rows = :rows, addresses = :addresses,"
-            " blank_rows = :blank_rows, holder = NULL,"
+            " blank_rows = :blank_rows, reading = :reading, holder = NULL,"
             " octets = octets + :octets WHERE id = :id",
             {
                 "id": command.list_id, "columns": columns, "octets": len(columns),
                 "rows": loaded.rows, "addresses": loaded.addresses,
-                "blank_rows": loaded.blank_rows,
+                "blank_rows": loaded.blank_rows, "reading": loaded.reading,
             },
         )  # fmt: skip
         if not loaded.addresses:
@@ -308,13 +309,14 @@ def list_of(row: Row) -> StoredList:
     """Make a list of its COLUMNS."""
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, patience_s = waits
+    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, *more = waits
+    patience_s, reading = more
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s,
+        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s, reading,
     )  # fmt: skip
 
 

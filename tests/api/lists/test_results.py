@@ -62,6 +62,7 @@ class Chunks:
 def results_of(store: Chunks) -> ListResults:
     source: Any = StoredList.__new__(StoredList)
     object.__setattr__(source, "id", "list")
+    object.__setattr__(source, "reading", None)
     object.__setattr__(source, "account_id", "ann")
     fake: Any = store
     return ListResults(fake, source)

@@ -19,7 +19,7 @@ ROW = f"known@friendly.test,{'x' * 90}\n"
 LARGE = {each.name: each.make for each in files() if each.expected == "too large to store"}
 ACCEPTED = {  # however little of it is an address, plain text is stored
     "blank lines": b"email\nknown@friendly.test\n" + b"\n" * 100_000,
-    "letters": b"email\nknown@friendly.test\n" + b"a\n" * 100_000,
+    "letters": b"email\n" + b"known@friendly.test\n" * 200 + b"a\n" * 100_000,
     "short rows that are compressed": gzip.compress(f"email,n\n{ROW * 5_000}".encode()),
 }
 

@@ -13,6 +13,7 @@ from mailprobe.api.lists.results import disposition
 from mailprobe.api.lists.stages import progress_of, standing_of, words_of_hosts
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
 from mailprobe.api.pages.dashboard.work.list_table import table_query
+from mailprobe.api.results.list_reading import ListReading, encode_reading
 from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.storage.list_records import (
     NO_WAITS,
@@ -290,6 +291,18 @@ def test_a_preview_tells_columns_apart_and_warns() -> None:
     assert names.warnings == [
         "The column name has no e-mail addresses in the first rows. Choose another one."
     ]
+    few = previewed(
+        [("Ann", ["", "Ann"]), ("Bob", ["", "Bob"]), ("a@b.test", ["", "a@b.test"])], addresses=3
+    )
+    assert few.warnings == [
+        "The column mail has more other cells than addresses, such as “Ann”, “Bob”."
+    ]
+    reading = ListReading(["mail"], [1], proposed=["note"], unwrapped=1, doubtful=2, several=3)
+    noted = previewed(
+        [("a@b.test", ["Ann", "<a@b.test>"])], addresses=1, reading=encode_reading(reading)
+    )
+    assert (noted.column, [*noted.chosen], len(noted.notes)) == (1, [1, 2], 5)
+    assert noted.notes[0] == "The addresses are read from the column mail."
     blank = previewed([(None, ["Ann"])], addresses=0, blank_rows=1)
     assert "No row has an address" in blank.warnings[0]
     earlier = previewed([("a@b.test", ["a@b.test"])], addresses=1, blank_rows=None)

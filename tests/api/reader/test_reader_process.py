@@ -21,6 +21,7 @@ from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.client import ReaderOrder, open_reader
 from mailprobe.api.reader.forks import Fork, Forks, ReaderEnd, is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload, Report, RowAddresses
+from mailprobe.api.results.list_reading import ListReading
 from tests.api.fake_source import FakeSource
 
 WITHIN_S = 300.0  # only a failing test waits so long
@@ -63,7 +64,7 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
             '{"c":[]}\n'
             '{"p":0,"n":0,"c":["Bob","ann@shop.test","x"]}\n',
         ),
-        Loaded(["name", "email", "note"], 3, 1, 1),
+        Loaded(["name", "email", "note"], 3, 1, 1, ListReading(["email"], [1])),
     ]
 
 

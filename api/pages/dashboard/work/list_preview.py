@@ -1,11 +1,19 @@
 """What a list is seen to have before it is started: its columns, and what looks wrong. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from mailprobe.api.cells.unwrapping import read_cell
+from mailprobe.api.listfile.columns import (
+    CHECKED_CELLS,
+    EXAMPLE_CHARACTERS_MAX,
+    EXAMPLES,
+    few_addresses,
+)
 from mailprobe.api.results.chunk_lines import rows_of
+from mailprobe.api.results.list_reading import ListReading, decode_reading
 from mailprobe.api.results.stored_row import StoredRow
 from mailprobe.storage.list_records import ListChunk, StoredList
 
@@ -27,11 +35,15 @@ class Preview:
     duplicates: int  # rows whose address another row has; 0 where they were not counted
     blank_rows: int | None  # without an address; None: they were not counted
     warnings: Sequence[str]
+    notes: Sequence[str] = ()  # how cells were read, in whole sentences
+    chosen: Sequence[int] = ()  # the columns that are ticked: those in use, and those proposed
 
 
 def preview_of(stored: StoredList, columns: Sequence[str], chunks: Sequence[ListChunk]) -> Preview:
     rows = list(islice((row for chunk in chunks for row in rows_of(chunk)), ROWS_COMPARED))
-    column = _column_of(rows)
+    reading = decode_reading(stored.reading) or ListReading()
+    column = reading.positions[0] if reading.positions else _column_of(rows)
+    proposed = [place for place, name in enumerate(columns) if name.strip() in reading.proposed]
     blank = stored.blank_rows
     return Preview(
         columns=columns[:COLUMNS_SHOWN],
@@ -45,7 +57,37 @@ def preview_of(stored: StoredList, columns: Sequence[str], chunks: Sequence[List
         duplicates=0 if blank is None else stored.rows - blank - stored.addresses,
         blank_rows=blank,
         warnings=list(_warnings(stored, rows, columns, column)),
+        notes=list(_notes(reading)),
+        chosen=[*(reading.positions or [column]), *proposed] if column is not None else proposed,
     )
+
+
+def _notes(reading: ListReading) -> Iterator[str]:
+    if reading.columns:
+        word = "column" if len(reading.columns) == 1 else "columns"
+        yield f"The addresses are read from the {word} {' and '.join(reading.columns)}."
+    if reading.proposed:
+        names = " and ".join(reading.proposed)
+        yield f"There are addresses in {names} too: tick several columns to verify them all."
+    if reading.unwrapped:
+        yield (
+            f"{_rows(reading.unwrapped, 'has', 'have')} something around the address, which is "
+            "taken out."
+        )
+    if reading.doubtful:
+        yield (
+            f"{_rows(reading.doubtful, 'is', 'are')} doubtful: an address is suggested, and not "
+            "verified."
+        )
+    if reading.several:
+        yield (
+            f"{_rows(reading.several, 'has', 'have')} several addresses in one cell: all are "
+            "verified, and the row shows the best."
+        )
+
+
+def _rows(number: int, one: str, more: str) -> str:
+    return f"{number:,} row {one}" if number == 1 else f"{number:,} rows {more}"
 
 
 def _column_of(rows: Sequence[StoredRow]) -> int | None:
@@ -54,7 +96,9 @@ def _column_of(rows: Sequence[StoredRow]) -> int | None:
     for row in rows:
         if row.address is not None:
             found.update(
-                place for place, cell in enumerate(row.cells) if cell.strip() == row.address
+                place
+                for place, cell in enumerate(row.cells)
+                if row.address in read_cell(cell).addresses
             )
     return min(found, key=lambda place: (-found[place], place)) if found else None
 
@@ -89,6 +133,9 @@ def _warnings(
     texts = [row.address for row in rows if row.address is not None]
     if texts and not any("@" in text for text in texts):
         warnings.append(f"{of} has no e-mail addresses in the first rows. Choose another one.")
+    elif others := few_addresses(texts[:CHECKED_CELLS]):
+        shown = ", ".join(f"“{text[:EXAMPLE_CHARACTERS_MAX]}”" for text in others[:EXAMPLES])
+        warnings.append(f"{of} has more other cells than addresses, such as {shown}.")
     if stored.blank_rows and stored.blank_rows > stored.rows / 2:
         warnings.append(
             f"{stored.blank_rows:,} of {stored.rows:,} rows have no address in this column."

@@ -35,7 +35,7 @@ from mailprobe.api.pages.dashboard.try_page import (
     turns_of,
 )
 from mailprobe.api.refusals import ListNotFound, Refusal
-from mailprobe.api.rest.lists import FORMATS
+from mailprobe.api.rest.lists import FORMATS, formulas_of
 from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
@@ -192,7 +192,9 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         media_type, make = FORMATS[name]
         only = table_query(request.args).only
-        parts = await begun(stored.account_id, make(ListResults(frame.service.store, stored, only)))
+        formulas = formulas_of(request.args.get("formulas")) or "guard"
+        rows = ListResults(frame.service.store, stored, only, formulas)
+        parts = await begun(stored.account_id, make(rows))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {

@@ -1,6 +1,6 @@
 """The pages of the lists."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from math import ceil
 
@@ -34,6 +34,7 @@ from mailprobe.api.schema import ListResponse, ListsResponse, ManagementUsageSum
 from mailprobe.storage.list_records import StoredList
 
 REASONS_SHOWN = 3  # why addresses are asked again; the most frequent
+TICKED = "column-"  # begins the name of a column's checkbox; its value is the number
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
 
@@ -75,22 +76,21 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             return parts.pop(0) if parts else b""
 
         rechecks, patience = form.get("recheck") == "1", form.get("patience_s", "")
-        return await new_list(
-            frame, name, form.get("column", ""), receive, rechecks=rechecks, patience_s=patience
-        )
+        columns = [form.get("column", "")]
+        return await new_list(frame, name, columns, receive, rechecks=rechecks, patience_s=patience)
 
     async def _from_body() -> ListResponse:
-        name, column = request.args.get("name", "list"), request.args.get("column", "")
+        name, columns = request.args.get("name", "list"), [request.args.get("column", "")]
         rechecks, patience = request.args.get("recheck") == "1", request.args.get("patience_s", "")
         return await new_list(
-            frame, name, column, this_request().next_part, rechecks=rechecks, patience_s=patience
+            frame, name, columns, this_request().next_part, rechecks=rechecks, patience_s=patience
         )
 
 
 async def new_list(
     frame: Frame,
     name: str,
-    column: str,
+    columns: Sequence[str],
     receive: Callable[[], Awaitable[bytes]],
     media_type: str = "application/octet-stream",
     *,
@@ -105,8 +105,7 @@ async def new_list(
         query["strict_clocks"] = ["1"]
     if not asks_hosts:
         query["smtp"] = ["0"]
-    if column:
-        query["column"] = [column]
+    query["column"] = [column for column in columns if column]
     if patience_s:
         query["patience_s"] = [patience_s]
     sent = {"content-type": media_type}
@@ -201,12 +200,14 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         found, stored = await list_and_stored(frame, id)
         if not is_waiting(found):
             raise InvalidRequest("The column of a list that was started stays.", "lists")
-        column = (await form_fields()).get("column", "")
+        form = await form_fields()
+        ticked = [value for name, value in form.items() if name.startswith(TICKED)]
+        columns = ticked or [form.get("column", "")]
         try:
-            made = await _read_again(frame, found.name, stored, column)
+            made = await _read_again(frame, found.name, stored, columns)
         except InvalidRequest:
             return await frame.page(
-                "list.html", found.name, 400, list=found, wrong_column=column,
+                "list.html", found.name, 400, list=found, wrong_column=" ".join(columns),
                 **await list_values(frame, found, stored),
             )  # fmt: skip
         await frame.perform("delete_list", id=id)
@@ -225,8 +226,10 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         return away(LISTS_PAGE)
 
 
-async def _read_again(frame: Frame, name: str, stored: StoredList, column: str) -> ListResponse:
-    """Make a list of the stored rows. Raises InvalidRequest if this is no column of addresses."""
+async def _read_again(
+    frame: Frame, name: str, stored: StoredList, columns: Sequence[str]
+) -> ListResponse:
+    """Make a list of the stored rows. Raises InvalidRequest if these are no columns of addresses."""
     async with aclosing(csv_of_rows(frame.service.store, stored)) as parts:
 
         async def receive() -> bytes:
@@ -235,7 +238,7 @@ async def _read_again(frame: Frame, name: str, stored: StoredList, column: str) 
         return await new_list(
             frame,
             name,
-            column,
+            columns,
             receive,
             "text/csv",
             rechecks=stored.rechecks > 0,

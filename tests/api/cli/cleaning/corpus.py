@@ -284,7 +284,10 @@ CORPUS: dict[str, Case] = {
         "a.csv", f"n,email\n1,{A}\n2,<{'@' * 30_000} x>\n",
         [H, ["1", A], ["2", f"<{'@' * 30_000} x>"]], [A, f"<{'@' * 30_000} x>"]),
     "lines that are no addresses": refused(
-        "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nEMAIL:{A}\nEND:VCARD\n", "most of its lines are no"),
+        "a.txt", f"name Ann\nversion 3.0\nmail {A}\nend\n", "most of its lines are no"),
+    "contact cards": Case(
+        "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann Lee\nEMAIL:{A}\nEND:VCARD\n".encode(),
+        addresses=[A], reader=None),
     "a web page": refused(
         "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are no"),
     "a web page on one line": refused(

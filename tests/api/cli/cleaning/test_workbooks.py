@@ -18,6 +18,7 @@ from mailprobe.api.listfile import BadList, OutputFormat, open_list, open_writer
 from mailprobe.api.listfile.results import ResultColumns
 from mailprobe.api.listfile.workbook.numbers import number_text
 from mailprobe.api.listfile.workbook.sheets import column_letters, column_of
+from mailprobe.api.listfile.workbook.strings import unescaped
 from mailprobe.bench.lab.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 from tests.api.fake_source import result_of
@@ -230,6 +231,10 @@ def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path) -> None:
     xml = sheet(HEAD, row(2, text("B2", odd.replace("&", "&amp;").replace("<", "&lt;"))))
     after = parts_of(written(tmp_path, workbook({"s": xml})))["xl/worksheets/s1.xml"].decode()
     assert 'a"&amp;&lt;A\u00e9@shop.test</t></is></c>' in after
+
+
+def test_half_of_a_character_stays_the_escape_that_it_is() -> None:
+    assert unescaped("a_xD83D__xDE00_b_xD800_c") == "a\U0001f600b_xD800_c"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,322 @@
+"""The addresses in a cell, whatever stands around them: links, names, labels, brackets, quotes.
+
+    Clara Nowak <clara@shop.test>        one address, unwrapped
+    mailto:clara@shop.test?subject=Hi    one address, unwrapped
+    clara@shop.test; vera@shop.test      two addresses
+    clara (at) shop.test                 doubtful: an address is suggested, and none is asked
+    n/a                                  none
+
+A text that is an address is taken as it is, with few exceptions (NOISE). Other texts are read at
+each of their at signs: what may be a local part before it, what may be a domain after it. The
+time is linear in the length of the cell. Pure.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from unicodedata import category, normalize
+from urllib.parse import unquote
+
+import msgspec
+
+from mailprobe.api.cells.placeholders import is_placeholder
+from mailprobe.engine.address import TEXT_CHARACTERS_MAX, NotAnAddress, parse
+
+ADDRESSES_MAX = 1_000  # of a cell: a cell of 32,767 characters has room for five times as many
+DOUBTFUL_CHARACTERS_MAX = 2 * TEXT_CHARACTERS_MAX  # of a text in which an address is only supposed
+
+# Nearly every cell: such a text has nothing around it, whether it is an address or not.
+PLAIN = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_+-]*+(?:\.[A-Za-z0-9_+-]++)*+@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"
+).fullmatch
+
+# Quotes, brackets, bullets and separators of all scripts: none is a part of an address in use.
+MARKS = (
+    "«»‹›“”„‟‘’‚‛「」『』【】〈〉《》〔〕〖〗（）［］｛｝＜＞｟｠⟨⟩⟪⟫❝❞❮❯〝〞〟＂＇"
+    "、，；：。．！？…•‣▪●○◦→←⇒⟶★☆✉📧📩☎´′″"
+)
+AT_SIGNS = str.maketrans(dict.fromkeys("＠﹫", "@"))
+APOSTROPHE = re.compile(r"(?<=\w)[’‘´′`](?=\w)")  # as word processors write it within a name
+FULL_STOPS = str.maketrans(dict.fromkeys("。．｡", "."))
+# Text before an address that could be the beginning of its local part, and is not: marks, an
+# encoded space, a label.
+NOISE = re.compile(rf"(?:[{re.escape(MARKS)}]|%20|(?:e-?mail|mailto|smtp)=)++", re.IGNORECASE)
+_MARK_CLASS = re.escape(MARKS)
+MARK = re.compile(f"[{_MARK_CLASS}]")
+# Read from the at sign backwards, and forwards.
+LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{_MARK_CLASS}]*+')
+LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{_MARK_CLASS}]*+')
+DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{_MARK_CLASS}]*+")
+LOCAL_EDGE = "'`*~=/!?#&$^|"  # at the beginning of a local part that stands within other text
+JOINED = "_%$~^"  # a domain does not end before these and a letter
+LINK = re.compile(r"mailto:|://", re.IGNORECASE)
+MAILBOX = re.compile(r"([^<>]*)<\s*([^<>\s]+)\s*>[\s,;.]*")
+
+# What no text in ASCII lacks that has an address, or means one.
+MAY_HAVE_ADDRESS = re.compile(
+    r"@|[ (\[{<_-](?:at|arroba|chez|a)[ )\]}>_-]|%40|&\w+;|&#", re.IGNORECASE
+)
+
+# Doubtful texts. White space in them is a single space.
+AT_WORD = re.compile(r" ?[(\[{<] ?(?:at|ät|arroba|chez|a|@) ?[)\]}>] ?|[_-]at[_-]", re.IGNORECASE)
+BARE_AT_WORD = re.compile(r" (?:at|arroba) ", re.IGNORECASE)
+ESCAPED = re.compile(r"\\([@._+-])")  # as in Markdown
+DOT_WORD = re.compile(
+    r" ?[(\[{<] ?(?:dot|punkt|punto|point|ponto|\.) ?[)\]}>] ?| (?:dot|punkt|punto) |[_-]dot[_-]",
+    re.IGNORECASE,
+)
+SPACE_IN_DOMAIN = re.compile(r"[.-]? [.-]?[a-z0-9-]{1,63}(?:\.[a-z]{2,24})*\.?$", re.IGNORECASE)
+SPACED_DOT = re.compile(r" ?\. ?")
+CUT_DOMAIN = re.compile(r"\. ?[a-z]{2,6}\.?$| \.[a-z0-9.-]+$")
+SIMPLE_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+# Words before an address that are no part of it.
+LABEL_WORDS = """
+    e-mail email mail e-mails emails address adresse e-mail-adresse an to from cc bcc von de à para
+    da til från od do contact kontakt contacto contatto writes write schreibt und and et y e or oder
+    tel fax web work home privat private office büro geschäftlich personal new old neu alt at is the
+"""
+LABELS = frozenset(LABEL_WORDS.split())
+
+
+class CellReading(msgspec.Struct, frozen=True, gc=False):
+    """What a cell has.
+
+    `addresses` are to be verified; none: the row has no address. A text that is no address is
+    among them as it stands, with the address that was probably meant as `suggestion` if it is
+    doubtful. `is_unwrapped`: something stood around an address.
+    """
+
+    addresses: tuple[str, ...]
+    is_unwrapped: bool = False
+    suggestion: str | None = None
+
+    @property
+    def has_address(self) -> bool:
+        """Whether an address is there, if only a misspelt one."""
+        return any(map(_is_shaped, self.addresses))
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether it is anything but one address or none as it stands."""
+        return self.is_unwrapped or self.suggestion is not None
+
+
+NO_ADDRESS = CellReading(())
+
+
+def read_cell(cell: str) -> CellReading:
+    """Read a cell of a column of addresses."""
+    if PLAIN(cell) is not None:
+        return CellReading((cell,))
+    text = cell.strip()
+    bare = _without_invisible(text)
+    if not bare or is_placeholder(bare):
+        return NO_ADDRESS
+    if bare.isascii() and MAY_HAVE_ADDRESS.search(bare) is None:
+        return CellReading((bare,))
+    if _is_exact(bare):
+        return CellReading((bare,), is_unwrapped=bare != text)
+    return _read_wrapped(bare)
+
+
+def doubtful_address(text: str) -> str | None:
+    """The address that a text, which is none, probably means; None if it is not doubtful."""
+    return read_cell(text).suggestion
+
+
+def _without_invisible(text: str) -> str:
+    """The text without white space and format characters (category Cf) at its ends."""
+    if text.isascii():
+        return text
+    start, end = 0, len(text)
+    while start < end and _is_invisible(text[start]):
+        start += 1
+    while end > start and _is_invisible(text[end - 1]):
+        end -= 1
+    return text[start:end]
+
+
+def _is_invisible(character: str) -> bool:
+    return character.isspace() or category(character) == "Cf"
+
+
+def _is_exact(text: str) -> bool:
+    if NOISE.match(text) is not None or not _is_address(text):
+        return False
+    return text.isascii() or MARK.search(text) is None
+
+
+def _address_or_none(text: str) -> str | None:
+    return text if _is_address(text) else None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse(text)
+    except NotAnAddress:
+        return False
+    return True
+
+
+def _is_shaped(text: str) -> bool:
+    before, at, after = text.partition("@")
+    return bool(before and at and after) and not any(map(str.isspace, text)) and "@" not in after
+
+
+def _read_wrapped(text: str) -> CellReading:
+    """Read a text that is not an address as a whole."""
+    if not text.isascii() and (plain := APOSTROPHE.sub("'", text)) != text and _is_exact(plain):
+        return CellReading((text,), suggestion=plain)
+    shown = text.translate(AT_SIGNS)
+    is_link = LINK.search(shown) is not None
+    if is_link and "%" in shown:
+        shown = unquote(shown)
+    if "&" in shown and ";" in shown:
+        shown = html.unescape(shown)
+    if "@" in shown:
+        if (inner := _of_mailbox(shown)) is not None:
+            return CellReading((inner,), is_unwrapped=True)
+        good, broken = _scanned(shown, is_link=is_link)
+        if len(good) > 1 or (good and broken):
+            return CellReading((*good, *broken)[:ADDRESSES_MAX], is_unwrapped=True)
+        if good:
+            meant = _joined(shown, good[0]) or _narrow(good[0])
+            if meant is None:
+                return CellReading((good[0],), is_unwrapped=True)
+            return CellReading((text,), suggestion=meant)
+    return CellReading((text,), suggestion=_supposed(shown))
+
+
+def _of_mailbox(text: str) -> str | None:
+    """The address of `Ann Lee <ann@shop.test>` (RFC 5322 name-addr), also if the name is one."""
+    if not text.endswith((">", ",", ";", ".")) or (found := MAILBOX.fullmatch(text)) is None:
+        return None
+    name, inner = found[1].strip(), found[2]
+    if "@" in name and (not _is_quoted(name) and any(mark in name for mark in ",; \t\n")):
+        return None
+    return inner if _is_exact(inner) else None
+
+
+def _is_quoted(name: str) -> bool:
+    return len(name) > 1 and name[0] == name[-1] == '"'
+
+
+def _scanned(text: str, *, is_link: bool) -> tuple[list[str], list[str]]:
+    """The addresses in a text without repetitions, and what has an at sign and is none."""
+    good: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    for found in _candidates(text, is_link=is_link):
+        (good if _is_address(found) else broken).setdefault(found.casefold(), found)
+        if len(good) + len(broken) >= ADDRESSES_MAX:
+            break
+    return [*good.values()], [*broken.values()]
+
+
+def _candidates(text: str, *, is_link: bool) -> Iterator[str]:
+    """What stands around each at sign: a local part and a domain, neither of them empty."""
+    parts = text.split("@")
+    taken = 0  # the beginning of the next part that belongs to the domain before it
+    local_of = LOCAL_IN_LINK_REVERSED if is_link else LOCAL_REVERSED
+    for before, after in pairwise(parts):
+        local = _local_part(before[taken:], local_of)
+        found = DOMAIN.match(after)
+        assert found is not None  # it may be empty
+        taken = found.end()
+        domain = _without_invisible(found[0]).strip(".-")
+        if not local or not domain:
+            continue
+        rest = after[taken : taken + TEXT_CHARACTERS_MAX]
+        if rest[:1] in JOINED and rest[:1] and rest.lstrip(JOINED)[:1].isalnum():
+            domain += rest[:1]  # not the end of a domain, and none with it
+        if local[0] == "_" and rest.startswith("_"):
+            local = local.lstrip("_")
+        yield f"{local}@{domain}"
+
+
+def _local_part(before: str, local_of: re.Pattern[str]) -> str:
+    """The local part at the end of a text, quoted or not; "" if there is none."""
+    before = before[-TEXT_CHARACTERS_MAX:]
+    if before.endswith('"') and len(before) > 1 and (start := before.rfind('"', 0, -1)) >= 0:
+        return before[start:]
+    found = local_of.match(before[::-1])
+    assert found is not None  # it may be empty
+    local = _without_invisible(found[0][::-1]).lstrip(LOCAL_EDGE)
+    if (noise := NOISE.match(local)) is not None:
+        local = local[noise.end() :]
+    return local.lstrip(".-") if len(local) < len(before) else local
+
+
+def _narrow(address: str) -> str | None:
+    """The address in ASCII that one of full-width letters means; None for any other."""
+    narrow = address if address.isascii() else normalize("NFKC", address)
+    return narrow if narrow != address and narrow.isascii() and _is_address(narrow) else None
+
+
+def _joined(text: str, found: str) -> str | None:
+    """The address that is meant if white space within it has torn it; None if it is whole."""
+    if len(text) > DOUBTFUL_CHARACTERS_MAX:
+        return None
+    line = " ".join(text.split())
+    before, at, after = line.partition("@")
+    local, _, domain = found.rpartition("@")
+    rest = after[len(domain) :]
+    if line.count('"') % 2 and '"' in before and not line.startswith('"'):
+        return found  # it may be a part of what the quote belongs to
+    if CUT_DOMAIN.match(rest):
+        return _address_or_none(before.rpartition(" ")[2] + at + after.replace(" ", "").rstrip("."))
+    if not before.endswith(f" {local}") or rest.strip(" .,;"):
+        return None
+    words = before[: -len(local) - 1].split(" ")
+    is_begun = words[-1].endswith((".", "_", "+")) and not words[-1][:-1].isdigit()  # `1.` counts
+    if is_begun and SIMPLE_WORD.fullmatch(words[-1]):
+        return _address_or_none(words[-1] + local + at + domain)
+    if len(words) > 1 or not SIMPLE_WORD.fullmatch(words[0]) or words[0].rstrip(".").isdigit():
+        return None
+    if words[0] in LABELS or words[0] in local:  # `ann ann.lee@shop.test` has a name
+        return None
+    return _address_or_none(words[0] + local + at + domain)
+
+
+def _supposed(text: str) -> str | None:
+    """The address that a text without one probably means."""
+    if len(text) > DOUBTFUL_CHARACTERS_MAX:
+        return None
+    line = " ".join(text.split())
+    visible = "".join(each for each in line if category(each) != "Cf")
+    for attempt in _attempts(visible):
+        if attempt == text:
+            continue
+        good, broken = _scanned(attempt, is_link=LINK.search(attempt) is not None)
+        if len(good) == 1 and not broken:
+            return good[0]
+    return None
+
+
+def _attempts(text: str) -> Iterator[str]:
+    """Readings of a doubtful text, the likely ones first."""
+    yield text  # without what is invisible in it
+    if "\\" in text:
+        yield ESCAPED.sub(r"\1", text)
+    spelt = DOT_WORD.sub(".", AT_WORD.sub("@", text))
+    if "@" not in spelt:
+        spelt = BARE_AT_WORD.sub("@", spelt)
+        if " " in spelt:  # a sentence, such as `meet us at shop.test`
+            return
+    if spelt.count("@") == 1:
+        yield spelt
+        text = spelt
+    if not text.isascii():
+        yield normalize("NFKC", text.translate(FULL_STOPS))
+    before, at, after = text.partition("@")
+    if not at or not before.strip() or not after.strip():
+        return
+    after = after.lstrip("@")
+    local, domain = before.rstrip(), after.lstrip()
+    yield f"{local}@{domain}"  # a space beside the at sign, or two of these
+    yield f"{local}@{SPACED_DOT.sub('.', domain)}"
+    if (torn := SPACE_IN_DOMAIN.search(domain)) is not None:
+        yield f"{local}@{domain[: torn.start()]}{torn[0].replace(' ', '')}"
+        yield f"{local}@{domain[: torn.start()]}.{torn[0].strip(' .-')}"
+    fixed = re.sub(r"\.{2,}", ".", domain.replace(",", "."))
+    yield f"{re.sub(r'[.]{2,}', '.', local).strip('.')}@{fixed}"

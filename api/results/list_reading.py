@@ -1,0 +1,27 @@
+"""How the cells of a list were read: stored with the list as a line of JSON, for its report."""
+
+import msgspec
+
+
+class ListReading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The columns of the addresses, and the rows whose cells were read otherwise than they stand."""
+
+    columns: list[str] = []  # for people; none: each line is an address
+    positions: list[int] = []  # of these columns, from 0
+    sources: list[str] = []  # their names, if the results bear them
+    proposed: list[str] = []  # further columns of addresses
+    unwrapped: int = 0  # rows in which something stood around the address
+    doubtful: int = 0  # rows whose address is suggested, and was not verified
+    several: int = 0  # rows with several addresses in one cell
+
+
+_decode = msgspec.json.Decoder(ListReading).decode
+
+
+def encode_reading(reading: ListReading) -> str:
+    return msgspec.json.encode(reading).decode()
+
+
+def decode_reading(stored: str | None) -> ListReading | None:
+    """None for a list that an earlier version has read."""
+    return None if stored is None else _decode(stored)
