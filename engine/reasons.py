@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mailprobe.engine.dns.messages import DNS_LAG_RULE
 from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
 from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
-from mailprobe.engine.smtp.tolerance import BAN_RULE
+from mailprobe.engine.smtp.tolerance.limits import BAN_RULE
 from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.tolerance import SpentBudget
+    from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
     from mailprobe.storage.tolerances.records import HostTolerance
 
 LEARNED_FROM_BAN = "learned from a ban"
@@ -36,7 +36,7 @@ def shown_tolerances(
 
     `own`: what this process knows, where the store does not know the host.
     """
-    from mailprobe.engine.smtp.tolerance import rest_left_s
+    from mailprobe.engine.smtp.tolerance.bans import rest_left_s
 
     found = {
         (each.egress, each.name): ShownTolerance(

@@ -10,6 +10,7 @@ from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.catchall import REFUSES_KEPT_S
 from mailprobe.engine.smtp.controls import ASKED_AGAIN_S, RECORD_FIRST
+from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S
@@ -27,14 +28,9 @@ from mailprobe.engine.smtp.throttle import (
     UNREACHABLE_BACKOFF_S,
     UNREACHABLE_BACKOFF_S_MAX,
 )
-from mailprobe.engine.smtp.tolerance import (
-    CEILING,
-    OWN_START,
-    RESTS_S,
-    SESSION_FIRST,
-    SHARED_START,
-    WINDOW_S,
-)
+from mailprobe.engine.smtp.tolerance.bans import RESTS_S
+from mailprobe.engine.smtp.tolerance.host import OWN_START, SESSION_FIRST, SHARED_START
+from mailprobe.engine.smtp.tolerance.limits import WINDOW_S
 
 URL = "/about-probes"
 TITLE = "About our probes"

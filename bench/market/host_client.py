@@ -28,7 +28,7 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainA
 from mailprobe.engine.smtp.controls import CHANGED_S, HostControls, Known, Treatment
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.session.confirmation import REFUSES_S
-from mailprobe.engine.smtp.tolerance import Growth, Kind
+from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
 
 CONNECTIONS = 4  # to one host
 OPENING_TRIPS = 3  # round trips until the first recipient may be sent

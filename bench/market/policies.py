@@ -8,7 +8,8 @@ from math import inf
 from mailprobe.bench.market.hosts import HostAnswer, MarketAddress, MarketDomain
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
-from mailprobe.engine.smtp.tolerance import Kind, RefusalLimits, Tolerance
+from mailprobe.engine.smtp.tolerance.host import Tolerance
+from mailprobe.engine.smtp.tolerance.limits import Kind, RefusalLimits
 
 BATCH = 8  # recipients under way in one session
 MANY = 1_000

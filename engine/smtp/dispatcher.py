@@ -55,7 +55,8 @@ from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
 from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance import BAN_RULE, SpentBudget, Tolerances
+from mailprobe.engine.smtp.tolerance.hosts import SpentBudget, Tolerances
+from mailprobe.engine.smtp.tolerance.limits import BAN_RULE
 from mailprobe.engine.verdict import LADDER, Outcome
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)

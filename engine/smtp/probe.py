@@ -18,7 +18,7 @@ from mailprobe.engine.evidence import (
     ConversationLine,
     shown,
 )
-from mailprobe.engine.smtp.tolerance import Kind
+from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe

@@ -11,7 +11,7 @@ from mailprobe.engine.smtp.probe import (
     NO_EGRESS_RULE,
 )
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
-from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
+from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (

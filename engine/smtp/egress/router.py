@@ -33,7 +33,7 @@ from mailprobe.engine.smtp.probe import (
     Probe,
 )
 from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance import SpentBudget
+from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
 from mailprobe.engine.verdict import Blame, Outcome, Reason
 
 log = logging.getLogger("mailprobe.egress")

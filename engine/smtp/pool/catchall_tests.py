@@ -9,7 +9,7 @@ from mailprobe.engine.smtp.catchall import (
     deciding_rule,
 )
 from mailprobe.engine.smtp.controls import CHANGED_RULE
-from mailprobe.engine.smtp.tolerance import Kind
+from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.tolerance import Tolerances
+from mailprobe.engine.smtp.tolerance.hosts import Tolerances
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import OTHERS
 from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance import SpentBudget
+from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
 
 
 def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:

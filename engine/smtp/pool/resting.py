@@ -11,7 +11,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
-from mailprobe.engine.smtp.tolerance import BAN_RULE, BUDGET_RULE
+from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, BUDGET_RULE
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.proof import Proof
 from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.tolerance import Growth, Kind
+from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation
 from mailprobe.engine.verdict import Outcome
 

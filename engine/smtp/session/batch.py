@@ -8,7 +8,7 @@ from mailprobe.engine.smtp.catchall import DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
-from mailprobe.engine.smtp.tolerance import Kind
+from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply
 
 

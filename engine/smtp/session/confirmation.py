@@ -26,7 +26,8 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance import LIST_WAIT_S, Kind
+from mailprobe.engine.smtp.tolerance.host import LIST_WAIT_S
+from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 

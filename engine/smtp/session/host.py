@@ -10,7 +10,7 @@ from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
 from mailprobe.engine.smtp.session.effects import Emit
-from mailprobe.engine.smtp.tolerance import Tolerance
+from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.wire import SmtpReply
 
 

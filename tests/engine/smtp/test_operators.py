@@ -6,6 +6,7 @@ from importlib.resources import files
 import pytest
 
 from mailprobe.engine.lists.lists import DATA, read_names
+from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import (
     MailOperator,
     MailOperators,
@@ -13,7 +14,8 @@ from mailprobe.engine.smtp.operators import (
     load_operators,
 )
 from mailprobe.engine.smtp.replies.rules import load_rules
-from mailprobe.engine.smtp.tolerance import CEILING, OWN_START, RefusalLimits
+from mailprobe.engine.smtp.tolerance.host import OWN_START
+from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 
 OPERATORS = load_operators()
 ROWS = tomllib.loads(

@@ -32,7 +32,8 @@ from mailprobe.engine.smtp.session.effects import (
 )
 from mailprobe.engine.smtp.session.exchange import NOW
 from mailprobe.engine.smtp.session.session import BY_TASK, SmtpSession
-from mailprobe.engine.smtp.tolerance import RefusalLimits, Tolerance
+from mailprobe.engine.smtp.tolerance.host import Tolerance
+from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 

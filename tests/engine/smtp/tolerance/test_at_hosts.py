@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mailprobe.engine import Answer, open_answers
-from mailprobe.engine.smtp.tolerance import HOUR_S, WINDOW_S
+from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_behaviours import Turn
 from mailprobe.engine.testing.host_defences import Defence

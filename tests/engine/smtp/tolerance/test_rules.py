@@ -2,22 +2,24 @@
 
 import pytest
 
-from mailprobe.engine.smtp.tolerance import (
+from mailprobe.engine.smtp.leases.ledger import CEILING
+from mailprobe.engine.smtp.tolerance.bans import RESTS_S
+from mailprobe.engine.smtp.tolerance.host import (
     AIM_S,
-    CEILING,
-    DAY_S,
-    HOUR_S,
     LIST_WAIT_S,
     OWN_START,
-    RESTS_S,
     SHARED_START,
     TOOK_S,
+    Tolerance,
+)
+from mailprobe.engine.smtp.tolerance.limits import (
+    DAY_S,
+    HOUR_S,
     UNKNOWN,
     WINDOW_S,
     Growth,
     Kind,
     RefusalLimits,
-    Tolerance,
 )
 
 LIST, REQUEST, NAME, LONE_NAME, CONTROL = (

@@ -1,13 +1,7 @@
 """The tolerance of one mail host: when a list may raise it, and when it comes back."""
 
-from mailprobe.engine.smtp.tolerance import (
-    OWN_START,
-    WINDOW_S,
-    Growth,
-    Kind,
-    RefusalLimits,
-    Tolerance,
-)
+from mailprobe.engine.smtp.tolerance.host import OWN_START, Tolerance
+from mailprobe.engine.smtp.tolerance.limits import WINDOW_S, Growth, Kind, RefusalLimits
 
 PATIENCE_S = 4 * 3600.0
 

@@ -1,41 +1,32 @@
-"""Tolerance of one mail host: how many refused recipients it takes from us, learned from its own conduct.
-
-Mail servers ban clients that name unknown recipients: fail2ban's jail at the fifth in ten
-minutes, others at a number an hour, most never. Nothing is assumed of a host that is not
-named: the tolerance starts at a number that the common guards take, doubles when work needs
-it and the host still judges, and falls back to what the host took when it bans us.
-
-Lists are paced by it and come back later; requests cannot wait, so for them it grows at once.
-An accepted address costs nothing. What is left is shared by account, so that the wrong
-addresses of one never take a host from another. docs/engine.md has the policy on one page,
-and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seconds of one clock.
-"""
+"""How many refused recipients one mail host takes: the policy of this package. Pure."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.leases.ledger import CEILING as CEILING
-from mailprobe.engine.smtp.leases.ledger import HostRecord as HostRecord
+from mailprobe.engine.smtp.leases.ledger import CEILING, HostRecord
+from mailprobe.engine.smtp.tolerance.bans import Bans
+from mailprobe.engine.smtp.tolerance.guard_count import GuardCount
+from mailprobe.engine.smtp.tolerance.limits import (
+    GUARDED_S,
+    HOUR_S,
+    UNKNOWN,
+    WINDOW_S,
+    Growth,
+    Kind,
+    RefusalLimits,
+)
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
 
-WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
-GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
-HOUR_S = 3600.0
-DAY_S = 86_400.0
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail
 BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
 LEARNED_LEAST = 2  # what a host that bans us is asked for at least
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
-BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
-BAN_RULE = "ban.recognised"  # of one that was not answered because the host has banned us
-
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
@@ -46,8 +37,6 @@ ROUND_S = 0.5  # between two rows of one round, in which an account's rows are t
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
-RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
-
 PRIOR_SHARE, PRIOR_WEIGHT = 0.05, 20  # of refused recipients, before the host has shown its own
 SHARE_LEAST = 0.02
 CALM_FROM = 10  # recipients, of which at most one in CALM_SHARE was refused,
@@ -57,58 +46,8 @@ REQUEST_PRICE = 0.25
 SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard bans at fewer
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
-TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
 CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
-SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
-
-
-@dataclass(frozen=True, slots=True)
-class RefusalLimits:
-    """What is known of a host before it is asked: a row of `operators.toml`, or nothing.
-
-    None: learned. `tolerance` and `ceiling` count refusals in WINDOW_S, `hour` in an hour,
-    `session` in one session. `share` of an hour's recipients must stay below its limit.
-    `slow`: the host answers a refused recipient seconds later.
-    """
-
-    session: int | None = None
-    tolerance: int | None = None
-    ceiling: int | None = None
-    hour: int | None = None
-    share: float | None = None
-    slow: bool = False
-
-
-UNKNOWN = RefusalLimits()
-
-
-class Kind(Enum):
-    """What a recipient is sent for."""
-
-    LIST = "list"
-    REQUEST = "request"
-    NAME = "random name"  # tests whether its domain accepts all, for a list or several addresses
-    LONE_NAME = "random name of one request"  # or a control that is to be refused
-    CONTROL = "control"  # the host accepted it before: free
-
-    __hash__ = object.__hash__  # Enum's own hash is slow Python code
-
-    @property
-    def is_name(self) -> bool:
-        return self is Kind.NAME or self is Kind.LONE_NAME
-
-    @property
-    def is_of_list(self) -> bool:
-        return self is Kind.LIST or self is Kind.NAME
-
-
-class Growth(Enum):
-    """May the tolerance be raised for this work, now?"""
-
-    NOW = "now"
-    PROVE = "prove"  # once an address that was accepted before is accepted again
-    NOT = "not"
 
 
 @dataclass(slots=True)
@@ -142,12 +81,10 @@ class Tolerance:
             "_bans",
             "_careful",
             "_ceiling",
-            "_count",
-            "_first_at",
-            "_last_at",
+            "_guard",
         ),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
-        *("_rest_until", "_times", "_under_way", "_untaken", "_window"),
+        *("_times", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
         *("tolerance", "is_bounded"),
     )
@@ -171,15 +108,14 @@ class Tolerance:
         self._under_way = dict.fromkeys(Kind, 0)
         self._asked = self._refused = 0
         self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
-        self._count, self._first_at, self._last_at = 0, -inf, -inf  # see recent()
+        self._guard = GuardCount()
         self._answered_at = -inf
         self._refused_at = -inf
         self._proof_at = -inf  # when an address was accepted last,
         self._is_proven = False  # and that was after the latest refusal
         self._proofs_lacking = False  # nobody was ever accepted, and postmaster is refused
         self._requested_at = -inf
-        self._bans: deque[float] = deque(maxlen=len(RESTS_S))
-        self._rest_until = -inf
+        self._bans = Bans()
         self.limits, self.label = UNKNOWN, label
         self.set_limits(limits, label)
 
@@ -237,16 +173,8 @@ class Tolerance:
     # -- may it be asked? ----------------------------------------------------------------------
 
     def recent(self, now: float) -> int:
-        """Refusals within the window, as fail2ban counts them.
-
-        It keeps a count with its first and its last time: where the first is older than the
-        window, the count is what the rate since then makes in a window, and only where the last
-        one is older everything is forgotten.
-        """
-        if not self._count or now - self._last_at >= GUARDED_S:
-            return 0
-        span_s = now - self._first_at
-        return self._count if span_s <= GUARDED_S else round(self._count / span_s * GUARDED_S)
+        """Refusals within the window, as a guard counts them."""
+        return self._guard.recent(now)
 
     def refused(self, now: float) -> int:
         """Refusals within the hour."""
@@ -297,7 +225,7 @@ class Tolerance:
         self, kind: Kind, account: str, now: float, under_way: float, *, leased: bool = True
     ) -> int:
         self._drop_old(now)
-        if now < self._rest_until:
+        if now < self._bans.rest_until:
             return 0
         total, own = self._limits_of(kind, account, now)
         used = self.recent(now) + under_way
@@ -466,12 +394,12 @@ class Tolerance:
     def _note_refused(self, account: str, now: float) -> None:
         self._drop_old(now)
         self._refused_at, self._is_proven = now, False
-        self._count_one(now)
+        self._guard.add(now)
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
             here.recent += 1
-        self._untaken.append((now, self._count))
+        self._untaken.append((now, self._guard.count))
         if self.lease is not None:
             self.lease.note(now, account)
 
@@ -490,9 +418,9 @@ class Tolerance:
         self._times = deque(times, maxlen=REFUSALS_MAX)
         recent = [each for each in times if each[0] > now - WINDOW_S]
         self._window = deque(recent, maxlen=REFUSALS_MAX)
-        self._count, self._first_at, self._last_at = 0, -inf, -inf
+        self._guard.clear()
         for at, _ in times:
-            self._count_one(at)
+            self._guard.add(at)
         if times and times[-1][0] > self._refused_at:
             self._refused_at, self._is_proven = times[-1][0], False
         counts = Counter(account for _, account in recent)
@@ -504,14 +432,9 @@ class Tolerance:
             here.recent = counts[account]
             here.last_at = max(here.last_at, latest.get(account, here.last_at))
 
-    def _count_one(self, at: float) -> None:
-        count = self.recent(at)
-        self._first_at = max(self._first_at, at - GUARDED_S) if count else at
-        self._count, self._last_at = count + 1, at
-
     def withdraw_refusal(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
-        self._count = max(0, self._count - 1)
+        self._guard.withdraw()
         for times in (self._window, self._times):
             for place in range(len(times) - 1, -1, -1):
                 if times[place][1] == account:
@@ -581,7 +504,7 @@ class Tolerance:
         `is_provable`: there is an address that may show that the host still judges. Where there
         is none, an account that is alone at the host has its answers at its own risk.
         """
-        if now < self._rest_until or self.tolerance >= self._ceiling:
+        if now < self._bans.rest_until or self.tolerance >= self._ceiling:
             return Growth.NOT
         if self._is_spent_otherwise(now) or self._awaits_lease(kind, account, now):
             return Growth.NOT
@@ -642,7 +565,7 @@ class Tolerance:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
         windows = aim_s / WINDOW_S
-        room = float(self._count if self._last_at <= now + aim_s - GUARDED_S else 0)
+        room = float(self._guard.count if self._guard.last_at <= now + aim_s - GUARDED_S else 0)
         if windows > 1:
             room += self._limits_of(Kind.LIST, account, now)[0] * (windows - 1)
         return self._refusals_waiting(now) <= room
@@ -675,20 +598,15 @@ class Tolerance:
     def next_room_s(self, kind: Kind, account: str, now: float, patience_s: float) -> float:
         """After how many seconds the account may find room, at the earliest."""
         self._drop_old(now)
-        if now < self._rest_until:
-            return self._rest_until - now
+        if now < self._bans.rest_until:
+            return self._bans.rest_until - now
         if self.lease is not None and self.lease.is_contested:
             return CONTESTED_S
         waits = []
         if self.recent(now):
             most = max(1.0, self._limits_of(kind, account, now)[0])
             # Until a part of it is free again: the rate falls slowly, and a list comes back whole.
-            slower_at = self._first_at + self._count * GUARDED_S / min(
-                most - 0.5, most * ROOM_SHARE
-            )
-            waits.append(
-                min(max(slower_at, self._first_at + GUARDED_S), self._last_at + GUARDED_S) - now
-            )
+            waits.append(self._guard.slower_s(min(most - 0.5, most * ROOM_SHARE), now))
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
@@ -709,7 +627,7 @@ class Tolerance:
     # -- bans ----------------------------------------------------------------------------------
 
     def is_resting(self, now: float) -> bool:
-        return now < self._rest_until
+        return now < self._bans.rest_until
 
     @property
     def is_careful(self) -> bool:
@@ -718,16 +636,16 @@ class Tolerance:
 
     @property
     def rest_until(self) -> float:
-        return self._rest_until
+        return self._bans.rest_until
 
     def blocked(self, now: float) -> bool:
         """The host does not let us in any more. Is that a ban? Then rest, and remember what it took."""
         self._drop_old(now)
-        if now < self._rest_until:
+        if now < self._bans.rest_until:
             return True
         if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
             return False
-        count = self._count
+        count = self._guard.count
         for at, untaken in self._untaken:
             if at <= self._answered_at - TOOK_S:
                 self.took = max(self.took, untaken)
@@ -737,10 +655,7 @@ class Tolerance:
             self.hour = max(1, len(self._times) // 2)
             self.tolerance = self._ceiling = min(self.tolerance, max(LEARNED_LEAST, self.took))
         self.has_grown, self._careful, self.changed = False, True, True
-        while self._bans and self._bans[0] <= now - DAY_S:
-            self._bans.popleft()
-        self._bans.append(now)
-        self._rest_until = now + RESTS_S[min(len(self._bans), len(RESTS_S)) - 1]
+        self._bans.add(now)
         return True
 
     # -- what is kept --------------------------------------------------------------------------
@@ -759,7 +674,7 @@ class Tolerance:
             careful=self._careful,
             shared=self.is_shared,
             label=self.label,
-            ban_ages_s=tuple(round(now - at, 1) for at in self._bans if now - at < DAY_S),
+            ban_ages_s=self._bans.ages_s(now),
         )
 
     def learn(self, record: HostRecord, now: float) -> None:
@@ -779,56 +694,4 @@ class Tolerance:
         self.took = max(self.took, record.took)
         if record.asked > self._asked:
             self._asked, self._refused = record.asked, record.refused
-        others = (now - age for age in record.ban_ages_s)
-        new = [at for at in others if all(abs(at - own) >= SAME_BAN_S for own in self._bans)]
-        bans = sorted((*self._bans, *new))
-        if len(bans) > len(self._bans):
-            self._bans = deque(bans, maxlen=len(RESTS_S))
-            rest_s = RESTS_S[min(len(bans), len(RESTS_S)) - 1]
-            self._rest_until = max(self._rest_until, bans[-1] + rest_s)
-
-
-def rest_left_s(ban_ages_s: Sequence[float]) -> float:
-    """How much longer a host rests after these bans of a day."""
-    if not ban_ages_s:
-        return 0.0
-    return max(0.0, RESTS_S[min(len(ban_ages_s), len(RESTS_S)) - 1] - min(ban_ages_s))
-
-
-@dataclass(frozen=True, slots=True)
-class SpentBudget:
-    """A mail host that has refused recipients of ours within the last hour, for the operator."""
-
-    egress: str
-    name: str
-    label: str  # of the row of its limits; "other" without one
-    recent: int  # refused within ten minutes
-    refused: int  # within the hour
-    tolerance: int  # refusals in ten minutes
-    is_careful: bool  # learned from a ban
-    rest_left_s: float
-
-
-class Tolerances:
-    """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
-
-    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
-        """`attach` leases the tolerance of a host that is new here."""
-        self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
-        self._attach = attach
-
-    def find(self, host: object, name: str) -> Tolerance:
-        """`name` is that of an exchange: what processes share is by name."""
-        tolerance = self._tolerances.get(host)
-        if tolerance is None:
-            tolerance = self._tolerances[host] = Tolerance()
-            if self._attach is not None:
-                self._attach(name, tolerance)
-            if len(self._tolerances) > TOLERANCES_MAX:
-                self._tolerances.popitem(last=False)
-        else:
-            self._tolerances.move_to_end(host)
-        return tolerance
-
-    def values(self) -> Iterable[Tolerance]:
-        return self._tolerances.values()
+        self._bans.learn(record.ban_ages_s, now)

@@ -1,0 +1,48 @@
+"""The tolerances of all mail hosts that one egress asks. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mailprobe.engine.smtp.tolerance.host import Tolerance
+
+TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBudget:
+    """A mail host that has refused recipients of ours within the last hour, for the operator."""
+
+    egress: str
+    name: str
+    label: str  # of the row of its limits; "other" without one
+    recent: int  # refused within ten minutes
+    refused: int  # within the hour
+    tolerance: int  # refusals in ten minutes
+    is_careful: bool  # learned from a ban
+    rest_left_s: float
+
+
+class Tolerances:
+    """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
+
+    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
+        """`attach` leases the tolerance of a host that is new here."""
+        self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
+        self._attach = attach
+
+    def find(self, host: object, name: str) -> Tolerance:
+        """`name` is that of an exchange: what processes share is by name."""
+        tolerance = self._tolerances.get(host)
+        if tolerance is None:
+            tolerance = self._tolerances[host] = Tolerance()
+            if self._attach is not None:
+                self._attach(name, tolerance)
+            if len(self._tolerances) > TOLERANCES_MAX:
+                self._tolerances.popitem(last=False)
+        else:
+            self._tolerances.move_to_end(host)
+        return tolerance
+
+    def values(self) -> Iterable[Tolerance]:
+        return self._tolerances.values()
