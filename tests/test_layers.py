@@ -32,7 +32,11 @@ PURE = [
     "mailprobe.engine.smtp.pairing",
     "mailprobe.engine.smtp.patience",
     "mailprobe.engine.smtp.probe",
-    "mailprobe.engine.smtp.tolerance",
+    "mailprobe.engine.smtp.leases.ledger",
+    *(
+        f"mailprobe.engine.smtp.tolerance.{name}"
+        for name in ("bans", "guard_count", "host", "hosts", "limits")
+    ),
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.throttle",
     "mailprobe.engine.smtp.wire",

@@ -327,7 +327,7 @@ def _order(call: Call, patience_s: int) -> ListOrder:
     rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
     strict = _switch(call, "strict_clocks", default=False)
     smtp = _switch(call, "smtp", default=True)
-    patience_s = _patience_s(call, patience_s)
+    patience_s = _patience_s(call.only_value("patience_s", "lists"), patience_s)
     list_id, webhook = str(uuid4()), call.only_value("webhook", "lists")
     if webhook is None:
         return ListOrder(
@@ -351,8 +351,8 @@ def _order(call: Call, patience_s: int) -> ListOrder:
     )  # fmt: skip
 
 
-def _patience_s(call: Call, default_s: int) -> int:
-    value = call.only_value("patience_s", "lists") or str(default_s)
+def _patience_s(given: str | None, default_s: int) -> int:
+    value = given or str(default_s)
     if not (value.isascii() and value.isdigit() and int(value[:9]) <= PATIENCE_S_MAX):
         raise _malformed(
             f"The query parameter patience_s must be a number of seconds up to {PATIENCE_S_MAX:.0f}."

@@ -27,6 +27,7 @@ BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
 OTHERS = "other"  # hosts of an operator and a software that no row names
 
+SUFFIX_LABEL_MAX = 3  # letters of the second label of a public suffix, as in co.uk and com.br
 IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
 
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
@@ -146,3 +147,12 @@ def load_operators() -> MailOperators:
 
 def _limits(row: dict[str, Any] | None) -> RefusalLimits | None:
     return None if row is None else RefusalLimits(**row)
+
+
+def is_own_server(exchange: str, domain: str) -> bool:
+    """Does the exchange of this name stand below the registrable domain of the mail domain?"""
+    if exchange == domain or exchange.endswith(f".{domain}"):
+        return True
+    parent = domain.partition(".")[2]
+    second, dot, _ = parent.partition(".")
+    return bool(dot) and len(second) > SUFFIX_LABEL_MAX and is_own_server(exchange, parent)

@@ -57,6 +57,10 @@ class Verification(msgspec.Struct, eq=False):
         self.rule = rule
         self.why = why
 
+    def settled_by(self, probe: Probe) -> None:
+        self.outcome, self.rule = probe.outcome, probe.rule
+        self.retry_s, self.takes = probe.retry_s, probe.takes
+
     @property
     def domain(self) -> str:
         """Of the address; only once it is parsed."""

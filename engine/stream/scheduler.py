@@ -378,8 +378,7 @@ class _Scheduler:
             if self._observed:
                 layer_s = overall_s(self._engine.settings, probe.patient)
                 self._observer.probe_settled(probe.deadline - layer_s)
-            verification.outcome, verification.rule = probe.outcome, probe.rule
-            verification.retry_s, verification.takes = probe.retry_s, probe.takes
+            verification.settled_by(probe)
             verification.began += probe.stopped_s
             self._finish(verification)
             verification.probe = None  # breaks the reference cycle

@@ -12,7 +12,7 @@ import pytest
 
 from mailprobe.bench.lab import Lab
 from mailprobe.bench.lab.hostile_files import HostileFile, files
-from mailprobe.bench.load.file_attack import (
+from mailprobe.bench.suites.serving.file_attack import (
     MadeFile,
     accounts_for,
     database_octets,

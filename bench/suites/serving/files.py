@@ -12,16 +12,16 @@ from mailprobe.api.settings import Settings
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.lab.hostile_files import files
-from mailprobe.bench.load.file_attack import (
+from mailprobe.bench.load.list_uploads import measure_lists
+from mailprobe.bench.load.people_lists import measure_people
+from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
+from mailprobe.bench.suites.serving.file_attack import (
     accounts_for,
     database_octets,
     made,
     send_files,
     watching,
 )
-from mailprobe.bench.load.list_uploads import measure_lists
-from mailprobe.bench.load.people_lists import measure_people
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
 
 ALONE_S = 10.0
 SHOWN = 3  # of the slowest files, and of failures

@@ -164,7 +164,7 @@ class RefusalLease:
         if self.left <= self.low and not self.is_denied:
             self.request_more()
 
-    def take_back(self, account: str) -> None:
+    def withdraw(self, account: str) -> None:
         """The latest refusal of the account was none. One that was reported counts all the same."""
         for refusals, first in ((self.own, 0), (self.unreported, self.sent)):
             for place in range(len(refusals) - 1, first - 1, -1):

@@ -15,7 +15,7 @@ from mailprobe.engine.smtp import patience
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.host_policy import first_terms
-from mailprobe.engine.smtp.operators import OTHERS, MailOperator, MailSoftware
+from mailprobe.engine.smtp.operators import OTHERS, MailOperator, MailSoftware, is_own_server
 from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.pool.effects import RareEffects
 from mailprobe.engine.smtp.pool.host import PoolHost
@@ -32,7 +32,6 @@ from mailprobe.engine.smtp.pool.refusals import RefusalMemory
 from mailprobe.engine.smtp.pool.resting import (
     NO_BUDGET,
     cause_of_backoff,
-    record_ban,
     record_failure,
     reject_waiting,
 )
@@ -75,17 +74,7 @@ IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
-SUFFIX_LABEL_MAX = 3  # letters of the second label of a public suffix, as in co.uk and com.br
 _NOT_IDLE = object()
-
-
-def is_own_server(exchange: str, domain: str) -> bool:
-    """Does the exchange of this name stand below the registrable domain of the mail domain?"""
-    if exchange == domain or exchange.endswith(f".{domain}"):
-        return True
-    parent = domain.partition(".")[2]
-    second, dot, _ = parent.partition(".")
-    return bool(dot) and len(second) > SUFFIX_LABEL_MAX and is_own_server(exchange, parent)
 
 
 class Pool:
@@ -93,61 +82,15 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        "_apply_rare",
-        "_coming",
-        "_idle",
-        "_testers",
-        "accepted_several",
-        "addresses",
-        "allowed",
-        "backlog",
-        "backoff",
-        "backoff_cause",
-        "behind",
-        "budget",
-        "clocks_s",
-        "connections",
-        "controls",
-        "deferred_since",
-        "depth",
-        "depth_trusted",
-        "dispatcher",
-        "fail_over",
-        "found_at",
-        "host",
-        "late_s",
-        "lateness",
-        "latest_address",
-        "left",
-        "name",
-        "names",
-        "names_backoff_until",
-        "now",
-        "opener",
-        "operator",
-        "pace",
-        "patient",
-        "pipelines",
-        "present",
-        "prompt",
-        "read_s",
-        "recipient_read",
-        "refused_promptly_at",
-        "renamings",
-        "room_at",
-        "session_barren",
-        "session_recipients",
-        "sessions",
-        "settle",
-        "slow",
-        "slow_to_answer",
-        "terms",
-        "throttle",
-        "twin",
-        "unanswered_at",
-        "usual_s",
-        "waiting",
-        "wary",
+        *("_apply_rare", "_coming", "_idle", "_testers", "accepted_several", "addresses"),
+        *("allowed", "backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
+        *("connections", "controls", "deferred_since", "depth", "depth_trusted", "dispatcher"),
+        *("fail_over", "found_at", "host", "late_s", "lateness", "latest_address", "left"),
+        *("name", "names", "names_backoff_until", "now", "opener", "operator", "pace"),
+        *("patient", "pipelines", "present", "prompt", "read_s", "recipient_read"),
+        *("refused_promptly_at", "renamings", "room_at", "session_barren", "session_recipients"),
+        *("sessions", "settle", "slow", "slow_to_answer", "terms", "throttle", "twin"),
+        *("unanswered_at", "usual_s", "waiting", "wary"),
     )
 
     def __init__(
@@ -693,7 +636,8 @@ class Pool:
         """The host lets us in no more. Rest if that is a ban, and return whether it is."""
         if not self.budget.blocked(self.now()):
             return False
-        record_ban(self, Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True))
+        cause = Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True)
+        record_failure(self, cause, [], at_once=True, until=self.budget.rest_until)
         return True
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:

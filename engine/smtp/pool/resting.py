@@ -72,11 +72,6 @@ def end_backoff(pool: "Pool") -> None:
         pool.dispatcher.host_memory.record_success(pool)
 
 
-def record_ban(pool: "Pool", cause: Cause) -> None:
-    """The host has banned us: leave it alone for as long as its tolerance says."""
-    record_failure(pool, cause, [], at_once=True, until=pool.budget.rest_until)
-
-
 def record_failure(
     pool: "Pool",
     cause: Cause,

@@ -239,7 +239,7 @@ class Agenda:
             waits = kind.is_of_list or kind is Kind.LONE_NAME
             if waits and (besides or not budget.is_spent(kind, account, now)):
                 return False
-            patience_s = asked.patience_s if isinstance(asked, Probe) else _patience_of(asked)
+            patience_s = asked.patience_s
             if now < self._host.controls.proving_until:
                 return False
             can_prove = self._can_prove(asked, now)
@@ -259,11 +259,11 @@ class Agenda:
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)
-        return may_send and self._host.controls.may_prove(_domain_of(asked), now)
+        return may_send and self._host.controls.may_prove(asked.domain_here, now)
 
     def _prove_growth(self, asked: Probe | CatchAllTest, now: float) -> list[PendingProbe]:
         """The control that shows whether the host still judges: it costs nothing where it does."""
-        control = self._confirmation.proof_control(_domain_of(asked), asked.asker, now)
+        control = self._confirmation.proof_control(asked.domain_here, asked.asker, now)
         return [] if control is None else [control]
 
     def _goes_before(self, room: int, now: float) -> bool:
@@ -350,7 +350,7 @@ class Agenda:
 
     def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
         """May this random name be sent beside so many others?"""
-        patience_s = _patience_of(test)
+        patience_s = test.patience_s
         budget = self._host.budget
         return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
 
@@ -432,16 +432,6 @@ class Agenda:
         for test in self.tests:
             leave_untested(self._emit, test)
         self.tests.clear()
-
-
-def _domain_of(asked: Probe | CatchAllTest) -> DomainAcceptance:
-    domain: DomainAcceptance = asked.domain_here if isinstance(asked, Probe) else asked.domain
-    return domain
-
-
-def _patience_of(test: CatchAllTest) -> float:
-    """What is left of the patience of the lists that wait for this test."""
-    return max((probe.patience_s for probe in test.domain.awaiting), default=0.0)
 
 
 class Tenure:

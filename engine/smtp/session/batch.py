@@ -33,6 +33,16 @@ class CatchAllTest:
         several = self.deferred_start or len(self.domain.awaiting) > 1
         return Kind.NAME if several else Kind.LONE_NAME
 
+    @property
+    def domain_here(self) -> DomainAcceptance:
+        """As a probe has it."""
+        return self.domain
+
+    @property
+    def patience_s(self) -> float:
+        """What is left of the patience of the lists that wait for this test."""
+        return max((probe.patience_s for probe in self.domain.awaiting), default=0.0)
+
     def count_objection(self) -> None:
         """It was refused, perhaps because of a limit."""
         self.objections += 1

@@ -441,7 +441,7 @@ class Tolerance:
                     del times[place]
                     break
         if self.lease is not None:
-            self.lease.take_back(account)
+            self.lease.withdraw(account)
         here = self._accounts.get(account)
         if here is not None:
             here.recent = max(0, here.recent - 1)
