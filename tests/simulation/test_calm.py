@@ -1,7 +1,8 @@
 """In a calm world every verdict is the truth: `unknown` is no excuse.
 
 Hosts are slow, limit what they take and split their replies, but nothing goes
-wrong. Whoever waits for a seat gets a sure answer, whatever else is asked.
+wrong. A list that waits for a seat, and for what its hosts take, gets sure answers,
+whatever else is asked.
 """
 
 import random
@@ -9,13 +10,14 @@ import random
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, open_answers
+from mailprobe.engine import EngineSettings
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
+from tests.simulation.lists_with_patience import ask_in_passes
 
 # 541: six domains at a host that takes one connection and one recipient.
 SEEDS = (*range(seeds(100)), 541)
@@ -65,10 +67,9 @@ async def test_every_verdict_is_the_truth(autojump_clock, seed):
 
         async def clean(account: str, texts: list[str], start_s: float) -> None:
             await trio.sleep(start_s)
-            async with open_answers(engine, texts, account=account, deferred_start=True) as answers:
-                async for answer in answers:
-                    reported = (answer.verdict.status, answer.verdict.confidence)
-                    assert reported == truth(answer.verdict.email, where), answer.verdict
+            for answer in await ask_in_passes(engine, texts, account):
+                reported = (answer.verdict.status, answer.verdict.confidence)
+                assert reported == truth(answer.verdict.email, where), answer.verdict
 
         async with open_test_engine(network, settings, rng=rng) as engine:
             async with trio.open_nursery() as nursery:

@@ -22,6 +22,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds
+from tests.simulation.lists_with_patience import ask_in_passes
 
 SEEDS_CALM = seeds(60)
 SEEDS_STORMY = seeds(150)
@@ -74,14 +75,15 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
             number: int, texts: list[str], start_s: float, leave_s: float
         ) -> None:
             await trio.sleep(start_s)
+            if not stormy:
+                answers = await ask_in_passes(engine, texts, f"asker{number}")
+                verdicts.extend(answer.verdict for answer in answers)
+                return
             with trio.move_on_after(leave_s):
                 async with open_answers(
-                    engine,
-                    texts,
-                    account=f"asker{number}",
-                    deferred_start=not stormy or number == 0,
-                ) as answers:
-                    async for answer in answers:
+                    engine, texts, account=f"asker{number}", deferred_start=number == 0
+                ) as stream:
+                    async for answer in stream:
                         verdicts.append(answer.verdict)
 
         async with open_test_engine(network, settings, rng=rng) as engine:

@@ -81,7 +81,7 @@ class Client:
     def send(self, texts: list[str]) -> None:
         octets = "\n".join(["email", *texts, ""]).encode()
         answer = httpx.post(
-            f"{self._url}/v1/lists",
+            f"{self._url}/v1/lists?patience_s=0",  # half of the addresses are wrong
             content=octets,
             headers={**self._headers, "content-type": "text/csv"},
             timeout=PATIENCE_S,

@@ -46,8 +46,11 @@ class SlowFor:
 def add_domains(
     network: FakeNetwork, count: int, *, hung_share: float = 0.0
 ) -> tuple[list[str], list[str]]:
-    """Domains at a few hosts, of which some hang: the healthy ones, and those."""
-    hosts = [MailHost(), MailHost()]
+    """Domains at a few hosts, of which some hang: the healthy ones, and those.
+
+    A host takes 512 refusals in ten minutes, and each domain's test costs it one.
+    """
+    hosts = [MailHost() for _ in range(1 + count // 300)]
     healthy, hung = [], []
     for number in range(count):
         domain = f"d{number}.test"
@@ -55,7 +58,8 @@ def add_domains(
             network.zone.mode(domain, ZoneMode.HANG)
             hung.append(domain)
         else:
-            network.add(domain, hosts[number % 2], mx=f"mx{number % 2}.test")
+            place = number % len(hosts)
+            network.add(domain, hosts[place], mx=f"mx{place}.test")
             healthy.append(domain)
     return healthy, hung
 

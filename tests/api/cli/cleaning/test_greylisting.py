@@ -40,7 +40,7 @@ async def test_five_minutes_later_the_greylisted_are_known(
                 addresses.add(f"{'known' if person % 2 else 'gone'}{person}@grey{number}.test")
         with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
             async with open_test_engine(network) as engine:
-                recheck = Recheck(2, after_s=(MINUTES_5,))
+                recheck = Recheck(2, after_s=(MINUTES_5,), patience_s=0)
                 passes = Passes(addresses, journal, recheck, now=trio.current_time)
                 await passes.run(OwnEngine(engine))
     assert passes.counts.done == HOSTS * EACH
