@@ -183,8 +183,10 @@ class Passes:
                 is_asked = answer.cause.reason != "host_budget"
                 result = row_result(answer, max(1, asked_before + is_asked), self.now())
                 attempts = result.attempts
-                if before is not None and before.valid and result.status == "unknown":
-                    # It was accepted before; only the test of its domain was repeated.
+                is_kept = result.status == "unknown" and result.reason != "host_changed"
+                if before is not None and before.valid and is_kept:
+                    # It was accepted before; only the test of its domain was repeated. A host that
+                    # has changed says nothing of what it accepted before, either.
                     kept = replace(before, attempts=attempts, answered_at=self.now())
                     result = replace(kept, retry_at=result.retry_at, takes=result.takes)
                 self.asked += 1

@@ -558,6 +558,9 @@ class Pool:
     def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
         return self.dispatcher.domains.random_mailbox(domain, model, variant)
 
+    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
+        return self.dispatcher.domains.fresh_mailbox(domain, mailbox.rpartition("@")[0])
+
     @property
     def refuses_too_late(self) -> bool:
         """Would a random address get no reply in time, so that it only blocks its connection?

@@ -5,7 +5,7 @@ other kind confirms them, in whatever session of the host it comes. A control is
 session has nothing else to send, and at its end.
 """
 
-from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, DomainAcceptance
+from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import (
     CHANGED_RULE,
     CHANGED_S,
@@ -170,6 +170,8 @@ class Confirmation:
         known, is_postmaster = controls.find(expected, domain, now), False
         if known is None and expected is _ACCEPTED and controls.accepted_nobody():
             known, is_postmaster = controls.postmaster(domain, now), True
+        if known is None and expected is _REFUSED:
+            known = self._fresh_name(probe, now)
         if known is None or not self._may_send(expected, probe, now):
             return None
         return self._control(known, expected, probe.asker, now, is_postmaster=is_postmaster)
@@ -179,7 +181,24 @@ class Confirmation:
         if not self.verdicts:
             return False
         domain: DomainAcceptance = self.verdicts[0][0].domain_here
-        return self._controls.find(self._treatment.opposite, domain, now) is not None
+        if self._controls.find(self._treatment.opposite, domain, now) is not None:
+            return True
+        probe = self.verdicts[0][0]
+        return self._treatment is _ACCEPTED and self._may_be_named(probe, now)
+
+    def _may_be_named(self, probe: Probe, now: float) -> bool:
+        """Is its domain known to refuse random names, and does a list wait for the proof?"""
+        domain: DomainAcceptance = probe.domain_here
+        is_of_list: bool = probe.deferred_start
+        return is_of_list and domain.known(now) is Acceptance.SOME
+
+    def _fresh_name(self, probe: Probe, now: float) -> Known | None:
+        """A new random name, where those that were refused went out within the hour."""
+        if not self._may_be_named(probe, now):
+            return None
+        return Known(
+            self._host.fresh_mailbox(probe.domain_here, probe.mailbox), probe.domain_here, now
+        )
 
     def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:
         """One that is refused costs one of the host's refusals."""

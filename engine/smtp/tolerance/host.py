@@ -525,10 +525,7 @@ class Tolerance:
             return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
-        # A list without a control that may go out again within the hour has waited, too; where
-        # nobody was ever accepted, it does not raise what may be a ban to come.
-        at_own_risk = not wait_s or (self.took > 0 and not self._proofs_lacking)
-        return Growth.NOW if at_own_risk and self._is_alone(account, now) else Growth.NOT
+        return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
 
     def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
         """Room for a random name, or a control that is to be refused; growing for it, if it may."""

@@ -91,6 +91,9 @@ class Host:
     def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
         return f"random{variant}@{domain.name}"
 
+    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
+        return f"fresh@{domain.name}"
+
     def is_needed_elsewhere(self, address: str) -> bool:
         return False
 
