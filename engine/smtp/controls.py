@@ -274,6 +274,8 @@ class HostControls:
                 return True
         # Of an acceptance, the record is that of refusals after it, and the other way round.
         of_list = probe.deferred_start
+        if self.is_doubted(treatment, now):
+            return True
         return self.has_changed(now) or self._is_record(treatment, refused, now, of_list=of_list)
 
     def _is_record(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
@@ -319,6 +321,12 @@ class HostControls:
         """The host treated a recipient so: it does not treat all in the other way any more."""
         if self.changed is not None and self.changed is not treatment:
             self.changed = None
+
+    def is_doubted(self, treatment: Treatment, now: float) -> bool:
+        """Did the host begin to treat all so, and was it not seen to judge since?"""
+        if self.changed is not treatment or now - self.changed_at >= KNOWN_S_MAX:
+            return False
+        return self.seen_at[treatment.opposite] <= self.changed_at
 
     def has_changed(self, now: float) -> bool:
         """True since a contradiction, until the host was seen to answer truly again."""

@@ -412,6 +412,10 @@ class ProbeDispatcher:
         for probe in abandoned:
             its: ProbeDispatcher = probe.dispatcher or self
             its._remove(probe)
+        for probe in abandoned:
+            # Was it to carry its domain's test? Then another one does, and may need a connection.
+            if probe.accepted and (pool := continue_test(probe.domain_here)) is not None:
+                pool.staff()
 
     def _remove(self, probe: Probe) -> None:
         list_waits = self._admission.list_waits

@@ -42,7 +42,7 @@ from tests.seeds import seeds
 
 SEEDS_TRUE_MIN = seeds(9)
 SEEDS_KNOWN = range(9, 11)
-RECHECK = Recheck(passes=2, after_s=(300.0,))
+RECHECK = Recheck(passes=2, after_s=(300.0,), patience_s=4 * 3600.0)  # as a list job has it
 THREE = Egresses((Egress("a"), Egress("b"), Egress("c", weight=0.5)))
 SETTLED_S = 30.0  # after which nothing of an engine is under way
 BATCH = 50

@@ -41,12 +41,14 @@ def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
     pool.dispatcher.domains.note_refused(pool.host, now)
 
 
-def continue_test(domain: DomainAcceptance) -> None:
-    """An accepted probe is settled. If it was to carry the test, another one does."""
-    if domain.awaiting and not domain.testing:
-        pool = next((each.pool for each in domain.awaiting if each.pool is not None), None)
-        if pool is not None:
-            repeat_test(pool, domain)
+def continue_test(domain: DomainAcceptance) -> "Pool | None":
+    """An accepted probe is settled. If it was to carry the test, another one does, at this pool."""
+    if not domain.awaiting or domain.testing:
+        return None
+    pool = next((each.pool for each in domain.awaiting if each.pool is not None), None)
+    if pool is not None:
+        repeat_test(pool, domain)
+    return pool
 
 
 def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:

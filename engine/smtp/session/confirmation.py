@@ -113,6 +113,7 @@ class Confirmation:
         if (
             self._broken
             or controls.has_changed(now)
+            or controls.is_doubted(treatment, now)
             or controls.find(treatment.opposite, domain, now)
             or (treatment is _REFUSED and self._awaits_proof(probe, now))
         ):
@@ -286,7 +287,9 @@ class Confirmation:
 
     def end(self, now: float) -> None:
         """No control was answered: settle the verdicts, as unknown if the host has changed."""
-        if not self._broken and not self._controls.has_changed(now):
+        controls = self._controls
+        is_doubted = bool(self.verdicts) and controls.is_doubted(self._treatment, now)
+        if not self._broken and not controls.has_changed(now) and not is_doubted:
             self.release(now, confirmed=False)
             return
         verdicts, self.verdicts = self.verdicts, []
@@ -320,12 +323,15 @@ class Confirmation:
         A list asks it again; for a request a refusal of the last minutes is enough.
         """
         probe, outcome, _ = verdict
-        if outcome is not Outcome.DELIVERABLE:
-            return verdict
         if probe.deferred_start and probe.patience_s > 0:
             budget = self._host.budget
             wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+            if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
+                probe.domain_here.forget()
+                return verdict
+        elif outcome is not Outcome.DELIVERABLE:
+            return verdict
         elif now - self._controls.seen_at[_REFUSED] <= REFUSES_S:
             return verdict
         return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
