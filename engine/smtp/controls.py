@@ -297,6 +297,8 @@ class HostControls:
     ) -> bool:
         """The same of a random address."""
         others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
+        if self.is_doubted(treatment, now):
+            return True
         return others_only or self._is_record(treatment, refused, now, of_list=of_list)
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
