@@ -197,6 +197,10 @@ class RecipientReplies:
     def _own_answer(self, asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning) -> None:
         """The reply speaks of its recipient, not of the terms or of a limit."""
         if isinstance(asked, CatchAllTest):
+            if (
+                reading.meaning is _NO_MAILBOX and reply.code >= 500
+            ):  # its words may tell the software
+                self._emit(RecipientRead(asked.domain, reply, reading))
             self._test_answered(asked, reply, reading)
             return
         self._emit(RecipientRead(asked.domain_here, reply, reading))

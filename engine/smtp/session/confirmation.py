@@ -102,8 +102,7 @@ class Confirmation:
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
         """Does its list wait until a host that has accepted nobody is seen to judge?"""
-        patient = probe.deferred_start and probe.patience_s > 0
-        return patient and self._controls.unconfirmed_s(now) > 0
+        return _is_patient(probe) and self._controls.unconfirmed_s(now) > 0
 
     def _must_hold(self, probe: Probe, treatment: Treatment, now: float) -> bool:
         """Must the verdict wait? Not if there is nothing to compare it with."""
@@ -115,7 +114,7 @@ class Confirmation:
             or controls.has_changed(now)
             or controls.is_doubted(treatment, now)
             or controls.find(treatment.opposite, domain, now)
-            or (treatment is _REFUSED and self._awaits_proof(probe, now))
+            or (treatment is _REFUSED and (_is_patient(probe) or self._awaits_proof(probe, now)))
         ):
             return True
         if treatment is _ACCEPTED:
@@ -339,11 +338,19 @@ class Confirmation:
     def _unconfirmed(
         self, verdict: tuple[Probe, Outcome, str], now: float
     ) -> tuple[Probe, Outcome, str]:
-        """A list does not condemn at a host that has accepted nobody, before an hour is over."""
+        """A list does not condemn at a host that has accepted nobody, before an hour is over.
+
+        Nor where more were refused than ever before an acceptance, and no control was left to ask.
+        """
         probe = verdict[0]
-        if not self._awaits_proof(probe, now):
+        if self._awaits_proof(probe, now):
+            probe.retry_after(self._controls.unconfirmed_s(now))
+        elif _is_patient(probe) and self._controls.comparable:
+            budget = self._host.budget
+            wait_s = budget.next_room_s(Kind.LIST, probe.asker, now, probe.patience_s)
+            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+        else:
             return verdict
-        probe.retry_after(self._controls.unconfirmed_s(now))
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:
@@ -351,3 +358,8 @@ class Confirmation:
             self._emit(HeldBack(-len(verdicts)))
         for verdict in verdicts:
             self._emit(Settled(*verdict))
+
+
+def _is_patient(probe: Probe) -> bool:
+    """Is it of a list that has patience left?"""
+    return bool(probe.deferred_start and probe.patience_s > 0)
