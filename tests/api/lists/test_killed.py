@@ -42,6 +42,7 @@ monthly_calls = 1_000_000
 """
 ADDRESSES = 1_000
 KILLED_AFTER = 200  # answers
+NOT_TAKEN_MAX = ADDRESSES // 10  # where wrong addresses and random ones are more than a host takes
 EXTENDED_S = 240  # less than what a clock that was ahead may write
 STRETCH = (
     "UPDATE connection_leases SET until = until + {micros} WHERE holder LIKE '{holders}'",
@@ -81,7 +82,7 @@ class Client:
     def send(self, texts: list[str]) -> None:
         octets = "\n".join(["email", *texts, ""]).encode()
         answer = httpx.post(
-            f"{self._url}/v1/lists?patience_s=0",  # half of the addresses are wrong
+            f"{self._url}/v1/lists?patience_s=0",  # else it waits for mail hosts, not the dead
             content=octets,
             headers={**self._headers, "content-type": "text/csv"},
             timeout=PATIENCE_S,
@@ -158,4 +159,6 @@ def test_a_list_goes_on_at_once_after_a_kill(tmp_path: Path, lab: Lab, workers: 
     sure = [row for row in rows if row["status"] != "unknown"]
     assert [row for row in sure if row["status"] != truths[row["email"]]] == []
     late = {row["reason"] for row in rows if row["status"] == "unknown"}
-    assert late <= {"timeout"}, "a busy machine may be late for some"
+    assert late <= {"timeout", "host_budget"}, "a busy machine may be late for some"
+    not_taken = [row for row in rows if row["reason"] == "host_budget"]
+    assert len(not_taken) <= NOT_TAKEN_MAX, "hosts take that many, of a list that does not wait"
