@@ -596,7 +596,8 @@ class Pool:
         now, budget = self.now(), self.budget
         self.dispatcher.observer.budget_lacking(budget.label, random=False)
         if probe.deferred_start:
-            budget.turned_away(Kind.LIST, probe.asker, now)
+            untested = probe.domain if probe.domain_here.needs_test(now) else ""
+            budget.turned_away(Kind.LIST, probe.asker, now, untested)
         wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
         probe.retry_after(wait_s, budget.tolerance)
         reject_waiting(self, probe, NO_BUDGET)

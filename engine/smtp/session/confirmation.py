@@ -329,9 +329,10 @@ class Confirmation:
             if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
                 probe.domain_here.forget()
                 return verdict
-        elif outcome is not Outcome.DELIVERABLE:
-            return verdict
-        elif now - self._controls.seen_at[_REFUSED] <= REFUSES_S:
+        elif (
+            outcome is not Outcome.DELIVERABLE
+            or now - self._controls.seen_at[_REFUSED] <= REFUSES_S
+        ):
             return verdict
         return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
 

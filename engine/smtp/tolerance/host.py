@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,9 @@ class _Account:
     # Of its lists, turned away in the latest round (see `Tolerance.turned_away`) and not sent since:
     rows_waiting: int = 0
     names_waiting: int = 0
+    domains_waiting: set[str] = field(default_factory=set)  # of these rows, without a test yet
     turned_at: float = -inf
+    waiting_since: float = -inf  # the aim of its lists counts from then
 
     @property
     def lives_here(self) -> bool:
@@ -474,20 +476,27 @@ class Tolerance:
 
     # -- growth --------------------------------------------------------------------------------
 
-    def turned_away(self, kind: Kind, account: str, now: float) -> None:
+    def turned_away(self, kind: Kind, account: str, now: float, untested: str = "") -> None:
         """A row of a list, or the random name of its domain, found nothing left: it comes back.
 
         Rows of an account are turned away together, and again each time that they come back: only
-        the latest round is counted, for the same rows would count twice.
+        the latest round is counted, for the same rows would count twice. `untested`: the row's
+        domain, if it still costs a random name.
         """
         here = self._account(account, now)
+        if now - here.turned_at >= 2 * WINDOW_S:
+            here.waiting_since = now
         if now - here.turned_at > ROUND_S:
             here.rows_waiting = here.names_waiting = 0
+            here.domains_waiting.clear()
         here.turned_at = now
         if kind is Kind.NAME:
             here.names_waiting += 1
         else:
             here.rows_waiting += 1
+            if untested and untested not in here.domains_waiting:
+                here.domains_waiting.add(untested)
+                here.names_waiting += 1
 
     def growth(
         self,
@@ -563,7 +572,12 @@ class Tolerance:
 
     def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""
-        aim_s = min(AIM_S, patience_s) if self.is_shared else patience_s
+        here = self._accounts.get(account)
+        waits = here is not None and now - here.turned_at < 2 * WINDOW_S
+        waited_s = now - here.waiting_since if here is not None and waits else 0.0
+        aim_s = patience_s
+        if self.is_shared:
+            aim_s = min(patience_s, max(0.0, AIM_S - waited_s))
         windows = aim_s / WINDOW_S
         room = float(self._guard.count if self._guard.last_at <= now + aim_s - GUARDED_S else 0)
         if windows > 1:
