@@ -90,6 +90,7 @@ class SharedControls:
         self._seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = {
             treatment: OrderedDict() for treatment in Treatment
         }
+        self._changed: OrderedDict[str, tuple[Treatment, float]] = OrderedDict()  # by exchange
 
     def by(self, egress: str) -> "EgressControls":
         """What this egress shares, and what it may compare with."""
@@ -102,6 +103,16 @@ class SharedControls:
 
     def seen(self, treatment: Treatment, exchange: str) -> dict[str, Known]:
         return self._seen[treatment].get(exchange, {})
+
+    def note_changed(self, treatment: Treatment, exchange: str, now: float) -> None:
+        """The host treats all so since a contradiction: it may know us by more than an address."""
+        self._changed[exchange] = treatment, now
+        _keep_latest(self._changed, exchange)
+
+    def changed_at(self, treatment: Treatment, exchange: str) -> float:
+        """When it began to do so; NEVER if it did not."""
+        changed, at = self._changed.get(exchange, (None, NEVER))
+        return at if changed is treatment else NEVER
 
 
 def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
@@ -326,9 +337,10 @@ class HostControls:
 
     def is_doubted(self, treatment: Treatment, now: float) -> bool:
         """Did the host begin to treat all so, and was it not seen to judge since?"""
-        if self.changed is not treatment or now - self.changed_at >= KNOWN_S_MAX:
-            return False
-        return self.seen_at[treatment.opposite] <= self.changed_at
+        at = self.changed_at if self.changed is treatment else NEVER
+        if self._shared is not None:
+            at = max(at, self._shared.of_all.changed_at(treatment, self._exchange))
+        return now - at < KNOWN_S_MAX and self.seen_at[treatment.opposite] <= at
 
     def has_changed(self, now: float) -> bool:
         """True since a contradiction, until the host was seen to answer truly again."""
@@ -395,6 +407,8 @@ class HostControls:
         Returns how many refusals an hour the host takes without turning.
         """
         self.changed, self.changed_at = treatment, now
+        if self._shared is not None:
+            self._shared.of_all.note_changed(treatment, self._exchange, now)
         self._changed_until = now + CHANGED_S
         for known in self._known.values():
             if control in known:
