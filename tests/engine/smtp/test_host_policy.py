@@ -464,7 +464,9 @@ async def test_a_recipient_that_refuses_every_sender_keeps_the_others_from_nothi
             *(DELIVERABLE, UNKNOWN, UNDELIVERABLE, DELIVERABLE)
         ]
         assert host.record.recipients["picky@shop.test"] == 2
-        assert senders(host) == [f"<{NAMED}>", "<>", f"<{NAMED}>"]
+        first, second, *others = senders(host)
+        assert (first, second) == (f"<{NAMED}>", "<>")
+        assert set(others) == {f"<{NAMED}>"}
 
 
 @pytest.mark.parametrize("name", PARTICULAR)
