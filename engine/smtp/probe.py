@@ -150,6 +150,11 @@ class Probe(msgspec.Struct, eq=False):
     rule: str = ""
 
     @property
+    def has_patience(self) -> bool:
+        """Is it of a list that may come back for it?"""
+        return self.deferred_start and self.patience_s > 0
+
+    @property
     def settled(self) -> bool:
         return self.outcome is not None
 

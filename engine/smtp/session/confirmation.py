@@ -102,7 +102,7 @@ class Confirmation:
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
         """Does its list wait until a host that has accepted nobody is seen to judge?"""
-        return _is_patient(probe) and self._controls.unconfirmed_s(now) > 0
+        return probe.has_patience and self._controls.unconfirmed_s(now) > 0
 
     def _must_hold(self, probe: Probe, treatment: Treatment, now: float) -> bool:
         """Must the verdict wait? Not if there is nothing to compare it with."""
@@ -114,7 +114,7 @@ class Confirmation:
             or controls.has_changed(now)
             or controls.is_doubted(treatment, now)
             or controls.find(treatment.opposite, domain, now)
-            or (treatment is _REFUSED and (_is_patient(probe) or self._awaits_proof(probe, now)))
+            or (treatment is _REFUSED and (probe.has_patience or self._awaits_proof(probe, now)))
         ):
             return True
         if treatment is _ACCEPTED:
@@ -346,7 +346,7 @@ class Confirmation:
         probe = verdict[0]
         if self._awaits_proof(probe, now):
             probe.retry_after(self._controls.unconfirmed_s(now))
-        elif _is_patient(probe) and self._controls.comparable:
+        elif probe.has_patience and self._controls.comparable:
             budget = self._host.budget
             wait_s = budget.next_room_s(Kind.LIST, probe.asker, now, probe.patience_s)
             probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
@@ -359,8 +359,3 @@ class Confirmation:
             self._emit(HeldBack(-len(verdicts)))
         for verdict in verdicts:
             self._emit(Settled(*verdict))
-
-
-def _is_patient(probe: Probe) -> bool:
-    """Is it of a list that has patience left?"""
-    return bool(probe.deferred_start and probe.patience_s > 0)
