@@ -232,7 +232,7 @@ def test_a_visitor_learns_no_reason_of_the_account_or_of_the_service(reason, bla
     shown = reason_for_visitors(VerdictCause(reason, blame))
     states = {
         *("paused", "host_budget", "no_connection_free", "no_egress", "resolver", "not_asked"),
-        *("blocked_us", "smtp_blocked", "rate_limited", "host_changed"),
+        *("blocked_us", "smtp_blocked", "rate_limited", "host_changed", "unconfirmed"),
     }
     if reason == "bounced":
         assert shown == "no_mailbox"
