@@ -141,13 +141,24 @@ def newer(path: Path) -> None:
     append_trailer(path)
 
 
+# What the scripts after the one of the key's check value have added.
+LATER_COLUMNS = (
+    *(("lists", "reading"), ("lists", "patience_s")),
+    *(("list_chunks", "waits_since"), ("list_chunks", "waits")),
+)
+
+
 def of_an_earlier_version(path: Path) -> None:
     """Make of a backup what earlier versions wrote: no trailer, no mark, no check value of the key."""
     remove_mark(path)
     with opened(path) as db:
-        db.execute("DROP TABLE store_properties")
-        db.execute(f"PRAGMA user_version = {newest_schema(str(path)) - 1}")
-        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE '%store_properties'")
+        for table in ("store_properties", "host_tolerances", "list_waits"):
+            db.execute(f"DROP TABLE {table}")
+        for table, column in LATER_COLUMNS:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name >= '024'")
+        ((left,),) = db.execute("SELECT count(*) FROM _sqlite_migrations").fetchall()
+        db.execute(f"PRAGMA user_version = {left}")
 
 
 def with_another_key(path: Path) -> None:
