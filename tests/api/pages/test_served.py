@@ -115,6 +115,9 @@ async def test_hostile_searches_find_nothing_and_break_nothing(
 
 
 async def test_strangers_searches_are_bounded(autojump_clock, shop: RunningService):
+    # The first search reads the pages in a thread, for which the virtual clock jumps.
+    assert (await shop.request("GET", "/docs/search?q=webhook", key=None)).status == 200
+    await trio.sleep(1)
     statuses = [
         (await shop.request("GET", "/docs/search?q=webhook", key=None)).status
         for _ in range(SEARCHES_PER_S + 10)
