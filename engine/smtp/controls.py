@@ -183,7 +183,8 @@ class HostControls:
         self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
         self.controlled, self.session_controlled = RECORD_FIRST, RECORD_FIRST
         self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
-        self._nobody_since: float | None = None  # it has refused UNCONFIRMED_FROM, accepted nobody
+        # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
+        self._nobody_since: float | None = None
         self.changed: Treatment | None = None  # how the host treats all since a contradiction
         self.changed_at = NEVER
         self._changed_until = NEVER
@@ -322,11 +323,16 @@ class HostControls:
         return [] if shared is None else shared.seen_elsewhere(treatment, self._exchange, now)
 
     def accepted_nobody(self) -> bool:
-        """Has it refused several, and accepted none yet?"""
+        """Has it refused several, and accepted none yet, or none since?"""
         return self._nobody_since is not None
 
+    def note_unconfirmed(self, now: float) -> None:
+        """It refused more than ever before an acceptance, and nothing was left to compare with."""
+        if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
+            self._nobody_since = now
+
     def unconfirmed_s(self, now: float) -> float:
-        """How long a list waits until what a host that accepts nobody says is told; 0: no longer."""
+        """Seconds that a list waits until what a host that accepts nobody says is told; 0: no longer."""
         since = self._nobody_since
         return 0.0 if since is None else max(0.0, since + UNCONFIRMED_S - now)
 

@@ -114,9 +114,12 @@ class Confirmation:
             or controls.has_changed(now)
             or controls.is_doubted(treatment, now)
             or controls.find(treatment.opposite, domain, now)
-            or (treatment is _REFUSED and (probe.has_patience or self._awaits_proof(probe, now)))
+            or (treatment is _REFUSED and self._awaits_proof(probe, now))
         ):
             return True
+        if treatment is _REFUSED and probe.has_patience and controls.comparable:
+            controls.note_unconfirmed(now)
+            return self._awaits_proof(probe, now)
         if treatment is _ACCEPTED:
             self._note_accepted(probe.mailbox, domain, now)
         return False
@@ -344,14 +347,9 @@ class Confirmation:
         Nor where more were refused than ever before an acceptance, and no control was left to ask.
         """
         probe = verdict[0]
-        if self._awaits_proof(probe, now):
-            probe.retry_after(self._controls.unconfirmed_s(now))
-        elif probe.has_patience and self._controls.comparable:
-            budget = self._host.budget
-            wait_s = budget.next_room_s(Kind.LIST, probe.asker, now, probe.patience_s)
-            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
-        else:
+        if not self._awaits_proof(probe, now):
             return verdict
+        probe.retry_after(self._controls.unconfirmed_s(now))
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:

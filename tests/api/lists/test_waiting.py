@@ -67,12 +67,6 @@ async def check_whole(shop: RunningService, list_id: str) -> Counter[str]:
     assert len(await shop.rows()) == LIVING + GONE
     ledger = await shop.store.ledger(await shop.caller())
     assert (ledger.month_units, ledger.reserved) == (LIVING + GONE, 0)
-    print(
-        "REASONS",
-        Counter(row["reason"] for row in rows),
-        ledger.month_units,
-        len(await shop.rows()),
-    )
     assert (await shop.store.list_waits([list_id]))[list_id].addresses == 0
     return Counter(row["reason"] for row in rows)
 
