@@ -374,6 +374,15 @@ class HostControls:
         asked_at = self._asked_at.get(known.mailbox, NEVER)
         return now - known.at < KNOWN_S_MAX and now - asked_at >= ASKED_AGAIN_S
 
+    def acceptance_free_s(self, now: float) -> float | None:
+        """Seconds until an address that it accepted may go out again; None if it knows none."""
+        free_at = [
+            max(now, self._asked_at.get(each.mailbox, NEVER) + ASKED_AGAIN_S)
+            for each in self._known[_ACCEPTED]
+            if now - each.at < KNOWN_S_MAX
+        ]
+        return min(free_at) - now if free_at else None
+
     def postmaster(self, domain: DomainAcceptance, now: float) -> Known | None:
         """The one address that a domain must accept (RFC 5321 4.5.1), unless it was asked or refused."""
         known = Known(f"postmaster@{domain.name}", domain, now)

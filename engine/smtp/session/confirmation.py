@@ -118,6 +118,8 @@ class Confirmation:
         ):
             return True
         if treatment is _REFUSED and probe.has_patience and controls.comparable:
+            if controls.acceptance_free_s(now) is not None:
+                return True
             controls.note_unconfirmed(now)
             return self._awaits_proof(probe, now)
         if treatment is _ACCEPTED:
@@ -344,12 +346,16 @@ class Confirmation:
     ) -> tuple[Probe, Outcome, str]:
         """A list does not condemn at a host that has accepted nobody, before an hour is over.
 
-        Nor where more were refused than ever before an acceptance, and no control was left to ask.
+        Nor where more were refused than ever before an acceptance, until an address that it accepted
+        may be asked again.
         """
-        probe = verdict[0]
-        if not self._awaits_proof(probe, now):
+        probe, controls = verdict[0], self._controls
+        wait_s = controls.unconfirmed_s(now)
+        if wait_s <= 0 and controls.comparable:
+            wait_s = controls.acceptance_free_s(now) or 0.0
+        if wait_s <= 0 or not probe.has_patience:
             return verdict
-        probe.retry_after(self._controls.unconfirmed_s(now))
+        probe.retry_after(max(wait_s, LIST_WAIT_S))
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:
