@@ -7,7 +7,7 @@ proves the same of the acceptances before it. Where no such reply comes by itsel
 is sent: an address that this host accepted, or one that it refused. A reply that contradicts
 the earlier one shows that the host has turned.
 
-Up to the highest count of refusals within an hour after which the host was seen to judge it is
+Up to the highest count of refusals within COUNTED_S after which the host was seen to judge it is
 trusted: it went on after so many. At a new record each verdict waits for a reply of the other
 kind. A host that has accepted recipients of other egresses, and none of this one, is not
 trusted from its first refusal: it may refuse everybody who comes this way. Likewise one that
@@ -32,8 +32,9 @@ from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-RECORD_FIRST = 2  # refusals within an hour that change nothing at any host that we know
-HOUR_S = 3600.0  # hosts count by the hour
+RECORD_FIRST = 2  # refusals within COUNTED_S that change nothing at any host that we know
+HOUR_S = 3600.0
+COUNTED_S = 6 * HOUR_S  # most hosts count by the hour; those that count for longer turn later
 CHANGED_S = 3600.0  # after a contradiction, unless the host is seen to answer truly before
 KNOWN_MAX = 64  # addresses of each kind that are kept for controls
 KNOWN_S_MAX = 6 * HOUR_S  # mailboxes that were accepted longer ago may have gone
@@ -44,7 +45,7 @@ PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
 UNCONFIRMED_FROM = 3  # refusals of a host that has accepted nobody, from which a list waits
 UNCONFIRMED_S = HOUR_S  # then it is asked once more, and what it says then is told
 EXCHANGES_MAX = 10_000  # of which egresses compare; the longest unused is removed first
-RECORD_MAX = 4_096  # refusals of an hour that are counted
+RECORD_MAX = 4_096  # refusals that are counted
 LEARNED_MAX = 256  # domains whose tests are dropped when the host has changed
 UNCONFIRMED_RULE = "host.accepts-nobody"  # of a refusal that waits for a proof
 CHANGED_RULE = "host.changed"  # decides what came since the last reply that was as before
@@ -176,8 +177,8 @@ class HostControls:
         self.proving_until = NEVER  # until then a proof of growth is under way
         self._refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
         self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
-        self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within the hour
-        # Most refusals within an hour after which it accepted somebody, and refused somebody.
+        self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within COUNTED_S
+        # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
         # For requests a control that was refused counts itself: else each one would need another.
         self.record = dict.fromkeys(Treatment, RECORD_FIRST)
         self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
@@ -190,15 +191,15 @@ class HostControls:
         self._changed_until = NEVER
 
     def count(self, now: float) -> int:
-        """Recipients refused as unknown within the hour."""
+        """Recipients refused as unknown within COUNTED_S."""
         refused_at = self._refused_at
-        while refused_at and refused_at[0] <= now - HOUR_S:
+        while refused_at and refused_at[0] <= now - COUNTED_S:
             refused_at.popleft()
         return len(refused_at)
 
     @property
     def took(self) -> int:
-        """Most refusals within an hour after which it went on judging."""
+        """Most refusals within COUNTED_S after which it went on judging."""
         return min(self.record.values())
 
     def trust(self, took: int) -> None:
@@ -434,7 +435,8 @@ class HostControls:
         self._learned.clear()
         control.domain.forget()
         control.domain.at.unknown_mailbox = ""
-        return max(1, min(self.record.values()) - 1)
+        in_hour = sum(at > now - HOUR_S for at in self._refused_at)
+        return max(1, min(in_hour, *self.record.values()) - 1)
 
     def is_own_refusal(
         self, domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning
