@@ -13,13 +13,13 @@ public class UploadList {
         ListsApi lists = new ListsApi(client);
         for (String file : files) {
             ListResponse sent =
-                lists.createList(new File(file), null, null, null, file, null, null, null, null, null, null);
+                lists.createList(new File(file), null, null, null, file, null, null, null, null, null, null, null);
             String id = sent.getListId();
             while (!lists.getList(id).getStatus().getValue().equals("done")) {
                 Thread.sleep(100);
             }
             System.out.println(sent.getName() + " " + sent.getRows());
-            System.out.print(lists.getListResults(id, "ndjson", null));
+            System.out.print(lists.getListResults(id, "ndjson", null, null));
         }
     }
 }
