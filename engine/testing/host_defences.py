@@ -94,9 +94,9 @@ class SourceHistory:
 
     def ban(self, now: float, ban_s: float, delay_s: float = 0.0) -> None:
         """Ban the source, unless it is banned already or will be in a moment."""
+        self.jail = Jail()  # what led to a ban is not counted again
         if now >= self.banned_until_s:
             self.bans += 1
-            self.jail = Jail()
             self.banned_from_s = now + delay_s
             self.banned_until_s = now + delay_s + ban_s
 
@@ -154,10 +154,10 @@ class SessionDefence:
             self.source.jail.refuse(now)
         self._message_recipients += 1
         self._message_refusals += refused
-        if self._is_over_limit(now):
+        if self._is_over_limit(now, refused=refused):
             self.source.ban(now, self.defence.ban_s, self.defence.ban_delay_s)
 
-    def _is_over_limit(self, now: float) -> bool:
+    def _is_over_limit(self, now: float, *, refused: bool) -> bool:
         rules, source = self.defence, self.source
         if rules.refusal_banned is not None and self.refusals >= rules.refusal_banned:
             return True
@@ -165,8 +165,8 @@ class SessionDefence:
         if most is not None and source.refused_since(now - HOUR_S) > most:
             return True
         most = rules.jail_refusals_max
-        if most is not None and source.jail.count > most:
-            return True
+        if most is not None and refused and source.jail.count > most:
+            return True  # a jail looks at its count when it reads a refusal
         after, asked = rules.half_bad_after, len(source.recipients)
         if after is not None and asked > after and 2 * source.refused_since(-inf) >= asked:
             return True
