@@ -99,6 +99,7 @@ def codes(replies: Sequence[str]) -> str:
 SEEN = {
     "friendly": "220 250 250 250 550 221",
     "postfix": "220 250 250 250 550 221",
+    "plain": "220 250 250 250 550 221",
     "exim": "220 250 250 250 550 221",
     "opensmtpd": "220 250 250 250 550 221",
     "exchange": "220 250 250 250 550 221",
