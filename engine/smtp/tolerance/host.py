@@ -520,7 +520,7 @@ class Tolerance:
         wait_s = 0.0
         if patience_s > 0:
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
-            if now < self._refused_at + wait_s or self._is_done_in_time(account, now, patience_s):
+            if now < self._refused_at + wait_s or not self._needs_more(account, now, patience_s):
                 return Growth.NOT
         elif not self._may_hurry(account, now):
             return Growth.NOT
@@ -569,6 +569,16 @@ class Tolerance:
     def _may_hurry(self, account: str, now: float) -> bool:
         here = self._accounts.get(account)
         return here is None or 2 * here.accepted >= here.refused or self._is_alone(account, now)
+
+    def _needs_more(self, account: str, now: float, patience_s: float) -> bool:
+        """Is a list to raise it?
+
+        Once at a shared host it does so without need: a ban of its first burst is met by the
+        address that is to prove the growth, and not by a list that comes back when it has ended.
+        """
+        if self.is_shared and not self.has_grown and self.limits.tolerance is None:
+            return True
+        return not self._is_done_in_time(account, now, patience_s)
 
     def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""
@@ -624,7 +634,7 @@ class Tolerance:
         if (
             kind.is_of_list
             and self.tolerance < self._ceiling
-            and not self._is_done_in_time(account, now, patience_s)
+            and self._needs_more(account, now, patience_s)
         ):
             wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
             grows_s = self._refused_at + wait_s - now

@@ -292,11 +292,21 @@ def test_a_host_that_banned_takes_little():
 
 
 def test_a_list_comes_back_when_a_refusal_leaves_the_window_or_it_may_grow():
-    host = tolerance_of(shared=True, refused=16)
+    host = tolerance_of(refused=4)
     assert WINDOW_S <= host.next_room_s(LIST, "me", T0, PATIENCE_S) <= LEFT_S
     for _ in range(10_000):
         host.turned_away(LIST, "me", T0)
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
+
+
+def test_a_shared_host_is_soon_asked_whether_the_first_refusals_banned_us():
+    host = tolerance_of(shared=True, refused=16)
+    assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
+    later = T0 + LIST_WAIT_S
+    assert host.growth(LIST, "me", later, PATIENCE_S) is Growth.PROVE
+    host.grow()
+    ask(host, refused=16, at=later)
+    assert WINDOW_S <= host.next_room_s(LIST, "me", later, PATIENCE_S)
 
 
 def test_a_list_comes_back_when_the_hour_is_over():
