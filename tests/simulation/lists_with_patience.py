@@ -9,7 +9,7 @@ from mailprobe.engine import Answer, Engine, open_answers
 from mailprobe.engine.smtp.tolerance.limits import HOUR_S
 
 PATIENCE_S = 4 * HOUR_S  # of a list job
-FEWEST_WAIT_S = 1.0  # between two passes
+FEWEST_WAIT_S = 5.0  # as `clean` puts waits together
 TOGETHER_S = 1.0  # what is due so soon is asked in one pass
 
 
