@@ -10,16 +10,18 @@ from mailprobe.engine.smtp.tolerance.limits import HOUR_S
 
 PATIENCE_S = 4 * HOUR_S  # of a list job
 FEWEST_WAIT_S = 5.0  # as `clean` puts waits together
+RECHECK_S, RECHECKS = 300.0, 2  # of what may be known later, and has no time of its own
 TOGETHER_S = 1.0  # what is due so soon is asked in one pass
 
 
 async def ask_in_passes(
     engine: Engine, texts: Sequence[str], account: str, patience_s: float = PATIENCE_S
 ) -> list[Answer]:
-    """The last answer to each text. Within the patience, those that have a time are asked again then."""
+    """The last answer to each text, asked again as a list is: by the host's time, or twice later."""
     answers: list[Answer] = []
     due_at: dict[str, float] = dict.fromkeys(texts, trio.current_time())  # each at its own time
     twice = Counter(texts)
+    rechecked: Counter[str] = Counter()
     deadline = trio.current_time() + patience_s
     while due_at:
         now = trio.current_time()
@@ -40,9 +42,12 @@ async def ask_in_passes(
         for text in due:
             del due_at[text]
         for answer in found:
-            retry_at = None if answer.retry_s is None else now + answer.retry_s
-            if retry_at is None or retry_at > deadline:
+            text, wait_s = answer.verdict.email, answer.retry_s
+            if wait_s is None and answer.is_passing and rechecked[text] < RECHECKS:
+                rechecked[text] += 1
+                wait_s = RECHECK_S
+            if wait_s is None or now + wait_s > deadline:
                 answers.append(answer)
             else:
-                due_at[answer.verdict.email] = max(retry_at, now + FEWEST_WAIT_S)
+                due_at[text] = now + max(wait_s, FEWEST_WAIT_S)
     return answers
