@@ -18,7 +18,7 @@ FAKE = [sys.executable, "-m", "tests.api.fake_source", "--"]
 STARTED = [
     sys.executable,
     "-c",
-    "import os; os.write(1, b'.'); from mailprobe.api.start import main; main()",
+    "import os; from mailprobe.api.start import main; os.write(1, b'.'); main()",
 ]
 ENV = {
     **os.environ,

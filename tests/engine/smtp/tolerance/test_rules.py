@@ -299,7 +299,7 @@ def test_a_list_comes_back_when_a_refusal_leaves_the_window_or_it_may_grow():
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
 
 
-def test_a_shared_host_is_soon_asked_whether_the_first_refusals_banned_us():
+def test_a_list_asks_a_shared_host_soon_whether_its_first_refusals_banned_us():
     host = tolerance_of(shared=True, refused=16)
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
     later = T0 + LIST_WAIT_S
