@@ -23,6 +23,7 @@ ENDS_WITH = {
     ("engine/stream/scheduler.py", "self._answer_paused"): "its list",
     ("engine/stream/paused_texts.py", "look_up"): "its call, in whose block it runs",
     ("engine/stream/scheduler.py", "scheduler.submit_all"): "its list",
+    ("api/quota/self_probe.py", "greet"): "the probe, in whose block it runs",
     ("api/sandbox/stream.py", "put_later"): "the stream of its request, in whose block it runs",
     ("api/http/connection.py", "self._work"): "its connection, whose run() catches all",
     (
@@ -40,6 +41,7 @@ ENDS_WITH = {
     ("api/serve.py", "drain_on_signals"): "it sets an event",
     ("api/serve.py", "_stop_jobs"): "it sets an event",
     ("api/serve.py", "_log_stop"): "it logs a line, once",
+    ("api/serve.py", "_beating"): "it writes a time; without it, the worker is replaced",
     ("api/serve.py", "watchdog.watch"): "it sets a timer; without it, a process that hangs goes on",
     ("api/serve.py", "watchdog.limit_stop"): "it sets a timer, once",
     ("api/serve.py", "serve_metrics"): "a door, which contains what comes in by it",

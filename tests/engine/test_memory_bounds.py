@@ -8,7 +8,8 @@ import trio
 from mailprobe.bench.harness.engine_runs import verify_all
 from mailprobe.engine import Engine
 from mailprobe.engine.dns import single_flight
-from mailprobe.engine.smtp import catchall, host_memory, pools, tolerance
+from mailprobe.engine.smtp import catchall, host_memory, pools
+from mailprobe.engine.smtp.tolerance import hosts
 from mailprobe.engine.stream import scheduler
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
@@ -20,7 +21,7 @@ BOUNDS = (
     (host_memory, "BACKOFFS_MAX"),
     (pools, "POOLS_MAX"),
     (pools, "NAMES_MAX"),
-    (tolerance, "TOLERANCES_MAX"),
+    (hosts, "TOLERANCES_MAX"),
     (scheduler, "ORDERS_MAX"),
     (scheduler, "SNAPSHOTS_MAX"),
 )
