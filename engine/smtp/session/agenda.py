@@ -153,7 +153,7 @@ class Agenda:
             return min(room, 1)
         if not self._transaction.may_reset and self._proof.is_slow_to_refuse():
             return min(room, 1)  # of several, the last one's reply could not be proven
-        return min(room, self._host.window(), self._transaction.recipients_max)
+        return min(room, self._host.window(), self._transaction.room)
 
     def _pick_listed(self, room: int, now: float) -> list[PendingProbe]:
         """The probes that wait, as far as this session may send them and test their domains."""

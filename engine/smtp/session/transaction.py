@@ -56,6 +56,14 @@ class Transaction:
         learned = self._host.terms.limits.per_transaction
         return learned if learned < declared else declared
 
+    @property
+    def room(self) -> int:
+        """Recipients of the next batch: where this is the last transaction, they must fit into it."""
+        most, offer = self.recipients_max, self._conversation.offer
+        if offer.transactions_max is None or self._count < offer.transactions_max:
+            return most
+        return max(1, most - self._limits.in_transaction)
+
     def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
         """Begin a new transaction if these need one. Returns RSET and MAIL as needed."""
         if not self.must_open(asked):
