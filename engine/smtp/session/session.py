@@ -23,7 +23,7 @@ from mailprobe.engine.smtp.session.causes import (
 from mailprobe.engine.smtp.session.effects import Busy, Effect, Idle, SessionFailed
 from mailprobe.engine.smtp.session.exchange import NOW, BatchExchange
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.wire import Conversation, RemoteProtocolError, Stage
+from mailprobe.engine.smtp.wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
 
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 CONTROL_CHECK_S = 0.02  # until a control that is due but cannot be sent yet is looked at again
@@ -162,7 +162,11 @@ class SmtpSession:
             self._state, self.takes_more = self.exchange.receive, True
             return self.exchange.send(asked)
         tenure = self.exchange.tenure
-        return self._finish() if tenure.is_leaving or tenure.spent else self._begin_idle()
+        if tenure.is_leaving or tenure.spent:
+            return self._finish()
+        if self.exchange.agenda.has_turned_away and self.host.any_waiting():
+            return self._then(self._pick)  # others came in the place of those that were turned away
+        return self._begin_idle()
 
     @property
     def _must_prove(self) -> bool:
@@ -300,6 +304,12 @@ class SmtpSession:
         """Did octets come before any batch was sent?"""
         if self.exchange.batches or not self.conversation.unread:
             return
+        try:
+            self.conversation.next_exchange()
+        except ClosedUnasked:
+            return  # nothing was left to ask, and it waits no longer (RFC 5321 3.8)
+        except RemoteProtocolError:
+            pass
         cause = cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
         self._emit(SessionFailed(cause, before_recipients=True, late=False, at_recipient=False))
 
