@@ -96,6 +96,10 @@ class World:
         hosts = self.network.hosts.values()
         return sum(host.record.recipients.total() for host in hosts)
 
+    def was_asked(self, mailbox: str) -> bool:
+        """Whether a host that treats no egress in another way was sent this recipient."""
+        return any(host.record.recipients[mailbox] for host in self.network.hosts.values())
+
     def dial_by(self, row: Egress) -> Dial:
         async def dial(address: str, port: int) -> trio.abc.Stream:
             self.dialled[row.name] += 1
