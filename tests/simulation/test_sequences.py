@@ -154,7 +154,7 @@ def turned_at_control(hosts: Iterable[MailHost], texts: Sequence[str]) -> bool:
             (spoken.at_s, spoken.line[len("RCPT TO:<") : -1])
             for session in host.record.sessions
             for spoken in session.commands_seen
-            if spoken.line.startswith("RCPT") and spoken.reply.startswith("550")
+            if spoken.line.startswith("RCPT") and (spoken.reply or "").startswith("550")
         )
         names = [name for _, name in refused]
         if names and (names[-1] not in texts or names.count(names[-1]) > 1):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.pool.lateness import LATE_SHARE_EWMA, Lateness
 from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
 from mailprobe.engine.smtp.probe import Cause
@@ -33,6 +33,7 @@ class RefusalMemory:
     """Refusals and silence of one host, by domain."""
 
     __slots__ = (
+        "_accepted",
         "_backed_off",
         "_lateness",
         "_now",
@@ -47,6 +48,7 @@ class RefusalMemory:
         self._pool = pool
         self._lateness = lateness
         self._now = trio.lowlevel.current_clock().current_time
+        self._accepted: DomainAtHost | None = None  # whose recipient was accepted last
         self._backed_off: set[str] = set()  # domains, since a recipient was answered
         self._refused: dict[str, None] = {}  # domains with a refusal since then
         self._silence = NO_SILENCE  # of the host as a whole
@@ -66,8 +68,9 @@ class RefusalMemory:
         lateness = self._lateness  # written here to save a call for each reply
         lateness.accepted += reply.code < 300
         if reply.code < 300:
-            if not self._pool.budget.is_shared:
-                self._pool.accepts_for(domain.name)
+            if domain.at is not self._accepted and not self._pool.budget.is_shared:
+                self._accepted = domain.at
+                self._pool.accepts_for(domain.at.name)
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
             self._pool.refuses(" ".join(reply.lines))
         lateness.share -= LATE_SHARE_EWMA * lateness.share

@@ -1,12 +1,12 @@
 """How many refused recipients one mail host takes: the policy of this package. Pure."""
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.leases.ledger import CEILING, HostRecord
+from mailprobe.engine.smtp.tolerance.accounts import AccountsHere
 from mailprobe.engine.smtp.tolerance.bans import Bans
 from mailprobe.engine.smtp.tolerance.guard_count import GuardCount
 from mailprobe.engine.smtp.tolerance.limits import (
@@ -33,7 +33,6 @@ AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's 
 ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
 ANSWER_S = 10.0  # an answer comes so long after its recipient, at most
 RETRY_S = 10.0  # where no time can be told at which there is room
-ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
 BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
@@ -44,31 +43,8 @@ CALM_SHARE = 10  # make a list that is asked in whole batches also before the to
 COUNTED_MAX = 4_000  # recipients in the estimate; then both counts are halved
 REQUEST_PRICE = 0.25
 SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard bans at fewer
-ACCOUNTS_MAX = 256  # accounts remembered at one host
 REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
 CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
-SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
-
-
-@dataclass(slots=True)
-class _Account:
-    """One account at the host, within the hour."""
-
-    last_at: float
-    accepted: int = 0
-    refused: int = 0
-    recent: int = 0  # refused within the window
-    under_way: int = 0
-    # Of its lists, turned away in the latest round (see `Tolerance.turned_away`) and not sent since:
-    rows_waiting: int = 0
-    names_waiting: int = 0
-    domains_waiting: set[str] = field(default_factory=set)  # of these rows, without a test yet
-    turned_at: float = -inf
-    waiting_since: float = -inf  # the aim of its lists counts from then
-
-    @property
-    def lives_here(self) -> bool:
-        return not self.refused or self.accepted >= SURE_SHARE * self.refused
 
 
 class Tolerance:
@@ -106,7 +82,7 @@ class Tolerance:
         self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of an hour's refusals
         self._window: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of WINDOW_S
         self._untaken: deque[tuple[float, int]] = deque(maxlen=CEILING)  # (time, count)
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._accounts = AccountsHere()
         self._under_way = dict.fromkeys(Kind, 0)
         self._asked = self._refused = 0
         self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
@@ -266,7 +242,7 @@ class Tolerance:
         most = float(self.tolerance)
         if kind is Kind.LONE_NAME:
             most /= 2
-        if self._is_alone(account, now):
+        if self._accounts.is_alone(account, now):
             return most, most
         if kind.is_of_list:
             of_lists = 2 if now - self._requested_at < HOUR_S else 4 / 3
@@ -279,7 +255,7 @@ class Tolerance:
         if self.hour is None:
             return inf
         left = self.hour - len(self._times) - under_way
-        if self._is_alone(account, now):
+        if self._accounts.is_alone(account, now):
             return left
         own = sum(each == account for _, each in self._times)
         return min(left, self.hour / 2 - own)
@@ -294,13 +270,6 @@ class Tolerance:
         sent, refused = len(self._asked_hour) + flying, len(self._times) + flying
         below = -int(-(share * sent - refused) // (1 - share)) - 1
         return max(0, below, SHARE_FROM - sent)
-
-    def _is_alone(self, account: str, now: float) -> bool:
-        """Has no other account asked here within the hour?"""
-        for name in reversed(self._accounts):
-            if name != account:
-                return now - self._accounts[name].last_at >= HOUR_S
-        return True
 
     # -- prices --------------------------------------------------------------------------------
 
@@ -343,15 +312,13 @@ class Tolerance:
             return
         self._under_way[kind] += 1
         here = self._accounts.get(account)
-        if here is not None and kind is Kind.NAME:
-            here.names_waiting = max(0, here.names_waiting - 1)
-        elif here is not None and kind is Kind.LIST:
-            here.rows_waiting = max(0, here.rows_waiting - 1)
+        if here is not None:
+            here.send(kind)
         if kind.is_name:
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
-        here = self._account(account, now)
+        here = self._accounts.meet(account, now, self._window)
         here.under_way += 1
         if self.lease is not None:
             self.lease.use(now)
@@ -385,7 +352,7 @@ class Tolerance:
             self._refused += refused
             if self._asked >= COUNTED_MAX:
                 self._asked, self._refused = self._asked // 2, self._refused // 2
-            here = self._account(account, now)
+            here = self._accounts.meet(account, now, self._window)
             here.accepted += accepted
             here.refused += refused
         if self.limits.share is not None:
@@ -429,7 +396,7 @@ class Tolerance:
         latest = {account: at for at, account in sorted(others)}
         for account, at in latest.items():
             if account not in self._accounts:
-                self._account(account, at)
+                self._accounts.meet(account, at, self._window)
         for account, here in self._accounts.items():
             here.recent = counts[account]
             here.last_at = max(here.last_at, latest.get(account, here.last_at))
@@ -460,43 +427,14 @@ class Tolerance:
         while times and times[0][0] <= now - HOUR_S:
             times.popleft()
 
-    def _account(self, account: str, now: float) -> _Account:
-        here = self._accounts.get(account)
-        if here is None:
-            here = self._accounts[account] = _Account(now)
-            here.recent = sum(each == account for _, each in self._window)
-            if len(self._accounts) > ACCOUNTS_MAX:
-                self._accounts.popitem(last=False)
-            return here
-        self._accounts.move_to_end(account)
-        if now - here.last_at >= HOUR_S:
-            here.accepted = here.refused = 0
-        here.last_at = now
-        return here
-
     # -- growth --------------------------------------------------------------------------------
 
     def turned_away(self, kind: Kind, account: str, now: float, untested: str = "") -> None:
         """A row of a list, or the random name of its domain, found nothing left: it comes back.
 
-        Rows of an account are turned away together, and again each time that they come back: only
-        the latest round is counted, for the same rows would count twice. `untested`: the row's
-        domain, if it still costs a random name.
+        `untested`: the row's domain, if it still costs a random name.
         """
-        here = self._account(account, now)
-        if now - here.turned_at >= 2 * WINDOW_S:
-            here.waiting_since = now
-        if now - here.turned_at > ROUND_S:
-            here.rows_waiting = here.names_waiting = 0
-            here.domains_waiting.clear()
-        here.turned_at = now
-        if kind is Kind.NAME:
-            here.names_waiting += 1
-        else:
-            here.rows_waiting += 1
-            if untested and untested not in here.domains_waiting:
-                here.domains_waiting.add(untested)
-                here.names_waiting += 1
+        self._accounts.meet(account, now, self._window).turn_away(kind, now, untested)
 
     def growth(
         self,
@@ -534,7 +472,7 @@ class Tolerance:
             return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
-        return Growth.NOW if not wait_s and self._is_alone(account, now) else Growth.NOT
+        return Growth.NOW if not wait_s and self._accounts.is_alone(account, now) else Growth.NOT
 
     def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
         """Room for a random name, or a control that is to be refused; growing for it, if it may."""
@@ -568,7 +506,11 @@ class Tolerance:
 
     def _may_hurry(self, account: str, now: float) -> bool:
         here = self._accounts.get(account)
-        return here is None or 2 * here.accepted >= here.refused or self._is_alone(account, now)
+        return (
+            here is None
+            or 2 * here.accepted >= here.refused
+            or self._accounts.is_alone(account, now)
+        )
 
     def _needs_more(self, account: str, now: float, patience_s: float) -> bool:
         """Is a list to raise it?
@@ -583,7 +525,7 @@ class Tolerance:
     def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         here = self._accounts.get(account)
-        waits = here is not None and now - here.turned_at < 2 * WINDOW_S
+        waits = here is not None and here.is_waiting(now)
         waited_s = now - here.waiting_since if here is not None and waits else 0.0
         aim_s = patience_s
         if self.is_shared:
@@ -596,11 +538,7 @@ class Tolerance:
 
     def _refusals_waiting(self, now: float) -> float:
         """The refusals that the rows of lists that wait are expected to cost."""
-        rows = names = 0
-        for here in self._accounts.values():
-            if now - here.turned_at < 2 * WINDOW_S:
-                rows += here.rows_waiting
-                names += here.names_waiting
+        rows, names = self._accounts.waiting(now)
         return max(1, rows) * self.share + names
 
     def grow(self) -> None:

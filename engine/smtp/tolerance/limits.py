@@ -42,13 +42,9 @@ class Kind(Enum):
 
     __hash__ = object.__hash__  # Enum's own hash is slow Python code
 
-    @property
-    def is_name(self) -> bool:
-        return self is Kind.NAME or self is Kind.LONE_NAME
-
-    @property
-    def is_of_list(self) -> bool:
-        return self is Kind.LIST or self is Kind.NAME
+    def __init__(self, words: str) -> None:
+        self.is_name = words.startswith("random name")
+        self.is_of_list = words in {"list", "random name"}
 
 
 class Growth(Enum):

@@ -1,0 +1,98 @@
+"""The accounts that ask one mail host: what is refused to each, and what of its lists waits. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S, Kind
+
+ACCOUNTS_MAX = 256  # accounts remembered at one host
+SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
+ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
+WAITING_S = 2 * WINDOW_S  # after a round, its rows still count
+
+
+@dataclass(slots=True)
+class AccountHere:
+    """One account at the host, within the hour."""
+
+    last_at: float
+    accepted: int = 0
+    refused: int = 0
+    recent: int = 0  # refused within the window
+    under_way: int = 0
+    # Of its lists, turned away in the latest round (see turn_away()) and not sent since:
+    rows_waiting: int = 0
+    names_waiting: int = 0
+    domains_waiting: set[str] = field(default_factory=set)  # of these rows, without a test yet
+    turned_at: float = -inf
+    waiting_since: float = -inf  # the aim of its lists counts from then
+
+    @property
+    def lives_here(self) -> bool:
+        return not self.refused or self.accepted >= SURE_SHARE * self.refused
+
+    def is_waiting(self, now: float) -> bool:
+        return now - self.turned_at < WAITING_S
+
+    def turn_away(self, kind: Kind, now: float, untested: str) -> None:
+        """See Tolerance.turned_away().
+
+        Rows of an account are turned away together, and again each time that they come back: only
+        the latest round is counted, for the same rows would count twice.
+        """
+        if not self.is_waiting(now):
+            self.waiting_since = now
+        if now - self.turned_at > ROUND_S:
+            self.rows_waiting = self.names_waiting = 0
+            self.domains_waiting.clear()
+        self.turned_at = now
+        if kind is Kind.NAME:
+            self.names_waiting += 1
+            return
+        self.rows_waiting += 1
+        if untested and untested not in self.domains_waiting:
+            self.domains_waiting.add(untested)
+            self.names_waiting += 1
+
+    def send(self, kind: Kind) -> None:
+        """A recipient that may have waited is sent."""
+        if kind is Kind.NAME:
+            self.names_waiting = max(0, self.names_waiting - 1)
+        elif kind is Kind.LIST:
+            self.rows_waiting = max(0, self.rows_waiting - 1)
+
+
+class AccountsHere(OrderedDict[str, AccountHere]):
+    """The latest accounts of one host, the one that asked last at the end."""
+
+    def meet(self, account: str, now: float, refused: Iterable[tuple[float, str]]) -> AccountHere:
+        """This account asks, or is refused; `refused` are the refusals within the window."""
+        here = self.get(account)
+        if here is None:
+            here = self[account] = AccountHere(now)
+            here.recent = sum(each == account for _, each in refused)
+            if len(self) > ACCOUNTS_MAX:
+                self.popitem(last=False)
+            return here
+        self.move_to_end(account)
+        if now - here.last_at >= HOUR_S:
+            here.accepted = here.refused = 0
+        here.last_at = now
+        return here
+
+    def is_alone(self, account: str, now: float) -> bool:
+        """Has no other account asked here within the hour?"""
+        for name in reversed(self):
+            if name != account:
+                return now - self[name].last_at >= HOUR_S
+        return True
+
+    def waiting(self, now: float) -> tuple[int, int]:
+        """The rows of lists that wait, and the random names that they will cost."""
+        waiting = [here for here in self.values() if here.is_waiting(now)]
+        return (
+            sum(here.rows_waiting for here in waiting),
+            sum(here.names_waiting for here in waiting),
+        )
