@@ -37,7 +37,7 @@ class Agenda:
 
     __slots__ = (
         *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
-        *("_next", "_unproven", "again", "has_turned_away", "is_over", "tests"),
+        *("_next", "_unproven", "again", "has_ended_some", "is_over", "tests"),
     )
 
     def __init__(
@@ -62,7 +62,7 @@ class Agenda:
         self._next: list[PendingProbe] = []  # picked for a transaction of their own
         # What finds no budget left before the host is seen to judge: see _proof_control().
         self._unproven: Probe | CatchAllTest | None = None
-        self.has_turned_away = False  # the latest pick: others may wait by now
+        self.has_ended_some = False  # the latest pick, unsent: others may wait in their place
         self.is_over = False  # the session can't send what waits: another one will
 
     # -- picking -------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Agenda:
     def pick(self, now: float) -> list[PendingProbe]:
         """The recipients of the next batch: a control that is due, else listed ones, then tests."""
         host, limits = self._host, self._limits
-        self.has_turned_away = False
+        self.has_ended_some = False
         if self._confirmation.verdicts and (control := self._due_control(now)) is not None:
             return [control]
         if self.tests:
@@ -174,12 +174,13 @@ class Agenda:
             if probe.objections or probe.accepted:
                 due = len(self.tests)
                 if self._is_known_already(probe, now):
+                    self.has_ended_some = True
                     room -= len(self.tests) - due
                     continue
             if not has_plenty:
                 admitted = self._admits(probe, len(asked), now)
                 if admitted is None:
-                    self.has_turned_away = True
+                    self.has_ended_some = True
                     self._emit(TurnedAway(probe))
                     continue
                 if not admitted:
@@ -193,6 +194,7 @@ class Agenda:
                 self.is_over = self.is_over or not (asked or self.tests)
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
+                self.has_ended_some = True
                 self._emit(Settled(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered"))
             elif (
                 asked

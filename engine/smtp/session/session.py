@@ -164,8 +164,8 @@ class SmtpSession:
         tenure = self.exchange.tenure
         if tenure.is_leaving or tenure.spent:
             return self._finish()
-        if self.exchange.agenda.has_turned_away and self.host.any_waiting():
-            return self._then(self._pick)  # others came in the place of those that were turned away
+        if self.exchange.agenda.has_ended_some and self.host.any_waiting():
+            return self._then(self._pick)  # others came in the place of those that ended unsent
         return self._begin_idle()
 
     @property
