@@ -38,7 +38,7 @@ class UsedTime:
 
     def at(self, account_id: str, now: float) -> float:
         seconds, then = self._used.get(account_id, (0.0, now))
-        return float(seconds * 0.5 ** ((now - then) / HALF_LIFE_S))
+        return float(seconds * 0.5 ** (max(0.0, now - then) / HALF_LIFE_S))
 
     def add(self, account_id: str, seconds: float, now: float) -> None:
         self._used[account_id] = (self.at(account_id, now) + seconds, now)
