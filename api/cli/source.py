@@ -6,6 +6,7 @@ One source is an engine in this process, another a service over HTTP (http_sourc
 from array import array
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, tune_collector
@@ -53,12 +54,19 @@ class ResumableSource(Protocol):
     def keep_record(self, record: SentRecord) -> None: ...
 
 
+NoteWait = Callable[[datetime | None], None]
+
+
 @runtime_checkable
 class PatientSource(Protocol):
     """An AnswerSource of a list that comes back for what its mail hosts do not take at once."""
 
-    def wait_up_to(self, left_s: Callable[[], float]) -> None:
-        """`left_s` returns what is left of the list's patience, in seconds."""
+    def wait_up_to(self, left_s: Callable[[], float], note_wait: NoteWait) -> None:
+        """`left_s` returns what is left of the list's patience, in seconds.
+
+        `note_wait` is told when the list goes on, while all that is left of it waits inside the
+        source; None once it does.
+        """
 
 
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
@@ -87,8 +95,8 @@ class OwnEngine:
         self._bounced = bounced
         self._patience_left_s: Callable[[], float] = lambda: 0.0
 
-    def wait_up_to(self, left_s: Callable[[], float]) -> None:
-        """See PatientSource."""
+    def wait_up_to(self, left_s: Callable[[], float], note_wait: NoteWait) -> None:
+        """See PatientSource. It does not wait by itself: what comes back says when to ask again."""
         self._patience_left_s = left_s
 
     def open_answers(

@@ -37,6 +37,7 @@ from mailprobe.api.rest.messages import NDJSON, Operation, OperationReply, Strea
 from mailprobe.api.rest.openapi import schemas_of
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import EMAILS_MAX, BatchRequest, VerifyRequest
+from mailprobe.api.settings import PATIENCE_S_MAX
 
 LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file
 PAGE_ROWS_MAX = 200
@@ -75,7 +76,7 @@ class ListArguments(Struct, frozen=True):
     start: bool = True
     recheck: bool = False
     strict_clocks: bool = False
-    patience_s: Annotated[int, Meta(ge=0, le=86400)] | None = None
+    patience_s: Annotated[int, Meta(ge=0, le=int(PATIENCE_S_MAX))] | None = None
     smtp: bool = True
     webhook: str | None = None
     webhook_secret: str | None = None

@@ -91,7 +91,9 @@ CREATE_PARAMETERS = (
     parameter(
         "patience_s",
         "How many seconds each address may wait for what its mail host takes; 0: not at all.",
-        pattern="^[0-9]{1,5}$",
+        type="integer",
+        minimum=0,
+        maximum=int(PATIENCE_S_MAX),
     ),
     parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
     parameter("webhook", "A public https URL, called when the list is done."),

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from mailprobe.api.results.lights import OURS, UNREACHED
 from mailprobe.api.results.row_result import RowResult
@@ -24,6 +25,7 @@ class ResultCounts:
     suggestions: int = 0
     refusing_hosts: set[str] = field(default_factory=set)  # at most HOSTS_MAX
     failed_hosts: set[str] = field(default_factory=set)  # not reached; at most FAILED_HOSTS_MIN
+    goes_on_at: datetime | None = None  # all that is not done waits until then for mail hosts
 
     def count(self, result: RowResult, by: int = 1) -> None:
         """Add a result; take it off again with `by` -1."""
@@ -39,6 +41,10 @@ class ResultCounts:
             self.failed_hosts.add(result.host)
         if result.reason == "blocked_us" and len(self.refusing_hosts) < HOSTS_MAX:
             self.refusing_hosts.add(result.mx_host or "")
+
+    def note_wait(self, goes_on_at: datetime | None) -> None:
+        """All that is not done waits until then; None: it does not any more."""
+        self.goes_on_at = goes_on_at
 
     @property
     def refused_share(self) -> float:

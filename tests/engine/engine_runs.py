@@ -92,10 +92,16 @@ async def verify(
     account: str = "me",
     deferred_start: bool = False,
     patient: bool = False,
+    patience_s: float = 0.0,
 ) -> list[Verdict]:
     """Verify these texts as one stream. Returns the verdicts in the order of the texts."""
     async with open_answers(
-        engine, texts, account=account, deferred_start=deferred_start, patient=patient
+        engine,
+        texts,
+        account=account,
+        deferred_start=deferred_start,
+        patient=patient,
+        patience_s=patience_s,
     ) as answers:
         return await in_order(answers, len(texts))
 

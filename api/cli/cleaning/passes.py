@@ -92,6 +92,7 @@ class Passes:
     asked: int = 0  # answers in this run
     is_rechecking: bool = False  # every address has an answer
     _patience_until: float = inf  # Unix time; the patience begins after the first pass
+    _shown: ResultCounts | None = None  # of what is under way
     _failures: FailuresInARow = field(
         default_factory=lambda: FailuresInARow(FAILURES_IN_A_ROW_MAX, FAILED_HOSTS_MIN)
     )
@@ -121,7 +122,7 @@ class Passes:
         Raises CommandError where nothing but this machine or its network is to blame.
         """
         if isinstance(source, PatientSource):
-            source.wait_up_to(self._patience_left_s)
+            source.wait_up_to(self._patience_left_s, self._note_wait)
         unanswered = self.addresses.unanswered()
         async with self.show(self.counts, len(self.addresses.numbers)):
             if len(unanswered) >= LONG and not (self.addresses.answered or self.journal.early_ends):
@@ -146,6 +147,10 @@ class Passes:
     def _patience_left_s(self) -> float:
         return min(self.recheck.patience_s, max(0.0, self._patience_until - self.now()))
 
+    def _note_wait(self, goes_on_at: datetime | None) -> None:
+        if self._shown is not None:
+            self._shown.note_wait(goes_on_at)
+
     def _drop_late(self) -> None:
         """Of what waits for its mail host, some would wait for longer than the patience."""
         for address in self.addresses.passing():
@@ -169,6 +174,7 @@ class Passes:
     ) -> None:
         if not texts:
             return
+        self._shown = shown
         async with source.open_answers(in_request_order(texts), patient=patient) as answers:
             async for answer in answers:
                 email = answer.verdict.email

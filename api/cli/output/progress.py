@@ -6,6 +6,7 @@ On a terminal a progress bar; elsewhere a line every few seconds.
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import trio
@@ -41,7 +42,8 @@ async def _lines(counts: ResultCounts, total: int) -> None:
         pace.mark(trio.current_time(), counts.done)
         share = 100 * counts.done // total
         print_error(
-            f"{counts.done:,} of {total:,} ({share} %), {speed(pace, total)}: {statuses(counts)}"
+            f"{counts.done:,} of {total:,} ({share} %), {standing(counts.goes_on_at, pace, total)}:"
+            f" {statuses(counts)}"
         )
 
 
@@ -66,9 +68,16 @@ def _drawn(counts: ResultCounts, total: int, pace: ProgressRate) -> "RenderableT
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(total=total, completed=counts.done, width=BAR_COLUMNS),
-        Text(f"{counts.done:,} of {total:,}, {speed(pace, total)}"),
+        Text(f"{counts.done:,} of {total:,}, {standing(counts.goes_on_at, pace, total)}"),
     )
     return Group(line, Text(statuses(counts), style="dim"))
+
+
+def standing(goes_on_at: datetime | None, pace: ProgressRate, total: int) -> str:
+    """How fast it goes, or `waits until 14:40` where nothing goes before."""
+    if goes_on_at is not None:
+        return f"waits until {goes_on_at.astimezone():%H:%M}"
+    return speed(pace, total)
 
 
 def speed(pace: ProgressRate, total: int) -> str:

@@ -29,7 +29,7 @@ from mailprobe.api.cli.remote.http_source import (
     HttpSource,
     LimitNotice,
 )
-from mailprobe.api.cli.source import SentRecord
+from mailprobe.api.cli.source import NoteWait, SentRecord
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import SentList
 from mailprobe.api.results.waiting import HostStanding, waiting_words
@@ -76,6 +76,7 @@ class ListState(msgspec.Struct):
     addresses: int
     answered: int
     cause: str | None = None
+    waits_until: datetime | None = None  # nothing is asked before
     counts: dict[str, int] = {}
     # A service of an earlier version has a text there, or nothing.
     waits_for: list[WaitAtService] | str | None = None
@@ -101,6 +102,11 @@ class ListState(msgspec.Struct):
                     share=share,
                 )
         return ""
+
+    @property
+    def goes_on_at(self) -> datetime | None:
+        """When the first of what is left is asked, if all of it waits for its mail hosts."""
+        return self.waits_until if self.host_words() else None
 
 
 class _Row(msgspec.Struct):
@@ -138,10 +144,11 @@ class RemoteLists:
         self._stream = stream
         self._record: SentRecord | None = None
         self._patience_left_s: Callable[[], float] | None = None
+        self._note_wait: NoteWait = lambda _: None
 
-    def wait_up_to(self, left_s: Callable[[], float]) -> None:
+    def wait_up_to(self, left_s: Callable[[], float], note_wait: NoteWait) -> None:
         """See PatientSource. The service waits; what the stream endpoint answers does not."""
-        self._patience_left_s = left_s
+        self._patience_left_s, self._note_wait = left_s, note_wait
 
     def keep_record(self, record: SentRecord) -> None:
         """See ResumableSource."""
@@ -163,7 +170,8 @@ class RemoteLists:
                 yield answers
             return
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _ListRun(self._client, f"{self._url}/{list_id}", texts, send, self._stream)
+        url = f"{self._url}/{list_id}"
+        run = _ListRun(self._client, url, texts, send, self._stream, self._note_wait)
         is_done = False  # all answers were read, too
         try:
             async with receive, trio.open_nursery() as nursery:
@@ -172,6 +180,7 @@ class RemoteLists:
                 nursery.cancel_scope.cancel()
             is_done = run.is_complete
         finally:
+            self._note_wait(None)
             with trio.move_on_after(DELETE_S, shield=True):
                 if is_done or self._record is None:
                     await run.delete()
@@ -272,6 +281,7 @@ class _ListRun:
     texts: Sequence[str]
     send: trio.MemorySendChannel[Answer]
     stream: HttpSource  # for what the list does not have
+    note_wait: NoteWait
     error: CommandError | None = None
     is_complete: bool = False  # the list has no answer that is not known here
     _waits: _Waits = field(default_factory=_Waits)
@@ -297,6 +307,7 @@ class _ListRun:
                 except httpx.RequestError as error:
                     await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
             if self._positions and self.error is None:
+                self.note_wait(None)
                 await self._verify_others()
 
     async def _verify_others(self) -> None:
@@ -334,6 +345,7 @@ class _ListRun:
             return
         state = msgspec.json.decode(response.content, type=ListState)
         self._print_wait(state)
+        self.note_wait(state.goes_on_at)
         has_ended = state.status not in UNDER_WAY
         if has_ended or state.answered - self._fetched >= FETCH_SHARE * state.addresses:
             await self._fetch(state)

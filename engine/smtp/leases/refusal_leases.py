@@ -91,7 +91,7 @@ class RefusalLease:
             "is_contested",
         ),
         *("is_denied", "is_requesting", "left", "low", "noted", "own", "reported_at", "retry_at"),
-        *("sent", "tolerance", "unreported", "until", "used_at", "users"),
+        *("sent", "tolerance", "unreported", "until", "used_at", "users", "wants_more"),
     )
 
     def __init__(
@@ -113,6 +113,7 @@ class RefusalLease:
         self.contested_since = inf
         self.is_asked = False  # by the next call
         self.is_requesting = False  # in the call under way
+        self.wants_more = False  # that call; else it gives back, or only reports
         self.until = -inf  # the lease's end, counted from before it was requested
         self.asked_at = -inf
         self.retry_at = inf
@@ -254,7 +255,7 @@ class RefusalLeases:
         is_wanted = not at_end and lease.is_used(now)
         if not is_wanted:
             lease.left = 0  # not used from here on
-        lease.is_asked, lease.is_requesting = False, True
+        lease.is_asked, lease.is_requesting, lease.wants_more = False, True, is_wanted
         lease.asked_at, lease.sent = now, len(lease.unreported)
         took = max((user.hour_took for user in lease.users), default=0)
         return RefusalReport(
@@ -299,6 +300,9 @@ class RefusalLeases:
             lease.is_denied, lease.contested_since = False, inf
             return
         if lease.is_asked:
+            return
+        if not lease.wants_more:  # nothing was asked for: what comes next asks first
+            lease.is_denied, lease.contested_since = False, inf
             return
         if grant.leased:  # used up meanwhile
             lease.request_more()

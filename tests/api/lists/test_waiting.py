@@ -1,5 +1,6 @@
 """A list waits for what its mail hosts take, up to its patience: nothing is lost or counted twice."""
 
+import json
 import random
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ import trio.testing
 
 from mailprobe.api.lists.worker import LEASE_S, ListQueue, open_lists
 from mailprobe.api.quota.set_aside import HOST_WAIT_S_MAX, TURN_CHUNKS, TURN_S, ReturnTurns
+from mailprobe.api.rest.operations import description
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import (
     LISTS,
@@ -24,7 +26,7 @@ from tests.api.lists.test_lists import (
     working_lists,
 )
 from tests.api.pages.test_dashboard import signed_in
-from tests.api.service_fixture import KilledProcess, RunningService, open_shop
+from tests.api.service_fixture import PLACES, KilledProcess, RunningService, open_shop
 from tests.seeds import stride
 
 LIVING, GONE = 10, 40
@@ -248,5 +250,13 @@ async def test_a_list_has_the_patience_that_is_set_unless_it_names_one(
             ("", 4 * 3600),
             ("?patience_s=60", 60),
             ("?patience_s=", 4 * 3600),
+            ("?patience_s=0", 0),
+            ("?patience_s=86400", 86_400),
         ):
             assert (await send(shop, query=query)).body["patience_s"] == patience_s
+
+
+def test_the_description_names_the_bounds_of_a_patience() -> None:
+    parameters = json.loads(description(PLACES))["paths"][LISTS]["post"]["parameters"]
+    [schema] = [each["schema"] for each in parameters if each["name"] == "patience_s"]
+    assert schema == {"type": "integer", "minimum": 0, "maximum": DAY_S}

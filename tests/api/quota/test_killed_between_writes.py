@@ -25,6 +25,7 @@ import trio
 
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.bench.lab import Lab
+from mailprobe.storage.sql.list_jobs.lists import UNLOADED
 from tests.api.jobs.test_killed import (
     Receiver,
     environment,
@@ -161,7 +162,7 @@ class KillableService:
             f"SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM months WHERE {who}",
             f"SELECT count(*) FROM jobs WHERE {who}",
             f"SELECT count(*) FROM keys WHERE {who}",
-            f"SELECT count(*) FROM lists WHERE state <> 'loading' AND {who}",
+            f"SELECT count(*) FROM lists WHERE NOT ({UNLOADED}) AND {who}",
             values=(self.account["account_id"],),
         )
         assert rows == months

@@ -194,6 +194,26 @@ async def test_an_unused_lease_is_returned(autojump_clock: object):
         assert ledger.reports[calls][2].is_wanted
 
 
+@pytest.mark.parametrize("patience_s", [0.0, 900.0])
+@pytest.mark.parametrize("later_s", [*(number / 200 for number in range(8)), LATER_S / 2])
+async def test_a_list_that_begins_as_a_lease_is_returned_does_not_wait(
+    autojump_clock: object, later_s: float, patience_s: float
+):
+    """The store answers a return with nothing leased: that denies no row, nor asks for growth."""
+    host, ledger = new_host(), Ledger(granting(4))
+    async with office(ledger, host) as engine:
+        await verify(engine, *at_shop("annalee"), account="one")
+        await trio.sleep(KEEP_S + later_s)
+        began = trio.current_time()
+        texts = at_shop("bobmore", "cyrusnow")
+        verdicts = await verify(
+            engine, *texts, account="one", deferred_start=True, patience_s=patience_s
+        )
+        assert [verdict.status for verdict in verdicts] == ["deliverable"] * 2
+        assert trio.current_time() - began < LATER_S / 2
+        assert {report.tolerance for _, _, report in ledger.reports} == {4}
+
+
 async def test_a_lease_in_use_is_extended_before_its_end(autojump_clock: object):
     host, ledger = (
         new_host(),

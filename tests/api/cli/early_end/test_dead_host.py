@@ -132,6 +132,5 @@ def test_a_host_that_drops_connects_ends_no_run_through_a_service(
     place = make_place(tmp_path / "service", lab, PLANS)
     with running(place) as service:
         key = place.make_account("scale").key
-        words = ("--patience", "0", *words)  # a healthy host may take no more for ten minutes
         done = clean(tmp_path, lab, order, "--server", service.url, "--key", key, *words)
         check_every_row_is_written(done, tmp_path, order)

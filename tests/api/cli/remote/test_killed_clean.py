@@ -33,7 +33,7 @@ PROGRAM = (
 
 def texts(rng: random.Random, count: int) -> list[str]:
     domains = [f"shop{number}.test" for number in range(20)]
-    return [f"a{number}@{rng.choice(domains)}" for number in range(count)]
+    return [f"known{number}@{rng.choice(domains)}" for number in range(count)]
 
 
 def octets_of(path: Path) -> int:

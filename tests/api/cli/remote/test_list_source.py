@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -11,12 +12,15 @@ import msgspec
 import pytest
 import trio
 
+from mailprobe.api.cli.cleaning.waiting import clock
+from mailprobe.api.cli.output.progress import standing
 from mailprobe.api.cli.remote import list_source
 from mailprobe.api.cli.remote.http_source import PATH, QUERY, TIMEOUT_S, HttpSource
 from mailprobe.api.cli.remote.list_source import RemoteLists
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.api.results.counts import ProgressRate
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, working_lists
 from tests.api.service_fixture import RunningService, open_shop
@@ -259,12 +263,15 @@ async def test_a_list_waits_at_the_service_for_as_long_as_the_command_is_patient
     async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
         shop.world.add("hoster.test", MailHost(mailboxes=frozenset()))
         async with open_source(shop) as (source, _):
-            source.wait_up_to(lambda: 700.0)
+            noted: list[datetime | None] = []
+            source.wait_up_to(lambda: 700.0, noted.append)
             began = trio.current_time()
             async with source.open_answers(texts) as answers:
                 await trio.sleep(60)
                 [shown] = (await shop.request("GET", LISTS)).body["lists"]
+                assert noted[-1] == datetime.fromisoformat(shown["waits_until"])
                 found = [answer async for answer in answers]
+        assert noted[-1] is None
         assert (shown["patience_s"], shown["stage"]) == (700, "waiting")
         assert len(found) == len(texts)
         assert {answer.retry_s for answer in found} == {None}  # the service has waited
@@ -273,6 +280,15 @@ async def test_a_list_waits_at_the_service_for_as_long_as_the_command_is_patient
     said = capsys.readouterr().err
     assert "of 1,040 wait at 1 host: mx.hoster.test takes " in said
     assert 1 <= said.count("the service goes on by itself") <= 3
+
+
+def test_the_progress_says_when_a_list_that_waits_goes_on() -> None:
+    """The rate before the wait says nothing of what is left: it was "0 s left" for minutes."""
+    pace, at = ProgressRate(), datetime.now(UTC)
+    pace.mark(0.0, 0)
+    pace.mark(10.0, 100)
+    assert standing(at, pace, 101) == f"waits until {clock(at)}"
+    assert standing(None, pace, 101) == "10/s, 0 s left"
 
 
 def test_a_list_of_an_earlier_service_waits_without_words() -> None:

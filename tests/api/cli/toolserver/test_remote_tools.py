@@ -12,6 +12,7 @@ import trio
 from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox, remote_toolbox
 from mailprobe.api.errors import Misuse
 from mailprobe.api.mcp.wide import FORMS
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.toolserver.client import SessionClient, open_session
 from tests.api.lists.test_lists import ended, open_list_shop
@@ -35,8 +36,11 @@ async def remote_session(
 
 
 async def test_the_tools_of_a_service_are_its_operations(tmp_path: Path):
-    path = written(tmp_path / "list.csv", "email\nann@friendly.test\nno@friendly.test\n")
+    path = written(tmp_path / "list.csv", "email\nann@office.test\nno@office.test\n")
     async with open_list_shop() as shop, remote_session(shop) as client:
+        # At a host of its own each finds few refusals before it, and waits for none to be old.
+        for domain in ("shop.test", "office.test"):
+            shop.world.add(domain, MailHost(mailboxes=frozenset({"ann"})))
         await client.request("tools/list")
         listed = [each["name"] for each in (await client.next())["result"]["tools"]]
         assert set(listed) == {*NAMES, *FORMS, "clean_file"}
@@ -45,6 +49,7 @@ async def test_the_tools_of_a_service_are_its_operations(tmp_path: Path):
         emails = ["no@friendly.test", "ann@friendly.test"]
         some = await client.result("verify_batch", {"emails": emails})
         assert [each["status"] for each in some["results"]] == ["undeliverable", "deliverable"]
+        emails = ["no@shop.test", "ann@shop.test"]
         made = await client.result("create_list", {"emails": emails, "name": "a & b"})
         assert (made["name"], made["addresses"]) == ("a & b", 2)
         list_id = {"id": made["list_id"]}
