@@ -139,7 +139,7 @@ async def open_changing_engine(
 class Simulated:
     """What was told of each address of a site, and how its hosts behaved."""
 
-    told: list[tuple[KnownAddress, str]]  # with its status
+    verdicts: list[tuple[KnownAddress, str]]  # with its status
     turned_at_control: bool
 
 
@@ -193,7 +193,7 @@ async def test_no_verdict_is_wrong(autojump_clock, kind):
     wrong: Counter[str] = Counter()
     for seed in range(max(SEEDS_TRUE_MIN, kind.sites)):
         way = list(WAYS)[(seed + seed // len(WAYS)) % len(WAYS)]  # not always a site's same one
-        for address, status in (await simulate(kind, way, seed)).told:
+        for address, status in (await simulate(kind, way, seed)).verdicts:
             if status not in HONEST[address.truth]:
                 wrong[f"{address.truth.value}, told {status}, {way}"] += 1
     assert not wrong, dict(wrong)
@@ -209,7 +209,7 @@ async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
     for seed, way in enumerate(WAYS):
         simulated = await simulate(kind, way, seed, changes_egress=True)
         believed = {"deliverable"} if way == "singly" and simulated.turned_at_control else set()
-        for address, status in simulated.told:
+        for address, status in simulated.verdicts:
             if status not in HONEST[address.truth] | believed:
                 wrong[f"{address.truth.value}, told {status}, {way}"] += 1
     assert not wrong, dict(wrong)
@@ -219,7 +219,7 @@ async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
 async def test_every_knowable_address_is_known_at_the_end_of_a_list(autojump_clock, kind):
     unknown: Counter[str] = Counter()
     for seed in SEEDS_KNOWN:
-        for address, status in (await simulate(kind, "list", seed)).told:
+        for address, status in (await simulate(kind, "list", seed)).verdicts:
             hidden = address.hidden is not None and address.hidden not in KNOWABLE_LATER
             if status == "unknown" and not hidden:
                 unknown[address.truth.value] += 1

@@ -54,6 +54,7 @@ def place_for(kind: str, folder: Path) -> Iterator[str]:
         case "memory":
             yield "memory:"
         case "sqlite":
+            folder.mkdir(parents=True, exist_ok=True)
             yield str(folder / "mailprobe.db")
         case "postgres":
             url = FREE.pop() if FREE else _another()

@@ -1,7 +1,7 @@
 """The accounts that ask one mail host: what is refused to each, and what of its lists waits. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -57,11 +57,30 @@ class AccountHere:
             self.names_waiting += 1
 
     def send(self, kind: Kind) -> None:
-        """A recipient that may have waited is sent."""
+        """A recipient is sent, which may have waited."""
         if kind is Kind.NAME:
             self.names_waiting = max(0, self.names_waiting - 1)
         elif kind is Kind.LIST:
             self.rows_waiting = max(0, self.rows_waiting - 1)
+        self.under_way += not kind.is_name
+
+    def recall(self) -> None:
+        """A listed recipient gets no answer."""
+        self.under_way = max(0, self.under_way - 1)
+
+    def answer(self, *, accepted: bool, refused: bool) -> None:
+        """A listed recipient was answered."""
+        self.under_way = max(0, self.under_way - 1)
+        self.accepted += accepted
+        self.refused += refused
+
+    def count_recent(self, more: int) -> None:
+        """So many more refusals are within the window."""
+        self.recent = max(0, self.recent + more)
+
+    def withdraw_refusal(self) -> None:
+        """The latest refusal of a listed recipient was none."""
+        self.refused = max(0, self.refused - 1)
 
 
 class AccountsHere(OrderedDict[str, AccountHere]):
@@ -81,6 +100,12 @@ class AccountsHere(OrderedDict[str, AccountHere]):
             here.accepted = here.refused = 0
         here.last_at = now
         return here
+
+    def recount(self, recent: Mapping[str, int], latest: Mapping[str, float]) -> None:
+        """Refusals within the window by account, and when each was refused elsewhere last."""
+        for account, here in self.items():
+            here.recent = recent.get(account, 0)
+            here.last_at = max(here.last_at, latest.get(account, here.last_at))
 
     def is_alone(self, account: str, now: float) -> bool:
         """Has no other account asked here within the hour?"""

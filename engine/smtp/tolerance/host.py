@@ -311,15 +311,13 @@ class Tolerance:
         if kind is Kind.CONTROL:
             return
         self._under_way[kind] += 1
-        here = self._accounts.get(account)
-        if here is not None:
-            here.send(kind)
         if kind.is_name:
+            if (here := self._accounts.get(account)) is not None:
+                here.send(kind)
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
-        here = self._accounts.meet(account, now, self._window)
-        here.under_way += 1
+        self._accounts.meet(account, now, self._window).send(kind)
         if self.lease is not None:
             self.lease.use(now)
 
@@ -330,13 +328,14 @@ class Tolerance:
         self._under_way[kind] = max(0, self._under_way[kind] - 1)
         here = self._accounts.get(account)
         if here is not None and not kind.is_name:
-            here.under_way = max(0, here.under_way - 1)
+            here.recall()
 
     def answered(
         self, kind: Kind, account: str, now: float, *, accepted: bool, refused: bool
     ) -> None:
         """A recipient that was sent was answered; `refused` for good (5yz)."""
-        self.recall(kind, account)
+        if kind is not Kind.CONTROL:
+            self._under_way[kind] = max(0, self._under_way[kind] - 1)
         self._answered_at = now
         while self._untaken and self._untaken[0][0] <= now - TOOK_S:
             count = self._untaken.popleft()[1]
@@ -353,8 +352,7 @@ class Tolerance:
             if self._asked >= COUNTED_MAX:
                 self._asked, self._refused = self._asked // 2, self._refused // 2
             here = self._accounts.meet(account, now, self._window)
-            here.accepted += accepted
-            here.refused += refused
+            here.answer(accepted=accepted, refused=refused)
         if self.limits.share is not None:
             self._asked_hour.append(now)
         if refused:
@@ -367,7 +365,7 @@ class Tolerance:
         self._times.append((now, account))
         self._window.append((now, account))
         if (here := self._accounts.get(account)) is not None:
-            here.recent += 1
+            here.count_recent(1)
         self._untaken.append((now, self._guard.count))
         if self.lease is not None:
             self.lease.note(now, account)
@@ -397,9 +395,7 @@ class Tolerance:
         for account, at in latest.items():
             if account not in self._accounts:
                 self._accounts.meet(account, at, self._window)
-        for account, here in self._accounts.items():
-            here.recent = counts[account]
-            here.last_at = max(here.last_at, latest.get(account, here.last_at))
+        self._accounts.recount(counts, latest)
 
     def withdraw_refusal(self, kind: Kind, account: str) -> None:
         """The latest refusal of the account was no refusal of its recipient."""
@@ -413,9 +409,9 @@ class Tolerance:
             self.lease.withdraw(account)
         here = self._accounts.get(account)
         if here is not None:
-            here.recent = max(0, here.recent - 1)
+            here.count_recent(-1)
             if not kind.is_name and kind is not Kind.CONTROL:
-                here.refused = max(0, here.refused - 1)
+                here.withdraw_refusal()
                 self._refused = max(0, self._refused - 1)
 
     def _drop_old(self, now: float) -> None:
@@ -423,7 +419,7 @@ class Tolerance:
         while window and window[0][0] <= now - WINDOW_S:
             _, account = window.popleft()
             if (here := self._accounts.get(account)) is not None:
-                here.recent -= 1
+                here.count_recent(-1)
         while times and times[0][0] <= now - HOUR_S:
             times.popleft()
 
