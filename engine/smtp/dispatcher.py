@@ -36,7 +36,7 @@ from mailprobe.engine.smtp.catchall import (
     Domains,
 )
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
-from mailprobe.engine.smtp.controls import CHANGED_RULE, SharedControls
+from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE, SharedControls
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
@@ -345,9 +345,12 @@ class ProbeDispatcher:
             return
         if outcome is _TIMED_OUT and probe.pool is not None:
             probe.pool.note_late()
-        if probe.accepted and not LADDER[outcome].valid and outcome is not Outcome.HOST_CHANGED:
-            # It was sent again only for the catch-all test, and the reply was another.
-            outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+        if probe.accepted and outcome is not Outcome.HOST_CHANGED:
+            if not LADDER[outcome].valid:
+                # It was sent again only for the catch-all test, and the reply was another.
+                outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+            if outcome is Outcome.DELIVERABLE_UNTESTED and probe.of_record and probe.has_patience:
+                outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
         elif (
             probe.refused is not None
             and outcome in UNANSWERED

@@ -8,9 +8,10 @@ is right, `unknown`, or wrong; and what can be known is known once a list has en
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 
 import pytest
 import trio
@@ -45,6 +46,7 @@ SEEDS_KNOWN = range(9, 11)
 RECHECK = Recheck(passes=2, after_s=(300.0,), patience_s=4 * 3600.0)  # as a list job has it
 THREE = Egresses((Egress("a"), Egress("b"), Egress("c", weight=0.5)))
 SETTLED_S = 30.0  # after which nothing of an engine is under way
+INTERRUPTED_S = 100.0  # while most hosts are waited for
 BATCH = 50
 BATCHES_EVERY_S, SINGLES_EVERY_S = 0.3, 0.05
 
@@ -72,13 +74,14 @@ def add(network: FakeNetwork, site: Site, *, late_connect: bool) -> None:
         network.zone.mode(failure.name, failure.mode, failure.record_type, times=failure.times)
 
 
-async def ask_list(engine: Engine, texts: list[str]) -> Statuses:
-    """As `clean` asks."""
+async def ask_list(engine: Engine, texts: list[str], within_s: float = inf) -> Statuses:
+    """As `clean` asks, and is told if Ctrl-C ends it after `within_s`."""
     addresses = DistinctAddresses()
     for text in texts:
         addresses.add(text)
     with open_journal(None, Header(VERSION, 1, "ab" * 32), resume=False) as journal:
-        await Passes(addresses, journal, RECHECK, now=trio.current_time).run(OwnEngine(engine))
+        with trio.move_on_after(within_s):
+            await Passes(addresses, journal, RECHECK, now=trio.current_time).run(OwnEngine(engine))
         return {result.email: result.status for _, result in journal.answers()}
 
 
@@ -110,7 +113,13 @@ async def ask_singly(engine: Engine, texts: list[str]) -> Statuses:
     return await ask_in_parts(engine, texts, 1, SINGLES_EVERY_S, accounts=3)
 
 
-WAYS: Mapping[str, Ask] = {"list": ask_list, "batches": ask_batches, "singly": ask_singly}
+async def interrupt_list(engine: Engine, texts: list[str]) -> Statuses:
+    statuses = await ask_list(engine, texts, within_s=INTERRUPTED_S)
+    return {text: statuses.get(text, "unknown") for text in texts}
+
+
+WAYS: dict[str, Ask] = {"list": ask_list, "batches": ask_batches, "singly": ask_singly}
+INTERRUPTED: dict[str, Ask] = {"interrupted": interrupt_list}
 
 
 @asynccontextmanager
@@ -178,7 +187,7 @@ async def simulate(
         if rng.random() < 0.7:
             rng.shuffle(texts)
         async with open_it(network, settings, rng=rng) as engine:
-            statuses = await WAYS[way](engine, texts)
+            statuses = await (WAYS | INTERRUPTED)[way](engine, texts)
             await trio.sleep(SETTLED_S)
             assert_whole(engine)
         hosts = list(network.hosts.values())
@@ -212,6 +221,16 @@ async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
         for address, status in simulated.verdicts:
             if status not in HONEST[address.truth] | believed:
                 wrong[f"{address.truth.value}, told {status}, {way}"] += 1
+    assert not wrong, dict(wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_no_verdict_is_wrong_while_a_list_waits(autojump_clock, kind):
+    wrong: Counter[str] = Counter()
+    for seed in range(kind.sites):
+        for address, status in (await simulate(kind, "interrupted", seed)).verdicts:
+            if status not in HONEST[address.truth]:
+                wrong[f"{address.truth.value}, told {status}"] += 1
     assert not wrong, dict(wrong)
 
 

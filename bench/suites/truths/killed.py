@@ -26,6 +26,7 @@ from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.clean_process import CleanProcess
 from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
+from mailprobe.bench.suites.truths.runs import PATIENCE_S
 
 ROWS = 2_000
 KILLED_AT = 1_000  # answers
@@ -70,7 +71,8 @@ def _unknown(matrix: Matrix) -> str:
 
 
 def _clean(lab: Lab, folder: Path, rows: Sequence[str], is_killed: bool) -> list[ReportedAddress]:
-    cleaning = CleanProcess(lab.env, folder, rows, "--recheck", "1", "--recheck-after", "1s")
+    options = (*("--recheck", "1", "--recheck-after", "1s"), *("--patience", f"{PATIENCE_S}s"))
+    cleaning = CleanProcess(lab.env, folder, rows, *options)
     try:
         cleaning.start()
         if is_killed:
@@ -101,7 +103,12 @@ def _client(service: ServiceProcess) -> httpx.Client:
 def _upload(service: ServiceProcess, rows: Sequence[str]) -> str:
     content = "email\n" + "\n".join(rows) + "\n"
     with _client(service) as client:
-        response = client.post("/v1/lists", content=content, headers={"Content-Type": "text/csv"})
+        response = client.post(
+            "/v1/lists",
+            params={"patience_s": PATIENCE_S},
+            content=content,
+            headers={"Content-Type": "text/csv"},
+        )
         list_id: str = response.raise_for_status().json()["list_id"]
     return list_id
 

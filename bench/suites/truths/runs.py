@@ -14,7 +14,7 @@ from mailprobe.bench.load.clean_process import CleanProcess
 from mailprobe.engine import Engine, open_answers
 
 PASSES = 2
-PATIENCE_S = 20.0  # of a list, for what mail hosts take: a run lasts minutes
+PATIENCE_S = 20  # of a list, for what mail hosts take: a run lasts minutes
 CLEAN_S = 100.0  # then a list is ended with what it knows
 RESUMES_MAX = 2  # a machine that is too busy for the lab's resolver ends a list early
 
@@ -48,7 +48,7 @@ def clean(
     with tempfile.TemporaryDirectory(prefix="truth-", dir=RESULTS) as folder:
         options = (
             *("--recheck", str(passes), "--recheck-after", f"{pass_s:g}s"),
-            *("--patience", f"{PATIENCE_S:g}s"),
+            *("--patience", f"{PATIENCE_S}s"),
         )
         cleaning = CleanProcess(lab.env, Path(folder), texts, *options)
         began = time.perf_counter()

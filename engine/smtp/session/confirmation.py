@@ -149,7 +149,9 @@ class Confirmation:
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
-        if not self._controls.must_confirm(probe, _ACCEPTED, self._refused, now):
+        is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
+        probe.note_record(is_record=is_record)
+        if not is_record:
             self._note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
 
@@ -324,17 +326,18 @@ class Confirmation:
     ) -> tuple[Probe, Outcome, str]:
         """An accepted address of a host that may have turned: nothing shows that it refuses yet.
 
-        A list asks it again; for a request a refusal of the last minutes is enough.
+        A list is told nothing and asks it again; for a request a refusal of the last minutes is
+        enough.
         """
         probe, outcome, _ = verdict
-        if probe.deferred_start and probe.patience_s > 0:
+        if probe.has_patience:
             budget = self._host.budget
             wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
             if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
                 probe.domain_here.forget()
-                return verdict
-        elif (
+            return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+        if (
             outcome is not Outcome.DELIVERABLE
             or now - self._controls.seen_at[_REFUSED] <= REFUSES_S
         ):
