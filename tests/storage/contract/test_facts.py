@@ -82,7 +82,7 @@ async def test_facts_without_bounds_are_refused(store: Store, clock: Clock, fact
 
 async def test_the_table_keeps_the_newest_of_each_kind(store: Store, clock: Clock, monkeypatch):
     """Few here: each kind's bound is a value of the same statement."""
-    assert sum(ROWS_MAX.values()) == 200_000
+    assert sum(ROWS_MAX.values()) == 170_000
     monkeypatch.setitem(ROWS_MAX, "strike", 3)
     await store.write_facts([fact(str(n)) for n in range(5)], by_process="one")
     await store.write_facts([NewFact("route", "shop.test", "", 60)], by_process="one")
