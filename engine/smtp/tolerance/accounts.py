@@ -26,31 +26,35 @@ class AccountHere:
     rows_waiting: int = 0
     names_waiting: int = 0
     domains_waiting: set[str] = field(default_factory=set)  # of these rows, without a test yet
-    turned_at: float = -inf
+    turned_at: float = -inf  # a row, at the latest,
+    named_at: float = -inf  # and a name
     waiting_since: float = -inf  # the aim of its lists counts from then
 
     @property
     def lives_here(self) -> bool:
         return not self.refused or self.accepted >= SURE_SHARE * self.refused
 
-    def is_waiting(self, now: float) -> bool:
-        return now - self.turned_at < WAITING_S
+    def is_waiting(self, now: float, within_s: float = WAITING_S) -> bool:
+        return now - max(self.turned_at, self.named_at) < within_s
 
     def turn_away(self, kind: Kind, now: float, untested: str) -> None:
         """See Tolerance.turned_away().
 
         Rows of an account are turned away together, and again each time that they come back: only
-        the latest round is counted, for the same rows would count twice.
+        the latest round is counted, for the same rows would count twice; so are names.
         """
         if not self.is_waiting(now):
             self.waiting_since = now
+        if kind is Kind.NAME:
+            if now - self.named_at > ROUND_S:
+                self.names_waiting = len(self.domains_waiting)
+            self.named_at = now
+            self.names_waiting += 1
+            return
         if now - self.turned_at > ROUND_S:
             self.rows_waiting = self.names_waiting = 0
             self.domains_waiting.clear()
         self.turned_at = now
-        if kind is Kind.NAME:
-            self.names_waiting += 1
-            return
         self.rows_waiting += 1
         if untested and untested not in self.domains_waiting:
             self.domains_waiting.add(untested)
@@ -114,9 +118,9 @@ class AccountsHere(OrderedDict[str, AccountHere]):
                 return now - self[name].last_at >= HOUR_S
         return True
 
-    def waiting(self, now: float) -> tuple[int, int]:
+    def waiting(self, now: float, within_s: float = WAITING_S) -> tuple[int, int]:
         """The rows of lists that wait, and the random names that they will cost."""
-        waiting = [here for here in self.values() if here.is_waiting(now)]
+        waiting = [here for here in self.values() if here.is_waiting(now, within_s)]
         return (
             sum(here.rows_waiting for here in waiting),
             sum(here.names_waiting for here in waiting),

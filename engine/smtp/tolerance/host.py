@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.leases.ledger import CEILING, HostRecord
@@ -183,13 +183,18 @@ class Tolerance:
         return not waits and self.growth(kind, account, now) is not Growth.NOT
 
     @property
+    def is_counted(self) -> bool:
+        """Does the host limit what it refuses in an hour, or a share of what it is asked?"""
+        return self.hour is not None or self.limits.share is not None
+
+    @property
     def is_busy(self) -> bool:
         """Is a recipient under way?"""
         return any(self._under_way.values())
 
     def has_plenty(self, count: int, now: float) -> bool:
         """May so many be sent, whoever asks? A cheap answer for most batches."""
-        if self.hour is not None or self.limits.share is not None:
+        if self.is_counted:
             return False
         self._drop_old(now)
         flying = self._price_under_way(now)
@@ -216,6 +221,8 @@ class Tolerance:
         else:
             left = min(left, own)
         left = min(left, self._left_of_hour(account, now, under_way))
+        if kind is Kind.NAME and self.is_counted:  # rows of lists that wait need theirs
+            left -= self._accounts.waiting(now, HOUR_S + WINDOW_S)[0] * self.share
         price = self._price(kind, left)
         room = max(0, int(left / price + 1e-9))
         if self.lease is not None and leased:
@@ -269,7 +276,9 @@ class Tolerance:
         flying = sum(self._under_way.values())
         sent, refused = len(self._asked_hour) + flying, len(self._times) + flying
         below = -int(-(share * sent - refused) // (1 - share)) - 1
-        return max(0, below, SHARE_FROM - sent)
+        # The first that is judged is judged with all before it.
+        first = min(SHARE_FROM - sent, ceil(share * (SHARE_FROM + 1)) - 1 - refused)
+        return max(0, below, first)
 
     # -- prices --------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ def test_words_of_a_refusal_only_widen_or_narrow_what_was_learned():
 
 def test_a_limited_share_leaves_what_may_be_refused_below_it():
     host = tolerance_of(limits=RefusalLimits(tolerance=64, share=0.5))
-    assert host.room(REQUEST, "me", T0) == 5
+    assert host.room(REQUEST, "me", T0) == 2  # of the six that are judged first
     ask(host, accepted=20)
     assert host.room(REQUEST, "me", T0) == 19  # of 39 recipients 19 refused are less than half
 
@@ -118,6 +118,17 @@ def test_a_list_reckons_with_the_worst_until_the_tolerance_has_grown():
 )
 def test_a_request_costs_a_quarter_but_at_a_careful_host(limits, room):
     assert tolerance_of(limits=limits).room(REQUEST, "me", T0) == room
+
+
+def test_random_names_leave_an_hour_to_the_rows_that_wait():
+    host = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
+    ask(host, accepted=80, refused=20)
+    for _ in range(100):
+        host.turned_away(LIST, "me", T0)
+    host.turned_away(NAME, "me", T0 + 1)
+    later = T0 + HOUR_S
+    assert host.room(LIST, "me", later) == 24
+    assert host.room(NAME, "me", later) == 6  # of 100 rows 17.5 are refused
 
 
 def test_a_random_name_costs_one_and_a_control_of_a_living_address_nothing():
