@@ -22,7 +22,7 @@ from mailprobe.storage.egresses.records import (
     EgressReport,
     ReplyCount,
 )
-from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
+from mailprobe.storage.list_records import HostWait, ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
@@ -37,6 +37,7 @@ from mailprobe.storage.records import (
     Reservation,
 )
 from mailprobe.storage.store import Store
+from mailprobe.storage.tolerances.records import RefusalRequest, Refusals
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
 from tests.storage.fixed_clock import (
@@ -144,6 +145,8 @@ async def fill_fleet(store: Store, account_id: str, today: date) -> None:
             {"fra-2": "it is refused"},
         )
     )
+    refused = RefusalRequest(0, is_wanted=False, tolerance=4, refusals=[Refusals(9.0, account_id)])
+    await store.lease_refusals("process", {("fra-2", "mx.shop.test"): refused}, lease_s=30.0)
     await store.pause("domain", "shop.test", for_s=9000, why="asked to \0")
     await store.pause("account", account_id, by=COMMAND_LINE)
 
@@ -187,6 +190,13 @@ async def fill_list(store: Store, caller: Caller) -> None:
     loaded = LoadedList(["email"], 1, 2)
     await store.change_list("l", "running", before=["loading"], loaded=loaded)
     await store.keep_marks("l", {0: {0: "\u0100"}})
+    [claim] = await store.claim_chunks(
+        limit=1, lease_s=15.0, each_max=1, shares={}, after="", holder=None
+    )
+    due_at = NOON + timedelta(minutes=10)
+    await store.release_chunk(
+        claim, due_at, waits=[HostWait("mx.shop.test", "host_budget", 4, 1, due_at, (0,))]
+    )
 
 
 async def everything_in(store: Store) -> list[Any]:
@@ -203,6 +213,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
     found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
     found += [await store.list_marks("l", first=0), await store.pauses()]
+    found += [await store.list_waits(["l"]), await store.host_tolerances()]
     found += [await store.audit(account.id) for account in await store.accounts()]
     return found
 
@@ -320,7 +331,7 @@ def test_an_interrupted_move_says_how_to_go_on(path: Path, url: str, number: int
     assert "continue with: mailprobe migrate --from" in done.stderr
     assert "secret@" not in done.stderr
     [[moving]] = query(url, "SELECT value FROM store_properties WHERE name = 'moving'")
-    assert sum(json.loads(moving)[3].values()) > 0
+    assert sum(json.loads(moving)["rows"].values()) > 0
     assert run_command(path, url, 0, number).returncode == 0
 
 
