@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.api.service_process import PATIENCE_S, POLL_S, Place, Running
 
-HYPERCORN = (str(Path(sys.prefix) / "bin/hypercorn"), "mailprobe.asgi:app")
+COMMAND = str(Path(sys.prefix) / "bin/hypercorn")
+APP = "mailprobe.asgi:app"
 TRIO = ("--worker-class", "trio")
 
 
@@ -20,7 +21,7 @@ def start(place: Place, *words: str) -> "subprocess.Popen[bytes]":
     """Start it in a session of its own; what it says goes to the place's log."""
     with place.log.open("ab") as log:
         return subprocess.Popen(
-            [*HYPERCORN, *words],
+            [COMMAND, *words, APP],
             cwd=place.path,
             env=place.env,
             stdout=subprocess.PIPE,

@@ -20,9 +20,9 @@ from trio_websocket import ConnectionRejected, wrap_client_stream
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
 from mailprobe.bench.lab import Lab
 from mailprobe.engine.background import sole_exception
-from tests.api.asgi.hypercorn_process import TRIO, hypercorn, interrupt, start
+from tests.api.asgi.hypercorn_process import APP, TRIO, hypercorn, interrupt, start
 from tests.api.live.live_client import LIVE, Live
-from tests.api.service_process import PATIENCE_S, Credentials, Place, Running, make_place
+from tests.api.service_process import PATIENCE_S, ROOT, Credentials, Place, Running, make_place
 from tests.warm_lab import start_lab
 
 VERSIONS = ("HTTP/1.1", "HTTP/2")
@@ -69,6 +69,11 @@ def check_version(got: httpx.Response, version: str) -> None:
 
 def new_place(path: Path, lab: Lab, **settings: str) -> Place:
     return make_place(path, lab, "", tools_bind="", **settings)
+
+
+def test_the_command_is_that_of_the_page() -> None:
+    page = (ROOT / "docs/operating.md").read_text("utf-8")
+    assert f"\n{' '.join(('hypercorn', *TRIO, APP))}\n" in page
 
 
 def test_one_address_is_verified(client: httpx.Client, lab: Lab) -> None:
