@@ -103,10 +103,11 @@ class ServerBelow:
 
 
 def as_ours(scope: Scope) -> Scope:
-    """The scope as our own server makes it."""
+    """The scope as our own server makes it. Not every server has `raw_path`."""
+    path: bytes | None = scope.get("raw_path")
     return {
         **scope,
-        "path": scope["raw_path"].decode("latin-1"),
+        "path": scope["path"] if path is None else path.decode("latin-1"),
         "headers": with_one_cookie(scope["headers"]),
     }
 
