@@ -27,7 +27,7 @@ from mailprobe.api.egress.control import StoredControl, open_control
 from mailprobe.api.egress.ways import dial_of
 from mailprobe.api.error_table import Links, octets_of_code
 from mailprobe.api.gc_tuning import tune_collector
-from mailprobe.api.http.encoder import PROTOCOL_ERRORS
+from mailprobe.api.http.encoder import PROTOCOL_ERRORS, ErrorBody
 from mailprobe.api.http.listeners import listeners_on
 from mailprobe.api.http.server import drain_on_signals, serve_app
 from mailprobe.api.http.shared import Limits
@@ -125,9 +125,8 @@ async def serve_until_drained(
         nursery.start_soon(watchdog.limit_stop, drain)
         nursery.start_soon(_beating, beat)
         deployment = deployment_of(settings, workers, counters)
-        opening = open_service(settings, plans, metrics, deployment)
-        tracing = open_traces(settings.traces_protocol)
-        async with tracing, opening as service, trio.open_nursery() as serving:
+        opening = open_composed(settings, plans, metrics, deployment, drain)
+        async with opening as service, trio.open_nursery() as serving:
             if counters and metrics:
                 await serving.start(
                     serve_metrics, service, metrics, counters, listeners.metrics, drain
@@ -137,8 +136,6 @@ async def serve_until_drained(
                     serve_tools, service, tools_url_of(settings), listeners.tools, drain
                 )
             await serving.start(serve_service, service, listeners.api, drain)
-            serving.start_soon(_stop_jobs, service, drain)
-            nursery.start_soon(supervised, _keep_hosts_fresh, settings, service.quota.engine.lists)
             tune_collector()
             ready()
             nursery.start_soon(watchdog.watch)
@@ -158,6 +155,30 @@ async def _log_stop(service: Service, drain: trio.Event) -> None:
     await drain.wait()
     addresses = service.capacity.addresses + service.quota.list_capacity.addresses
     log.info("stopping", extra={"version": version(), "commit": commit(), "addresses": addresses})
+
+
+@asynccontextmanager
+async def open_composed(
+    settings: Settings,
+    plans: Plans,
+    metrics: Metrics | None,
+    deployment: Deployment,
+    drain: trio.Event,
+) -> AsyncIterator[Service]:
+    """Open all of a process's service but its listeners, whoever has those.
+
+    Jobs and lists stop at `drain`, which must be set before the block ends. Raises as
+    `open_service()`, in a group or not.
+    """
+    async with (
+        open_traces(settings.traces_protocol),
+        open_service(settings, plans, metrics, deployment) as service,
+        trio.open_nursery() as beside,
+    ):
+        beside.start_soon(_stop_jobs, service, drain)
+        beside.start_soon(supervised, _keep_hosts_fresh, settings, service.quota.engine.lists)
+        yield service
+        beside.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -387,6 +408,26 @@ def create_app(service: Service) -> ApiApp:
     return app
 
 
+def create_live_server(service: Service, drain: trio.Event) -> LiveServer:
+    """Create what serves live sockets until `drain`, to keys and to the dashboard's sessions."""
+    sessions = Sessions(service.store)
+
+    async def session_caller(headers: Mapping[str, str]) -> Caller | None:
+        return await sessions.caller_of_headers(headers, service.links.base_url)
+
+    return LiveServer(service, drain, session_caller)
+
+
+def error_body_of(service: Service) -> ErrorBody:
+    """What makes the bodies of answers that no operation gives; each use is counted and logged."""
+
+    def error_body(code: str) -> bytes:
+        request_rejected(service.request_log, code, PROTOCOL_ERRORS[code].status)
+        return octets_of_code(code, service.links)
+
+    return error_body
+
+
 def deployment_of(settings: Settings, workers: int, counters: SharedCounters | None) -> Deployment:
     """What the operator's page says of this process and its machine."""
     folders = {"uploads": Path(tempfile.gettempdir())}
@@ -434,33 +475,20 @@ async def serve_service(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the API, and apply retention to its store."""
-
-    def error_body(code: str) -> bytes:
-        request_rejected(service.request_log, code, PROTOCOL_ERRORS[code].status)
-        return octets_of_code(code, service.links)
-
-    sessions = Sessions(service.store)
-
-    async def session_caller(headers: Mapping[str, str]) -> Caller | None:
-        return await sessions.caller_of_headers(headers, service.links.base_url)
-
     app, listeners = create_app(service), listeners_on(sockets)
-    async with trio.open_nursery() as background:
-        background.start_soon(supervised, _apply_retention, service)
+    async with applying_retention(service):
         await serve_app(
             app,
             listeners,
             drain=drain,
-            error_body=error_body,
+            error_body=error_body_of(service),
             admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
             limits=Limits(uploads=dict.fromkeys(UPLOADS, service.list_limits.octets_max)),
-            upgrades={LIVE.encode(): LiveServer(service, drain, session_caller).serve},
+            upgrades={LIVE.encode(): create_live_server(service, drain).serve},
             task_status=task_status,
         )
-        await contained(_save_counts, service)  # of the last minute
-        background.cancel_scope.cancel()
 
 
 async def serve_tools(
@@ -523,6 +551,16 @@ async def _stop_jobs(service: Service, drain: trio.Event) -> None:
     for background in (service.jobs, service.lists):
         if background is not None:
             background.stop()
+
+
+@asynccontextmanager
+async def applying_retention(service: Service) -> AsyncIterator[None]:
+    """Apply retention to the service's store for the duration of the block."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervised, _apply_retention, service)
+        yield
+        await contained(_save_counts, service)  # of the last minute
+        nursery.cancel_scope.cancel()
 
 
 async def _apply_retention(service: Service) -> None:

@@ -27,6 +27,7 @@ LONGEST_FIRST = (
     "tests/bench/harness/test_harness.py",
     "tests/api/cli/early_end/test_dead_host.py",
     "tests/api/cli/test_standard_streams.py",
+    "tests/api/asgi/test_hypercorn.py",
     "tests/api/outbox/test_worker.py",
     "tests/api/quota/test_edges.py",
     "tests/api/test_faults.py",

@@ -199,6 +199,7 @@ def with_store(
     A database that this makes is mentioned, unless it `may_be_new`: more often than not the
     command runs in another directory than the service.
     """
+    from mailprobe.api.starting.database import check_database
     from mailprobe.storage import StoreSize, open_store
     from mailprobe.storage.contract import StoreUnavailable
 
@@ -230,17 +231,6 @@ def with_store(
 
 def _is_missing(database: str) -> bool:
     return "://" not in database and not Path(database).exists()
-
-
-def check_database(settings: "Settings") -> None:
-    """Raise Misuse for PostgreSQL without a secret key: it has no key file beside it."""
-    from mailprobe.storage import is_postgres
-
-    if is_postgres(settings.database) and settings.secret_key is None:
-        raise Misuse(
-            "MAILPROBE_DATABASE is a postgresql:// URL: it needs MAILPROBE_SECRET_KEY too, the same"
-            " on every machine; create one with `openssl rand -base64 32`"
-        )
 
 
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, str]:

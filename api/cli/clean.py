@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
+from mailprobe.api.cli.runner import ending_at_once, sigterm_as_sigint
 from mailprobe.api.cli.shell.durations import seconds_of
 from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.passes import Recheck

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.cli.runner import ending_at_once, run
 from mailprobe.api.cli.shell.options import bounces_option, service_options
 from mailprobe.api.errors import print_error
 from mailprobe.api.gc_tuning import collector_paused, tune_collector
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.toolserver.session import Toolbox

@@ -93,12 +93,3 @@ def ending_at_once() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def raise_open_files() -> None:
-    """Raise the limit of open files to the hard limit: each probe is a socket."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems refuse their own limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

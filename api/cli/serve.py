@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mailprobe.api.cli.account import check_database, read_settings
-from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
+from mailprobe.api.cli.account import read_settings
+from mailprobe.api.cli.runner import sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
+from mailprobe.api.starting.database import await_database, check_database
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.api.observability.shared_counters import SharedCounters
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mailprobe.serve")
 
 WORKERS_MAX = 256
-DATABASE_WAIT_S = 60.0  # a server starts within it, and a promotion ends
-DATABASE_TRY_S = 1.0
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
@@ -196,33 +195,6 @@ def _share(settings: "Settings", workers: int) -> "EngineSettings":
     return replace(engine, probes_max=max(1, engine.probes_max // workers))
 
 
-def await_database(database: str) -> None:
-    """Wait until PostgreSQL answers, which may start with us or be changing its primary.
-
-    Raises CommandError after DATABASE_WAIT_S. What a wait does not mend is left to the start.
-    """
-    from mailprobe.storage import is_postgres, schema_state
-    from mailprobe.storage.contract import StoreBroken, StoreUnavailable
-
-    if not is_postgres(database):
-        return
-    until, is_waiting = time.monotonic() + DATABASE_WAIT_S, False
-    while True:
-        try:
-            schema_state(database)
-        except StoreBroken:
-            return
-        except StoreUnavailable as error:
-            if time.monotonic() >= until:
-                raise CommandError(str(error)) from error
-            if not is_waiting:
-                log.warning("waiting for the database: max_s=%d error=%s", DATABASE_WAIT_S, error)
-            is_waiting = True
-            time.sleep(DATABASE_TRY_S)
-        else:
-            return
-
-
 def prepare_store(settings: "Settings", *, apart: bool) -> None:
     """Create the database if needed; without any account, print how to create one.
 
@@ -259,30 +231,13 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 def _prepare_store(settings: "Settings") -> None:
     from mailprobe.api.cli.account import with_store
-    from mailprobe.api.pages.dashboard.sessions import Sessions
-    from mailprobe.api.serve import links_of
+    from mailprobe.api.starting.first_account import welcome_lines
 
-    async def welcome_url(store: "Store") -> str | None:
-        """The link that makes the first account; None if there is one."""
-        if await store.accounts():
-            return None
-        return f"{links_of(settings).dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
+    async def welcome(store: "Store") -> list[str]:
+        return await welcome_lines(store, settings)
 
-    if url := with_store(welcome_url, settings, may_be_new=True):
-        print_error("there is no account yet; make one in the browser, by this link:")
-        click.echo(f"  {url}", err=True)
-        print_error("or create one with the first of these, and try the second:")
-        for line in first_commands(settings.bind.url):
-            click.echo(f"  {line}", err=True)
-
-
-def first_commands(url: str) -> tuple[str, str]:
-    """Return the commands that come after the first start."""
-    return (
-        "mailprobe account create --email you@example.org --own",
-        f"curl {url}/v1/email/verify -H 'Authorization: Bearer KEY'"
-        """ -H 'Content-Type: application/json' -d '{"email": "you@example.org"}'""",
-    )
+    for line in with_store(welcome, settings, may_be_new=True):
+        click.echo(line, err=True)
 
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.cli.runner import ending_at_once, run
 from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
 from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.source import OpenSource

@@ -64,7 +64,7 @@ class Exchange:
         self,
         application: Application,
         scope: Message,
-        forward: Callable[[object], Awaitable[None]],
+        forward: Callable[[Message], Awaitable[None]],
         wire: ExchangeConnection,
         error_body: ErrorBody,
     ) -> None:
@@ -163,6 +163,7 @@ class Exchange:
 
     async def _forward_start(self) -> None:
         start, self._start = self._start, None
+        assert start is not None
         await self._forward(start)
         self.begun = True
 

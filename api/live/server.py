@@ -1,21 +1,22 @@
-"""Takes a connection that the HTTP server hands over, and opens its WebSocket.
+"""Opens a WebSocket on a connection that the HTTP server hands over, or on a handshake.
 
 A request that may not have one gets its error as any other, and the connection closes.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import trio
-from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
+from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
+from mailprobe.api.live.handshake import LiveHandshake, UpgradedHandshake
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
 from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
@@ -64,12 +65,7 @@ class LiveServer:
         """Serve one connection until it ends. Raises nothing of the client's making."""
         stream = UpgradedStream(wire, head_of(scope) + rest)
         try:
-            with request_scope(
-                self._service.request_log, new_request_id(),
-                method="GET", path=LIVE, route=LIVE, scheme=self._scheme,
-                sent=trace_headers(scope["headers"]),
-            ) as record:  # fmt: skip
-                record.operation = "verify_live"
+            with self._contained(scope) as record:
                 async with trio.open_nursery() as nursery:
                     with trio.move_on_after(HANDSHAKE_S) as handshake:
                         request = await wrap_server_stream(
@@ -78,41 +74,51 @@ class LiveServer:
                             receive_buffer_size=RECEIVE_OCTETS,
                         )  # fmt: skip
                     if not handshake.cancelled_caught:
-                        query = parse_qs(scope["query_string"].decode("latin-1"))
-                        await self._serve(request, stream, headers_of_scope(scope), record, query)
+                        await self._serve(UpgradedHandshake(request, stream), scope, record)
                     nursery.cancel_scope.cancel()
+        finally:
+            await trio.aclose_forcefully(wire)
+
+    async def serve_handshake(self, scope: Scope, handshake: LiveHandshake) -> None:
+        """Serve a handshake that the server below has read. Raises nothing of the client's making."""
+        with self._contained(scope) as record:
+            await self._serve(handshake, scope, record)
+
+    @contextmanager
+    def _contained(self, scope: Scope) -> Iterator[RequestContext]:
+        """Record the request for the duration of the block; log a fault in it, and end it."""
+        try:
+            with request_scope(
+                self._service.request_log, new_request_id(),
+                method="GET", path=LIVE, route=LIVE, scheme=self._scheme,
+                sent=trace_headers(scope["headers"]),
+            ) as record:  # fmt: skip
+                record.operation = "verify_live"
+                yield record
         except BaseException as error:
             fatal, fault = separate(error)
             if fault is not None and not _is_hang_up(fault):
                 log.error("live socket failed", exc_info=fault)
             if fatal is not None:
                 raise fatal from None
-        finally:
-            await trio.aclose_forcefully(wire)
 
-    async def _serve(
-        self,
-        request: WebSocketRequest,
-        stream: UpgradedStream,
-        headers: Headers,
-        record: RequestContext,
-        query: Mapping[str, Sequence[str]],
-    ) -> None:
-        identify = partial(self._identify, headers)
+    async def _serve(self, handshake: LiveHandshake, scope: Scope, record: RequestContext) -> None:
+        identify = partial(self._identify, headers_of_scope(scope))
+        query = parse_qs(scope["query_string"].decode("latin-1"))
         try:
             record.caller = await identify()
             explain = evidence_requested(Call(None, query), "live")
             self._check_room(record.caller.account.id)
         except Refusal as refusal:
-            await self._refuse(request, refusal, record)
+            await self._refuse(handshake, refusal, record)
             return
         except StoreUnavailable:
-            await self._refuse(request, UsageUnknown(), record)
+            await self._refuse(handshake, UsageUnknown(), record)
             return
         with self._counted(record.caller.account.id):
-            socket = await request.accept()
+            socket = await handshake.accept()
             record.status, record.cut = 101, False
-            session = LiveSession(self._service, identify, socket, stream, record, explain=explain)
+            session = LiveSession(self._service, identify, socket, record, explain=explain)
             await session.run(self._drain)
 
     async def _identify(self, headers: Headers) -> Caller:
@@ -145,21 +151,16 @@ class LiveServer:
                 del self._open[account_id]
 
     async def _refuse(
-        self, request: WebSocketRequest, refusal: Refusal, record: RequestContext
+        self, handshake: LiveHandshake, refusal: Refusal, record: RequestContext
     ) -> None:
         row = row_of(refusal)
         record.status, record.code = row.status, row.code
         headers = {
             "Content-Type": "application/json",
             "X-Request-Id": record.request_id,
-            "Connection": "close",
             **headers_of(refusal),
         }
-        await request.reject(
-            row.status,
-            extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-            body=_encode(body_of(refusal, self._service.links)),
-        )
+        await handshake.reject(row.status, headers, _encode(body_of(refusal, self._service.links)))
 
 
 def head_of(scope: Scope) -> bytes:

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from math import inf
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection
+from trio_websocket import ConnectionClosed
 
 from mailprobe.api.error_table import body_of, row_of
+from mailprobe.api.live.handshake import LiveSocket
 from mailprobe.api.live.messages import (
     EndOfInput,
     LiveAddress,
@@ -24,7 +25,6 @@ from mailprobe.api.live.messages import (
     result_line,
     typed_line,
 )
-from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext
 from mailprobe.api.quota.charge import ChargedAnswers, Verifications, charge
 from mailprobe.api.refusals import (
@@ -69,8 +69,7 @@ class LiveSession:
         self,
         service: Service,
         identify: Callable[[], Awaitable[Caller]],
-        socket: WebSocketConnection,
-        stream: UpgradedStream,
+        socket: LiveSocket,
         record: RequestContext,
         *,
         explain: bool = False,
@@ -79,7 +78,6 @@ class LiveSession:
         self._explain = explain
         self._identify = identify
         self._socket = socket
-        self._stream = stream
         self._record = record
         self._scope = trio.CancelScope()
         self._waiting: deque[LiveAddress] = deque()
@@ -148,7 +146,6 @@ class LiveSession:
         await self._send([plain_line("credit", more=CREDIT)])
         while not self._has_ended:
             message = await self._socket.get_message()
-            self._stream.message_received()
             for read in read_message(message):
                 match read:
                     case LiveAddress():

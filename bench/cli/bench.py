@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.runner import raise_open_files, run, sigterm_as_sigint
+from mailprobe.api.cli.runner import run, sigterm_as_sigint
 from mailprobe.api.errors import CommandError
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.bench.harness.compare import Earlier

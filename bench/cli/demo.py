@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
+from mailprobe.api.cli.runner import sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Interrupted, print_error
+from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.output.summary import Summary

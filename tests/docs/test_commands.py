@@ -205,7 +205,8 @@ def test_every_command_and_option_exists() -> None:
         "--format",
         "--schema",
         "--head",
-    }  # click's, timeout's, curl's, podman's and pg_dump's
+        "--worker-class",
+    }  # click's, timeout's, curl's, podman's, pg_dump's and hypercorn's
     known |= {option for param in mailprobe.params for option in param.opts}
     for name in COMMANDS:
         command = mailprobe.get_command(click.Context(mailprobe), name)

@@ -30,7 +30,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
         for path in (checkout / package).rglob("*")
         if path.is_file()
     }
-    for name in ("__init__.py", "release.py", "py.typed"):
+    for name in ("__init__.py", "asgi.py", "release.py", "py.typed"):
         expected[f"mailprobe/{name}"] = (checkout / "mailprobe" / name).read_bytes()
     expected["mailprobe/commit.txt"] = f"{COMMIT}\n".encode()
     for page in (checkout / "docs").glob("*.md"):  # `api/pages/documents` is a link to them

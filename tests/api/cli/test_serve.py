@@ -19,10 +19,11 @@ import httpx
 import pytest
 
 from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
-from mailprobe.api.cli.serve import DATABASE_WAIT_S, _announce, await_database
+from mailprobe.api.cli.serve import _announce
 from mailprobe.api.errors import CommandError
 from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings
+from mailprobe.api.starting.database import DATABASE_WAIT_S, await_database
 from mailprobe.bench.lab import Lab
 from mailprobe.release import commit, version
 from mailprobe.storage import schema_state
@@ -287,7 +288,8 @@ def test_a_start_waits_a_minute_for_postgresql(
             raise left.pop(0)
 
     monkeypatch.setattr(
-        "mailprobe.api.cli.serve.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+        "mailprobe.api.starting.database.time",
+        SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep),
     )
     monkeypatch.setattr("mailprobe.storage.schema_state", schema_state)
     with pytest.raises(CommandError, match=ends_with) if ends_with else nullcontext():

@@ -1,0 +1,29 @@
+"""What the first start says, while the database has no account: how to make one."""
+
+from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.serve import links_of
+from mailprobe.api.settings import Settings
+from mailprobe.storage.store import Store
+
+
+async def welcome_lines(store: Store, settings: Settings) -> list[str]:
+    """Return the lines for standard error; none if there is an account. Raises StoreUnavailable."""
+    if await store.accounts():
+        return []
+    links = links_of(settings)
+    url = f"{links.dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
+    return [
+        "mailprobe: there is no account yet; make one in the browser, by this link:",
+        f"  {url}",
+        "mailprobe: or create one with the first of these, and try the second:",
+        *(f"  {line}" for line in first_commands(settings.bind.url)),
+    ]
+
+
+def first_commands(url: str) -> tuple[str, str]:
+    """Return the commands that come after the first start."""
+    return (
+        "mailprobe account create --email you@example.org --own",
+        f"curl {url}/v1/email/verify -H 'Authorization: Bearer KEY'"
+        """ -H 'Content-Type: application/json' -d '{"email": "you@example.org"}'""",
+    )
