@@ -35,7 +35,7 @@ AMAZON = re.compile(r"sns\.[a-z0-9-]{1,40}\.amazonaws\.com(?:\.cn)?")
 FORM = b"mandrill_events="
 
 
-class NotEvents(Exception):
+class UnreadableEvents(Exception):
     """The body has no form that is known, or a bounce in it has no address."""
 
 
@@ -62,7 +62,7 @@ Events = tuple[str, list[Event]]  # the service, and what it says
 
 
 def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
-    """The events of a body in JSON, or in Mandrill's form. Raises NotEvents."""
+    """The events of a body in JSON, or in Mandrill's form. Raises UnreadableEvents."""
     if octets.startswith(FORM):
         form = octets[len(FORM) :].partition(b"&")[0].decode("ascii", "replace")
         octets = unquote_plus(form).encode()
@@ -78,23 +78,23 @@ def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
     for name, is_of, events in SERVICES:
         if is_of(body):
             return name, [_checked(event) for event in events(body)]
-    raise NotEvents
+    raise UnreadableEvents
 
 
 def _checked(event: Event) -> Event:
-    """The event. Raises NotEvents if it is a bounce of nobody."""
+    """The event. Raises UnreadableEvents for a bounce that names no recipient."""
     if event.word is not None and "@" not in event.address:
-        raise NotEvents
+        raise UnreadableEvents
     return event
 
 
 def _json(octets: bytes) -> object:
     if any(octets.count(piece) > most for piece, most in COUNTS_MAX.items()):
-        raise NotEvents
+        raise UnreadableEvents
     try:
         return orjson.loads(octets)
     except orjson.JSONDecodeError:
-        raise NotEvents from None
+        raise UnreadableEvents from None
 
 
 def _amazons(url: str) -> str | None:
@@ -111,7 +111,7 @@ def _ses_events(posted: object) -> Iterator[Event]:
     body = _mapping(posted)
     name = body.get("notificationType", body.get("eventType"))
     if not isinstance(name, str):
-        raise NotEvents
+        raise UnreadableEvents
     if name != "Bounce":
         yield Event("", None)
         return
@@ -122,7 +122,7 @@ def _ses_events(posted: object) -> Iterator[Event]:
         word = "no_mailbox" if subtype == "NoEmail" else "unknown"
     recipients = bounce.get("bouncedRecipients")
     if not isinstance(recipients, list):
-        raise NotEvents
+        raise UnreadableEvents
     for each in map(_mapping, recipients):
         reason = f"{_text(each.get('diagnosticCode'))}\n\n{_text(each.get('status'))}"
         yield Event(_text(each.get("emailAddress")), word, reason)
@@ -153,7 +153,7 @@ def _mailgun_events(posted: object) -> Iterator[Event]:
     body = _mapping(posted)
     event = _fields(body, "event-data")
     if not isinstance(event.get("event"), str):
-        raise NotEvents
+        raise UnreadableEvents
     status = _fields(event, "delivery-status")
     word: Kind | None = None
     if event["event"] in ("failed", "rejected"):

@@ -8,6 +8,7 @@ import csv
 import html
 import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 from mailprobe.api.cells.unwrapping import read_cell
@@ -51,13 +52,14 @@ def conversion_of(sample: str, name: str, *, is_table: bool) -> "type[Conversion
     return Recipients if _are_recipients(sample, is_table=is_table) else None
 
 
-class Conversion:
+class Conversion(ABC):
     """A file's text as rows of a table."""
 
     ending = ".csv"
 
+    @abstractmethod
     def rows(self, text: str, name: str) -> Rows:
-        raise NotImplementedError
+        """The rows, the header first. Raises BadList, which names the file."""
 
 
 def csv_of(rows: Rows) -> bytes:

@@ -44,7 +44,7 @@ def find_earlier_results(names: Sequence[str]) -> range:
 def earlier_results(
     names: Sequence[str], sources: Sequence[str] = (), chosen: Sequence[str] | None = None
 ) -> EarlierResults:
-    """The results of a table, of columns with these names if the results bear them.
+    """The results of a table, of columns with these names where the results have them.
 
     Results of `chosen` fields count if the light is among them: other names may be a list's own.
     """

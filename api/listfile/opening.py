@@ -86,7 +86,7 @@ class Rows(Protocol):
 
     @property
     def sources(self) -> Sequence[str]:
-        """The names of the columns that were verified, if the results bear them."""
+        """The names of the columns that were verified, where the results have them."""
 
     @property
     def verified_columns(self) -> list[str]:

@@ -66,7 +66,7 @@ class ResultColumns:
     """The columns that a cleaned list gets, and their values for a row.
 
     `chosen` are the fields, all of them without it. `sources` are the names of the columns that
-    were verified, if the results bear these: each has its own group of columns then.
+    were verified, where each has its own group of columns.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import trio
 
 from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.bounces.events import NotEvents, SubscriptionConfirmation, read_events
+from mailprobe.api.bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
 from mailprobe.api.quota.bounced import mailboxes_of
@@ -74,7 +74,7 @@ async def _read(content_type: str, body: bytes, account: str) -> tuple[str, dict
         return "report", {**found}
     try:
         read = read_events(body)
-    except NotEvents:
+    except UnreadableEvents:
         raise InvalidRequest(UNKNOWN, "bounces") from None
     if isinstance(read, SubscriptionConfirmation):
         _log_confirmation(account, read)

@@ -8,7 +8,7 @@ class ListReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
     columns: list[str] = []  # for people; none: each line is an address
     positions: list[int] = []  # of these columns, from 0
-    sources: list[str] = []  # their names, if the results bear them
+    sources: list[str] = []  # their names, where the results have them
     proposed: list[str] = []  # further columns of addresses
     unwrapped: int = 0  # rows in which something stood around the address
     doubtful: int = 0  # rows whose address is suggested, and was not verified

@@ -9,7 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from mailprobe.api.bounces.events import Event, NotEvents, SubscriptionConfirmation, read_events
+from mailprobe.api.bounces.events import (
+    Event,
+    SubscriptionConfirmation,
+    UnreadableEvents,
+    read_events,
+)
 from mailprobe.api.bounces.exports import ExportReader, ExportSurvey, address_column
 from mailprobe.api.bounces.kinds import KINDS, Kind
 from mailprobe.api.bounces.reports import bounces_of
@@ -162,7 +167,7 @@ def _events_in(line: bytes) -> list[Event] | None:
     for octets in (line, b"[" + line + b"]"):
         try:
             read = read_events(octets)
-        except NotEvents:
+        except UnreadableEvents:
             continue
         return None if isinstance(read, SubscriptionConfirmation) else read[1]
     return None

@@ -7,7 +7,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from mailprobe.api.bounces.events import NotEvents, SubscriptionConfirmation, read_events
+from mailprobe.api.bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
 from mailprobe.api.bounces.reports import reported_in
 
 GONE = "smtp; 550 5.1.1 user unknown"
@@ -227,7 +227,7 @@ def test_a_subscription_is_recognized_and_its_url_checked(url: str, is_amazons: 
     ],
 )
 def test_other_bodies_are_no_events(octets: bytes) -> None:
-    with pytest.raises(NotEvents):
+    with pytest.raises(UnreadableEvents):
         read_events(octets)
 
 
@@ -256,7 +256,7 @@ def test_other_bodies_are_no_events(octets: bytes) -> None:
 )
 def test_an_unreadable_body_is_refused(octets: bytes) -> None:
     """The service that posts it would learn of no mistake, and nothing would be recorded."""
-    with pytest.raises(NotEvents):
+    with pytest.raises(UnreadableEvents):
         read_events(octets)
 
 
@@ -287,7 +287,7 @@ def test_a_hostile_body_costs_little() -> None:
     """The parts of this mail take 8 s to read, the objects of this list 0.2 s."""
     began = time.process_time()
     assert reported_in(NESTED) == {}
-    with pytest.raises(NotEvents):
+    with pytest.raises(UnreadableEvents):
         read_events(b"[" + b"{}," * 300_000 + b"{}]")
     read = read_events(json.dumps(EVENTS).encode())
     assert not isinstance(read, SubscriptionConfirmation)
