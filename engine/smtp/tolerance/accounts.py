@@ -24,8 +24,9 @@ class AccountHere:
     under_way: int = 0
     # Of its lists, turned away in the latest round (see turn_away()) and not sent since:
     rows_waiting: int = 0
-    names_waiting: int = 0
-    domains_waiting: set[str] = field(default_factory=set)  # of these rows, without a test yet
+    names_to_come: int = 0  # random names that these rows will cost, one for each untested domain
+    domains_waiting: set[str] = field(default_factory=set)
+    names_waiting: int = 0  # random names that were turned away themselves
     turned_at: float = -inf  # a row, at the latest,
     named_at: float = -inf  # and a name
     waiting_since: float = -inf  # the aim of its lists counts from then
@@ -47,23 +48,25 @@ class AccountHere:
             self.waiting_since = now
         if kind is Kind.NAME:
             if now - self.named_at > ROUND_S:
-                self.names_waiting = len(self.domains_waiting)
+                self.names_waiting = 0
             self.named_at = now
             self.names_waiting += 1
             return
         if now - self.turned_at > ROUND_S:
-            self.rows_waiting = self.names_waiting = 0
+            self.rows_waiting = self.names_to_come = 0
             self.domains_waiting.clear()
         self.turned_at = now
         self.rows_waiting += 1
         if untested and untested not in self.domains_waiting:
             self.domains_waiting.add(untested)
-            self.names_waiting += 1
+            self.names_to_come += 1
 
     def send(self, kind: Kind) -> None:
         """A recipient is sent, which may have waited."""
-        if kind is Kind.NAME:
-            self.names_waiting = max(0, self.names_waiting - 1)
+        if kind is Kind.NAME and self.names_waiting:
+            self.names_waiting -= 1
+        elif kind is Kind.NAME:
+            self.names_to_come = max(0, self.names_to_come - 1)
         elif kind is Kind.LIST:
             self.rows_waiting = max(0, self.rows_waiting - 1)
         self.under_way += not kind.is_name
@@ -123,5 +126,5 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         waiting = [here for here in self.values() if here.is_waiting(now, within_s)]
         return (
             sum(here.rows_waiting for here in waiting),
-            sum(here.names_waiting for here in waiting),
+            sum(here.names_waiting + here.names_to_come for here in waiting),
         )
