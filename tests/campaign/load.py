@@ -18,7 +18,7 @@ ANSWER_S = 15.0  # then a client gives up, and repeats
 PAUSE_S = 0.05  # after a refusal or a lost connection
 PACE_S = 0.01
 # An answer that says: again, later.
-LATER = frozenset({408, 409, 429, 503})
+LATER = frozenset({408, 409, 429, 503, 507})
 LIST_ROWS = (30, 120)
 
 
