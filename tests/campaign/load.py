@@ -13,7 +13,7 @@ from tests.api.service_process import Credentials
 from tests.campaign.witness import Book, Units, Witness
 
 VERIFY, BATCH, STREAM = "/v1/email/verify", "/v1/email/verify/batch", "/v1/email/verify/stream"
-LISTS = "/v1/lists"
+UPLOAD = "/v1/lists?name=campaign&patience_s=0"  # hosts are waited for in minutes
 ANSWER_S = 15.0  # then a client gives up, and repeats
 PAUSE_S = 0.05  # after a refusal or a lost connection
 PACE_S = 0.01
@@ -173,9 +173,7 @@ class Draws:
         def keep(made: Any) -> None:
             self.witness.lists[made["list_id"]] = (units.units, len(emails))
 
-        return Request(
-            f"{LISTS}?name=campaign", text.encode(), "text/csv", 202, units, self._key(), keep
-        )
+        return Request(UPLOAD, text.encode(), "text/csv", 202, units, self._key(), keep)
 
     def _request(
         self,
