@@ -4,7 +4,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,12 @@ from mailprobe.api.cli.account import read_settings
 from mailprobe.api.cli.runner import sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
-from mailprobe.api.starting.database import await_database, check_database
+from mailprobe.api.starting.database import (
+    DATABASE_TRY_S,
+    DATABASE_WAIT_S,
+    await_database,
+    check_database,
+)
 from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
@@ -291,30 +297,53 @@ def serve_until_signal(
 ) -> None:
     """Run one process's service until SIGTERM or SIGINT. Raises CommandError without a store.
 
+    A store that is busy at the start is waited for, DATABASE_WAIT_S at most.
+
     `notices`: says what the operator should know of this machine, beside the service.
 
     It calls `beat` every second. Once it serves, if its event loop hangs, or its end takes too
     long, the process ends with exit code 70. So the caller does nothing else afterwards.
     """
-    import trio
-
     from mailprobe.api.serve import serve_until_drained
     from mailprobe.api.watchdog import Watchdog
-    from mailprobe.storage.contract import StoreUnavailable
+    from mailprobe.storage.contract import StoreBroken, StoreFull
+
+    has_started = False
+
+    def started() -> None:
+        nonlocal has_started
+        has_started = True
+        ready()
 
     async def serve() -> None:
         async with notices():
             await serve_until_drained(
-                settings, plans, listeners, ready, counters,
+                settings, plans, listeners, started, counters,
                 workers=workers, watchdog=Watchdog(), beat=beat,
             )  # fmt: skip
+
+    until = time.monotonic() + DATABASE_WAIT_S
+    while (failure := _failure_of(serve)) is not None:
+        is_passing = not isinstance(failure, StoreBroken | StoreFull)
+        if has_started or not is_passing or time.monotonic() >= until:
+            raise CommandError(str(failure)) from failure
+        # Another process writes: a second worker that starts, a backup, a retention.
+        log.warning("the database is busy: retry_in_s=%d error=%s", DATABASE_TRY_S, failure)
+        beat()
+        time.sleep(DATABASE_TRY_S)
+
+
+def _failure_of(serve: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """Run it to its end; return the error if the store could not be used."""
+    import trio
+
+    from mailprobe.storage.contract import StoreUnavailable
 
     failure: BaseException | None = None
     try:
         trio.run(serve)
     except* StoreUnavailable as group:
         failure = group
-    if failure is not None:
-        while isinstance(failure, BaseExceptionGroup):
-            failure = failure.exceptions[0]
-        raise CommandError(str(failure)) from failure
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
