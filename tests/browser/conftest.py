@@ -35,7 +35,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def place(tmp_path: Path, lab: Lab) -> Place:
-    return make_place(tmp_path / "place", lab, PLANS, operator=OPERATOR)
+    # Its subject is the pages, and mail hosts are waited for in minutes.
+    return make_place(tmp_path / "place", lab, PLANS, operator=OPERATOR, patience="0")
 
 
 @pytest.fixture
