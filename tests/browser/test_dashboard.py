@@ -166,6 +166,12 @@ def test_every_page_is_without_barriers_at_every_width(
     shots.mkdir(exist_ok=True)
     ann.page.set_viewport_size({"width": width, "height": 900})
     ann.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    # Before the list, whose refused addresses its host counts.
+    ann.open("/try")
+    ann.page.get_by_label("E-mail address").fill(LIVING)
+    ann.page.keyboard.press("Enter")
+    ann.page.get_by_role("region", name="Conversation").wait_for()
+    assert ann.barriers() == []
     ann.send_list(LIST)
     lists = [ann.page.url.partition("/dashboard")[2]]
     ann.clean()
@@ -175,11 +181,6 @@ def test_every_page_is_without_barriers_at_every_width(
         ann.page.screenshot(path=shots / f"{name}-{scheme}-{width}.png", full_page=True)
         assert ann.barriers() == [], path
         assert not ann.is_wider_than_the_screen(), path
-    ann.open("/try")
-    ann.page.get_by_label("E-mail address").fill(LIVING)
-    ann.page.keyboard.press("Enter")
-    ann.page.get_by_role("region", name="Conversation").wait_for()
-    assert ann.barriers() == []
 
 
 def test_everything_is_reached_by_keyboard(ann: BrowserPage) -> None:
