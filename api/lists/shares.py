@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
 
+from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.storage.list_records import ListShare
 
 CHUNKS_EACH_MIN = 4  # 400 addresses: a claim and a commit are spent on many of them
@@ -60,15 +63,26 @@ def last_in_turn(held: Mapping[str, int], claimed: Sequence[str], *, after: str)
 
 @dataclass(slots=True)
 class ClaimSize:
-    """How many chunks a claim may take: half as many after each failure, so that it succeeds."""
+    """How many chunks a claim may take: half as many after each failure, so that it succeeds.
+
+    And no more than there is capacity for: `units` are a chunk's, as the last claims had them.
+    """
 
     most: int = CLAIMED_MAX
+    units: float = CHUNK_UNITS
+
+    def fitting(self, free_units: int) -> int:
+        """Return how many chunks to claim where so many units can be worked on."""
+        return min(self.most, ceil(free_units / self.units))
 
     def failed(self) -> None:
         self.most = max(1, self.most // 2)
 
-    def succeeded(self) -> None:
+    def succeeded(self, units: Sequence[int]) -> None:
+        """Note the units of each chunk that was claimed; one that finishes its list has none."""
         self.most = min(CLAIMED_MAX, 2 * self.most)
+        if working := [each for each in units if each]:
+            self.units = (self.units + fmean(working)) / 2
 
 
 class WaitingAccounts:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from math import ceil
 from typing import TypeVar
 
 import trio
@@ -36,7 +35,6 @@ from mailprobe.api.quota.pauses import PAUSED_CODE
 from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
-from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.engine import paused_among
@@ -118,15 +116,15 @@ class ListQueue:
         return self.worker.held()
 
     async def _claim(self, _: int) -> list[ListClaim]:
-        protection, most = self._quota.protection, self._claim_size.most
+        protection = self._quota.protection
+        # Chunks that would only wait here for capacity are left to other processes.
+        most = self._claim_size.fitting(self._quota.list_capacity.free)
         if self._quota.pauses.drained:
             return []
         if protection.blind:  # one, of which an address is asked
             if not protection.lets_pass("list"):
                 return []
             most = min(most, 1)
-        # Chunks that would only wait here for capacity are left to other processes.
-        most = min(most, ceil(self._quota.list_capacity.free / CHUNK_UNITS))
         if most <= 0:
             return []
         held = Counter(claim.list.account_id for claim in self._held())
@@ -144,7 +142,7 @@ class ListQueue:
         except StoreUnavailable:
             self._claim_size.failed()
             raise
-        self._claim_size.succeeded()
+        self._claim_size.succeeded([claim.chunk.units for claim in claims])
         self._after = last_in_turn(
             held, [claim.list.account_id for claim in claims], after=self._after
         )

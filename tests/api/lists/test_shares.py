@@ -55,8 +55,23 @@ def test_a_claim_is_half_as_large_after_each_failure():
         size.failed()
         assert size.most == claim_room({}, set(), PLACES, claimed_max=size.most).limit == most
     for _ in range(10):
-        size.succeeded()
+        size.succeeded([])
     assert size.most == CLAIMED_MAX
+
+
+def test_a_claim_takes_what_its_service_has_capacity_for():
+    size = ClaimSize()
+    assert size.fitting(0) == 0
+    assert size.fitting(20) == 1
+    assert size.fitting(1_000_000) == CLAIMED_MAX
+    for _ in range(10):
+        size.succeeded([3, 3, 0])  # lists of three addresses, and the end of one
+    assert size.fitting(20) == 7
+    size.succeeded([0])
+    assert size.fitting(20) == 7
+    for _ in range(10):
+        size.succeeded([100])
+    assert size.fitting(20) == 1
 
 
 def test_the_next_turn_is_behind_the_account_that_was_last():
