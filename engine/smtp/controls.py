@@ -208,13 +208,20 @@ class HostControls:
             self.record[treatment] = max(count, took)
 
     def note_accepted(
-        self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
+        self,
+        mailbox: str,
+        domain: DomainAcceptance,
+        now: float,
+        *,
+        of_all: bool = False,
+        refused: int | None = None,
     ) -> None:
-        """A recipient was accepted, and that is believed.
+        """A recipient was accepted at `now`, and that is believed.
 
-        `of_all`: as everybody is at its domain, so that it proves nothing as a control.
+        `of_all`: as everybody is at its domain, so that it proves nothing as a control. `refused`:
+        the refusals before it, where there were more since.
         """
-        self._see(_ACCEPTED, now)
+        self._see(_ACCEPTED, now, refused)
         if now >= self._next_sample_at and not of_all:
             known = self._known[_ACCEPTED]
             self._next_sample_at = now + SAMPLE_S * (len(known) >= SAMPLED_FROM)
@@ -237,11 +244,12 @@ class HostControls:
         self.note_refused(now)
         self.controlled = max(self.controlled, self.count(now))
 
-    def _see(self, treatment: Treatment, now: float) -> None:
-        self.seen_at[treatment] = now
-        count = self.count(now) if self._refused_at else 0
-        if count > self.record[treatment]:
-            self.record[treatment] = count
+    def _see(self, treatment: Treatment, now: float, refused: int | None = None) -> None:
+        self.seen_at[treatment] = max(now, self.seen_at[treatment])
+        if refused is None:
+            refused = self.count(now) if self._refused_at else 0
+        if refused > self.record[treatment]:
+            self.record[treatment] = refused
 
     def note_tested(
         self, domain: DomainAcceptance, mailbox: str, acceptance: Acceptance, now: float

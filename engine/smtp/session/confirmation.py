@@ -5,6 +5,8 @@ other kind confirms them, in whatever session of the host it comes. A control is
 session has nothing else to send, and at its end.
 """
 
+from dataclasses import dataclass
+
 from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import (
     CHANGED_RULE,
@@ -37,12 +39,23 @@ _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 _CATCH_ALL = Outcome.CATCH_ALL
 
 
+@dataclass(frozen=True, slots=True)
+class UnprovenAcceptance:
+    """An address that a host accepted which may accept everybody by now."""
+
+    mailbox: str
+    domain: DomainAcceptance
+    at: float
+    refused: int  # recipients before it: at the host, within the time that it is known to count,
+    refused_here: int  # and in the session
+
+
 class Confirmation:
     """The unconfirmed verdicts of one session."""
 
     __slots__ = (
-        *("_broken", "_controls", "_emit", "_host", "_latest", "_refused", "_since", "_treatment"),
-        *("due_at", "verdicts"),
+        *("_accepted", "_broken", "_controls", "_emit", "_host", "_latest", "_refused", "_since"),
+        *("_treatment", "due_at", "verdicts"),
     )
 
     def __init__(self, host: SessionHost, emit: Emit) -> None:
@@ -56,6 +69,7 @@ class Confirmation:
         self.due_at = 0.0  # when a control is sent if there is nothing else to send
         self._broken = False  # a control of this session was contradicted
         self._refused = 0  # recipients refused as unknown in this session
+        self._accepted: list[UnprovenAcceptance] = []  # since the last of them
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
@@ -77,6 +91,8 @@ class Confirmation:
 
     def _count_refused(self, now: float, *, is_control: bool = False) -> None:
         controls = self._controls
+        if self._accepted:
+            self._prove_acceptances()
         controls.note_session(_REFUSED, self._refused)
         self._refused += 1
         if is_control:
@@ -90,6 +106,15 @@ class Confirmation:
     ) -> None:
         self._controls.note_session(_ACCEPTED, self._refused)
         self._controls.note_accepted(mailbox, domain, now, of_all=of_all)
+
+    def _prove_acceptances(self) -> None:
+        """The host refuses still, so what it accepted before may be a control from now on."""
+        accepted, self._accepted = self._accepted, []
+        if self._broken:
+            return
+        for each in accepted:
+            self._controls.note_session(_ACCEPTED, each.refused_here)
+            self._controls.note_accepted(each.mailbox, each.domain, each.at, refused=each.refused)
 
     def name_refused(self, now: float) -> None:
         """A random name was refused as unknown."""
@@ -151,7 +176,12 @@ class Confirmation:
         """A recipient was accepted whose domain is still to be tested."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
         probe.note_record(is_record=is_record)
-        if not is_record:
+        if is_record:
+            refused = self._controls.count(now)
+            self._accepted.append(
+                UnprovenAcceptance(probe.mailbox, probe.domain_here, now, refused, self._refused)
+            )
+        else:
             self._note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
 

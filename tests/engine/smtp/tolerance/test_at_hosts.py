@@ -321,6 +321,18 @@ async def test_a_request_believes_a_host_that_accepts_nobody(autojump_clock):
             (await ask(engine, mixed(12, 1.0))).assert_true()
 
 
+async def test_what_a_host_accepted_before_a_refusal_proves_later_ones(autojump_clock):
+    """Accepted after more refusals than ever before: only the next refusal shows that it is true."""
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(mailboxes=frozenset()))
+        async with open_checked_engine(network, host_connections=1) as engine:
+            first = ["gone.1", "gone.2", "gone.3", "known1", "gone.4"]
+            await ask_list(engine, [f"{each}@shop.test" for each in first], passes=1)
+            await trio.sleep(WINDOW_S)
+            later = await ask_list(engine, mixed(2, 1.0, start=5), passes=1)
+            later.assert_true()
+
+
 # -- hosts that turn -----------------------------------------------------------------------------
 
 
