@@ -146,9 +146,8 @@ class Pool:
         self.refused_promptly_at = NEVER  # its latest refusal that was not late
         self.unanswered_at = NEVER  # when a random address last got no reply in time
         self.slow = False  # a reply was ever late, or did not come in time
-        self._testers: set[IdleSession] = (
-            set()
-        )  # idle, until the addresses of a domain are answered
+        # Idle until the addresses of a domain are answered, the longest first.
+        self._testers: dict[IdleSession, None] = {}
         self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
         self.left = 0  # connections that we left while the host still had to answer
@@ -518,10 +517,10 @@ class Pool:
         """`tests`: it waits until the addresses of their domains are answered."""
         self._idle[session] = None
         if tests:
-            self._testers.add(session)
+            self._testers[session] = None
 
     def is_busy(self, session: IdleSession, *, woken: bool) -> None:
-        self._testers.discard(session)
+        self._testers.pop(session, None)
         if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
             self._coming -= woken
 
@@ -637,7 +636,7 @@ class Pool:
         return growth is Growth.NOW
 
     def blocked(self, words: str) -> bool:
-        """The host lets us in no more. Rest if that is a ban, and return whether it is."""
+        """The host no longer lets us in. Rest if that is a ban, and return whether it is."""
         if not self.budget.blocked(self.now()):
             return False
         cause = Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True)
