@@ -165,7 +165,7 @@ async def open_composed(
     deployment: Deployment,
     drain: trio.Event,
 ) -> AsyncIterator[Service]:
-    """Open all of a process's service but its listeners, whoever has those.
+    """Open the whole service of a process, except for its listeners.
 
     Jobs and lists stop at `drain`, which must be set before the block ends. Raises as
     `open_service()`, in a group or not.

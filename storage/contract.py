@@ -49,7 +49,7 @@ STANDARD_SIZE = StoreSize()
 class StoreUnavailable(Exception):
     """The store could not answer, and nothing was changed.
 
-    One case stays open, and is an OutcomeUnknown: see there.
+    Where it may have been changed, OutcomeUnknown is raised.
     """
 
 

@@ -146,7 +146,7 @@ def _composed(service: Service, drain: trio.Event) -> Composed:
 
 
 def line_of(error: BaseException) -> str | None:
-    """The line that `mailprobe serve` prints for an error of its start; None for a bug of ours."""
+    """The line that `mailprobe serve` prints for an error of its start; None for a defect of the service."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     match error:
@@ -182,7 +182,7 @@ async def _refuse_all(scope: Scope, send: Send) -> None:
 
 
 async def _reject(links: Links, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket that is at no path of ours."""
+    """Refuse a WebSocket whose path does not exist."""
     refusal = NoSuchRoute()
     body = msgspec.json.encode(body_of(refusal, links))
     async with trio.open_nursery() as nursery:

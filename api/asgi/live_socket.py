@@ -35,7 +35,7 @@ async def serve_live(scope: Scope, receive: Receive, send: Send, live: LiveServe
 class AsgiSocket:
     """A WebSocket of the server below: its handshake, and then the socket itself.
 
-    `read` runs beside whoever uses it.
+    `read` must run while the socket is in use.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ class AsgiSocket:
         if len(read) > MESSAGE_CHARACTERS_MAX:
             await self._close(TOO_LARGE)
             return
-        with suppress(trio.BrokenResourceError):  # closed meanwhile: nobody reads any more
+        with suppress(trio.BrokenResourceError):  # closed meanwhile: there is no reader left
             await self._read.send(read)
 
     # the handshake

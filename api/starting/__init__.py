@@ -1,1 +1,1 @@
-"""What comes before the service, whoever serves it: its database, its first account, its limits."""
+"""What is done before the service starts: its database, its first account, its limits."""

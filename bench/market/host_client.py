@@ -305,7 +305,7 @@ class HostClient:
     # -- bans ----------------------------------------------------------------------------------
 
     def _blocked(self) -> None:
-        """The host lets us in no more."""
+        """The host no longer lets us in."""
         now = self._client.now
         is_ban = self.budget.blocked(now)
         self._rest(self.budget.rest_until if is_ban else now + FAILED_S)

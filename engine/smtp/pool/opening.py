@@ -206,7 +206,7 @@ class ConnectionOpener:
         return None
 
     def _is_ban(self, cause: Cause) -> bool:
-        """A host that answered, and refused some, lets us in no more: is that a ban?"""
+        """A host that answered, and refused some, no longer lets us in: is that a ban?"""
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
             is_shut = self._pool.backoff.failures >= CLOSED_BEFORE

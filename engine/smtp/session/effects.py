@@ -180,6 +180,6 @@ class TurnedAway(Effect, frozen=True):
 
 
 class HostBlocked(Effect, frozen=True):
-    """The host said that it has too many refusals of us, or lets us in no more."""
+    """The host said that it has refused us too often, or it no longer lets us in."""
 
     words: str
