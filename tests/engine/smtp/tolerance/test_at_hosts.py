@@ -321,7 +321,7 @@ async def test_a_request_believes_a_host_that_accepts_nobody(autojump_clock):
             (await ask(engine, mixed(12, 1.0))).assert_true()
 
 
-async def test_what_a_host_accepted_before_a_refusal_proves_later_ones(autojump_clock):
+async def test_an_acceptance_before_a_refusal_confirms_later_refusals(autojump_clock):
     """Accepted after more refusals than ever before: only the next refusal shows that it is true."""
     async with open_fake_network() as network:
         network.add("shop.test", neutral_host(mailboxes=frozenset()))
