@@ -5,12 +5,14 @@ other kind confirms them, in whatever session of the host it comes. A control is
 session has nothing else to send, and at its end.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import (
     CHANGED_RULE,
     CHANGED_S,
+    KNOWN_MAX,
     TREATMENT,
     UNCONFIRMED_RULE,
     HostControls,
@@ -69,7 +71,7 @@ class Confirmation:
         self.due_at = 0.0  # when a control is sent if there is nothing else to send
         self._broken = False  # a control of this session was contradicted
         self._refused = 0  # recipients refused as unknown in this session
-        self._accepted: list[UnprovenAcceptance] = []  # since the last of them
+        self._accepted = deque[UnprovenAcceptance](maxlen=KNOWN_MAX)  # since the last of them
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""
@@ -109,12 +111,16 @@ class Confirmation:
 
     def _prove_acceptances(self) -> None:
         """The host refuses still, so what it accepted before may be a control from now on."""
-        accepted, self._accepted = self._accepted, []
+        accepted = list(self._accepted)
+        self._accepted.clear()
         if self._broken:
             return
         for each in accepted:
+            of_all = each.domain.acceptance is Acceptance.ALL
             self._controls.note_session(_ACCEPTED, each.refused_here)
-            self._controls.note_accepted(each.mailbox, each.domain, each.at, refused=each.refused)
+            self._controls.note_accepted(
+                each.mailbox, each.domain, each.at, of_all=of_all, refused=each.refused
+            )
 
     def name_refused(self, now: float) -> None:
         """A random name was refused as unknown."""
