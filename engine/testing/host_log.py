@@ -5,6 +5,7 @@ stay exact, transcripts are kept of the newest sessions.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mailprobe.engine.testing.host_behaviours import ClientHistory
@@ -69,6 +70,7 @@ class HostLog:
 
     sessions: deque[HostLogSession] = field(default_factory=lambda: deque(maxlen=SESSIONS_KEPT))
     sessions_seen: int = 0
+    connected: dict[int, Callable[[], bool]] = field(default_factory=dict)  # by its session's id
     connections_now: int = 0
     connections_peak: int = 0
     recipients: Counter[str] = field(default_factory=Counter)  # RCPT mailboxes
@@ -77,16 +79,27 @@ class HostLog:
     history: ClientHistory = field(default_factory=ClientHistory)  # all clients are one
     sources: dict[str, SourceHistory] = field(default_factory=dict)  # by address
 
-    def open_session(self, now: float, source: str = "") -> HostLogSession:
+    def open_session(
+        self, now: float, source: str = "", is_connected: Callable[[], bool] = lambda: True
+    ) -> HostLogSession:
+        """`is_connected` tells whether the client has not ended its half of this connection.
+
+        The peak counts connections for which it is true. On a busy machine this host may accept a
+        connection before it reads that an earlier one has ended, and the client is not to blame.
+        """
         self.sessions_seen += 1
         self.connections_now += 1
-        self.connections_peak = max(self.connections_peak, self.connections_now)
         self.source(source).connections_now += 1
         session = HostLogSession(self.sessions_seen, now, source)
         self.sessions.append(session)
+        self.connected[id(session)] = is_connected
+        if self.connections_now > self.connections_peak:
+            still_there = sum(is_connected() for is_connected in self.connected.values())
+            self.connections_peak = max(self.connections_peak, still_there)
         return session
 
     def close_session(self, session: HostLogSession) -> None:
+        self.connected.pop(id(session), None)
         self.connections_now -= 1
         self.source(session.source).connections_now -= 1
         session.closed = session.closed or "end"

@@ -1,7 +1,9 @@
 """A mail host as a script, over any trio stream: in memory with virtual time, or a real socket."""
 
+import socket
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from random import Random
 
@@ -15,6 +17,7 @@ from mailprobe.engine.testing.tls import UpgradableStream
 
 __all__ = ["EHLO_LINES", "HostAddress", "MailHost"]
 
+TCP_ESTABLISHED = 1  # the first octet of Linux' struct tcp_info (include/net/tcp_states.h)
 READ_OCTETS = 64 * 1024
 WAITING_MAX = 5_000  # commands read and not yet answered: more than any real server buffers
 UNENDED_OCTETS_MAX = 64 * 1024  # octets of one line; then the host hangs up
@@ -29,7 +32,12 @@ class MailHost(HostDescription):
 
         `rng` makes the random choices.
         """
-        session = self.record.open_session(trio.current_time(), _source_of(stream))
+        session = self.record.open_session(
+            trio.current_time(),
+            _source_of(stream),
+            # A host that sleeps before its replies counts a connection until it wakes up.
+            (lambda: True) if self.sleeps_on else partial(_is_connected, stream),
+        )
         if self.offers("STARTTLS"):
             stream = UpgradableStream(stream)
         try:
@@ -54,6 +62,17 @@ def _source_of(stream: trio.abc.Stream) -> str:
     except OSError:  # it has gone already
         return ""
     return str(address[0]) if isinstance(address, tuple) else ""
+
+
+def _is_connected(stream: trio.abc.Stream) -> bool:
+    """Whether the client has not ended its half; True where the kernel doesn't tell."""
+    if not isinstance(stream, trio.SocketStream) or not hasattr(socket, "TCP_INFO"):
+        return True
+    try:
+        info = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return False
+    return info == bytes([TCP_ESTABLISHED])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -330,8 +330,9 @@ def mailprobe(
     ):
         os.close(write)
         if process.stdin:
-            process.stdin.write(stdin)
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # a wrong usage ends it before it reads
+                process.stdin.write(stdin)
+                process.stdin.close()
             process.stdin = None
         try:
             yield Child(process, reported)

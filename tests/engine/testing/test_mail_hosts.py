@@ -1,5 +1,6 @@
 """What a raw client sees of each script: the fakes themselves must be true."""
 
+import socket
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -545,3 +546,24 @@ async def test_a_host_serves_any_stream(autojump_clock):
         nursery.start_soon(MailHost(ehlo_lines=EHLO_LINES).serve, server, Random(1))
         assert (await Client(client).reply()).startswith("220")
         await client.aclose()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="needs Linux' TCP_INFO")
+@pytest.mark.parametrize(("ended_first", "peak"), [(True, 1), (False, 2)])
+async def test_the_peak_counts_no_connection_that_had_ended_before(ended_first: bool, peak: int):
+    host = MailHost()
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = listener.socket.getsockname()
+    async with listener, trio.open_nursery() as nursery:
+        with socket.create_connection(address) as first:
+            nursery.start_soon(host.serve, await listener.accept())
+            with socket.create_connection(address):
+                second = await listener.accept()
+                await trio.testing.wait_all_tasks_blocked()
+                if ended_first:
+                    first.close()  # nothing runs before the host accepts the second
+                nursery.start_soon(host.serve, second)
+                await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+    assert host.record.connections_peak == peak
+    assert host.record.connections_now == 0
