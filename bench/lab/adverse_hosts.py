@@ -66,7 +66,7 @@ def _tarpits(scenario: Scenario, rng: Random) -> None:
 def _hung_names(scenario: Scenario) -> None:
     """Domains about which the resolver never answers, and others on hosts that they share."""
     for place in range(SHARED_HOSTS):
-        scenario.settle(f"mx{place}.hub.test", new_host("postfix", f"mx{place}.hub.test"))
+        scenario.settle(f"mx{place}.hub.test", new_host("plain", f"mx{place}.hub.test"))
 
     def open_domain(domain: str, place: int) -> str:
         scenario.zone.mx(domain, f"mx{place % SHARED_HOSTS}.hub.test")
@@ -98,7 +98,7 @@ def _hostile_texts(scenario: Scenario) -> None:
         scenario.groups["hostile text"] += [f"known{name}@{domain}" for name in names]
     for place in range(HEALTHY_BESIDE_TEXT):
         domain = f"terse{place:02}.test"
-        scenario.move_in(domain, new_host("postfix", f"mx1.{domain}", latency_s=0.02))
+        scenario.move_in(domain, new_host("plain", f"mx1.{domain}", latency_s=0.02))
         scenario.groups["beside hostile text"].append(f"known@{domain}")
         scenario.expect(Outcome.DELIVERABLE, f"known@{domain}")
 
@@ -108,7 +108,7 @@ def _first_exchanges(scenario: Scenario) -> None:
     for place in range(FAILING_OVER):
         domain = f"second{place}.test"
         first = new_host(("silent", "unanswered")[place % 2])
-        scenario.move_in(domain, first, new_host("postfix", f"mx2.{domain}"))
+        scenario.move_in(domain, first, new_host("plain", f"mx2.{domain}"))
         scenario.groups["first exchange silent"].append(f"known@{domain}")
         scenario.expect(Outcome.DELIVERABLE, f"known@{domain}")
 

@@ -20,7 +20,7 @@ def dead(_: Random) -> Scenario:
     scenario.expect(Outcome.TIMED_OUT, *addresses)
     for place in range(HEALTHY_HOSTS):
         domain = f"healthy{place:02}.test"
-        scenario.move_in(domain, new_host("postfix", f"mx1.{domain}"))
+        scenario.move_in(domain, new_host("plain", f"mx1.{domain}"))
         addresses = (f"known.{number:02}@{domain}" for number in range(HEALTHY_EACH))
         scenario.expect(Outcome.DELIVERABLE, *addresses)
     return scenario

@@ -309,6 +309,6 @@ def defences(rng: Random) -> Scenario:
         host = replace(slow, name=name, mailboxes=LIVING, latency_s=away_s)
         _add_slow_host(scenario, rng, kind, host)
     for group, (domains, away_s) in SHARED_HOSTS.items():
-        host = new_host("postfix", f"mx1.{group}.test", mailboxes=LIVING, latency_s=away_s)
+        host = new_host("plain", f"mx1.{group}.test", mailboxes=LIVING, latency_s=away_s)
         _add_shared_host(scenario, rng, group, host, domains, 2)
     return scenario

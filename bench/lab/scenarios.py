@@ -34,12 +34,12 @@ class FirmKind:
 
 
 def _spare_exchange(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
-    good = new_host("postfix", f"mx2.{domain}", mailboxes=people)
+    good = new_host("plain", f"mx2.{domain}", mailboxes=people)
     scenario.move_in(domain, new_host("refused"), good)
 
 
 def _slow_first_exchange(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
-    good = new_host("postfix", f"mx2.{domain}", mailboxes=people)
+    good = new_host("plain", f"mx2.{domain}", mailboxes=people)
     scenario.move_in(domain, new_host("silent"), good)
 
 
@@ -154,7 +154,7 @@ def _open_hub(scenario: Scenario) -> None:
     )
     for place in range(1, HUB_HOSTS + 1):
         name = f"mx{place}.mailhub.test"
-        host = new_host("postfix", name, mailboxes=people, domains=domains, latency_s=0.01)
+        host = new_host("plain", name, mailboxes=people, domains=domains, latency_s=0.01)
         scenario.settle(name, host)
 
 
@@ -251,7 +251,7 @@ def hostile(rng: Random) -> Scenario:
 def slow(_: Random) -> Scenario:
     """Fifty addresses of one domain whose host's replies take 50 ms, pipelined ones together."""
     scenario = Scenario()
-    scenario.move_in("slow.test", new_host("postfix", "mx1.slow.test", latency_s=0.05))
+    scenario.move_in("slow.test", new_host("plain", "mx1.slow.test", latency_s=0.05))
     scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@slow.test" for n in range(50)))
     return scenario
 
@@ -265,7 +265,7 @@ def many(_: Random) -> Scenario:
     scenario = Scenario()
     for place in range(MANY_HOSTS):
         name = f"mx{place}.hub.test"
-        scenario.settle(name, new_host("postfix", name))
+        scenario.settle(name, new_host("plain", name))
     for place in range(MANY_DOMAINS):
         domain = f"shop{place:05}.test"
         scenario.zone.mx(domain, f"mx{place % MANY_HOSTS}.hub.test")
@@ -301,7 +301,7 @@ def distant(_: Random) -> Scenario:
         domain = f"distant{place:03}.test"
         refused = frozenset({REFUSED_SOURCE})
         host = new_host(
-            "postfix", f"mx1.{domain}", latency_s=DISTANT_LATENCY_S, refused_sources=refused
+            "plain", f"mx1.{domain}", latency_s=DISTANT_LATENCY_S, refused_sources=refused
         )
         scenario.move_in(domain, host)
         scenario.expect(Outcome.DELIVERABLE, f"known.ann@{domain}")

@@ -70,7 +70,7 @@ def build() -> PeerDomains:
     _open_throwaways(fixture_domains)
     _leave_without_mail(fixture_domains)
     fixture_domains.a_list |= dict.fromkeys(NOT_ADDRESSES, "syntax")
-    host = new_host("postfix", f"mx1.{ONE_DOMAIN}", latency_s=LATENCY_ONE_DOMAIN_S)
+    host = new_host("plain", f"mx1.{ONE_DOMAIN}", latency_s=LATENCY_ONE_DOMAIN_S)
     fixture_domains.scenario.move_in(ONE_DOMAIN, host)
     for number in range(ONE_DOMAIN_ADDRESSES):
         fixture_domains.one_domain[f"known.{number:02}@{ONE_DOMAIN}"] = "deliverable"

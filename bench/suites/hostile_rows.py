@@ -288,7 +288,7 @@ async def _reported_beside_refused() -> int:
 async def _count_strangers() -> int:
     """Count the random recipients at a domain whose exchange changes its address every look-up."""
     async with open_fake_network() as network:
-        host = new_host("postfix")
+        host = new_host("plain")
         addresses = [f"11.0.9.{place}" for place in range(24)]
         for address in addresses:
             network.add("shop.test", host, address=address)
