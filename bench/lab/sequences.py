@@ -91,7 +91,7 @@ class KnownAddress:
 # -- sites -----------------------------------------------------------------------------------
 
 
-def _settled(rng: Random, name: str, profile: str = "postfix", **changes: Any) -> MailHost:
+def _settled(rng: Random, name: str, profile: str = "plain", **changes: Any) -> MailHost:
     """A host some milliseconds away that knows everybody of the list who lives."""
     settled = {"latency_s": rng.choice((0.002, 0.01, 0.03)), "mailboxes": LIVING, **changes}
     return new_host(profile, name, **settled)
@@ -151,7 +151,7 @@ def _limited(rng: Random, domain: str) -> Site:
     """A host that takes a few recipients in a transaction; the words are the site's own."""
     number = int("".join(filter(str.isdigit, domain)) or 0)
     reply = POSITION_REPLIES[number % len(POSITION_REPLIES)]
-    return _one("postfix", recipients_max=rng.choice((3, 5)), recipients_reply=reply)(rng, domain)
+    return _one("plain", recipients_max=rng.choice((3, 5)), recipients_reply=reply)(rng, domain)
 
 
 NAMED = {"default_known": "250 2.1.5 <{rcpt}> Ok", "default_unknown": POSTFIX.default_unknown}
@@ -205,7 +205,7 @@ TURN_SIZES = {3: (6, 20, 4), 10: (2, 14, 16), 30: (1, 24, 40)}
 TURNING_AFTER_REFUSALS = tuple(
     SequenceKind(
         f"turns-{refusals}-{'connection' if each else 'client'}-to-{to}",
-        _one("postfix", turn=Turn(refusals, reply=reply, each_connection=each)),
+        _one("plain", turn=Turn(refusals, reply=reply, each_connection=each)),
         *TURN_SIZES[refusals],
         # A session has at most 8 refusals, so the others have no reason to turn.
         hidden=None if each and refusals > 8 else Hidden.HOST_CHANGED,
@@ -217,7 +217,7 @@ TURNING_AFTER_REFUSALS = tuple(
 TURNING = (
     *TURNING_AFTER_REFUSALS,
     *(
-        SequenceKind(f"turns-{name}", _one("postfix", turn=turn), 2, 14, 16, hidden=Hidden.HOST_CHANGED)
+        SequenceKind(f"turns-{name}", _one("plain", turn=turn), 2, 14, 16, hidden=Hidden.HOST_CHANGED)
         for name, turn in (
             ("10-client-to-policy", Turn(10, reply=POLICY)),
             ("10-client-to-nobody-rests", Turn(10, reply=POSTFIX.default_unknown, rest_s=EACH_S_MAX)),
@@ -233,7 +233,7 @@ GREY: Mapping[str, Mapping[str, Any]] = {
 GREYLISTING = tuple(
     SequenceKind(
         f"greylisting-{how}-{'all' if everyone else 'exact'}",
-        _one("postfix", "no pipelining", catch_all=everyone, **changes),
+        _one("plain", "no pipelining", catch_all=everyone, **changes),
         catch_all=everyone,
         hidden=Hidden.GREYLISTED,
     )
@@ -250,7 +250,7 @@ SHAPES = {
 JUDGING_SHAPE = tuple(
     SequenceKind(
         f"shape-{words}-{'all' if everyone else 'exact'}",
-        _one("postfix", "exim", shape_reply=reply, catch_all=everyone),
+        _one("plain", "exim", shape_reply=reply, catch_all=everyone),
         catch_all=everyone,
     )
     for words, reply in SHAPES.items()
