@@ -1,4 +1,4 @@
-"""What SIGINT does before a command begins.
+"""The effect of SIGINT before a command begins.
 
 Python raises KeyboardInterrupt. While modules are imported, that prints a traceback, or is
 lost, since importlib's callbacks swallow it. Before a command begins there is nothing to

@@ -1,4 +1,4 @@
-"""What the operator has paused at run time: domains, and operators of mail hosts.
+"""Domains and operators of mail hosts that the operator has paused at run time.
 
 No mail host is asked about a paused address, and no connection is opened for it. It is answered
 `paused` after layer 3, so that what needs no mail host is decided as ever; whoever reads the

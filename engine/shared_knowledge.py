@@ -1,4 +1,4 @@
-"""What engines of one fleet tell each other: facts with a key and an end, through a `FactExchange`.
+"""Facts that engines of one fleet share, each with a key and an end, through a `FactExchange`.
 
 A fact is what one engine has learned and every other would learn by itself, at the cost of
 another refusal, another random recipient or another query. An engine shares what it has found

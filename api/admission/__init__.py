@@ -1,1 +1,1 @@
-"""Who may have memory and time of this process: overload control, and the budget of bodies."""
+"""Memory and time of this process for requests: overload control, and the budget of bodies."""

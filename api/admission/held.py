@@ -1,4 +1,4 @@
-"""What a request holds of admission control: handed along with the request that it is for."""
+"""A request's share of admission control, handed along with the request."""
 
 from dataclasses import dataclass
 

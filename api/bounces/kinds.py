@@ -1,4 +1,4 @@
-"""What a bounce says about its address. Pure.
+"""Kinds of bounces, by their meaning for the address. Pure.
 
 The reason stands in words and codes of many dialects. The reply rules of the engine read
 them as they read a mail host's reply to a recipient. What no rule reads is `unknown`: it is

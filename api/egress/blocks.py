@@ -1,4 +1,4 @@
-"""How many addresses of an egress' day a process sets aside. Pure.
+"""Blocks of an egress' day that a process sets aside. Pure.
 
 Processes share a day's limit by blocks that they reserve in the store: so no call of the engine
 waits for it, and all of them together never ask more. A killed process loses its block, so what

@@ -1,4 +1,4 @@
-"""What may leave by each egress, shared by all processes of a store: an `EgressControl`.
+"""Limits of each egress, shared by all processes of a store: an `EgressControl`.
 
 The engine's calls change this process' memory alone. One task exchanges it with the store each
 POLL_S: it reports counts in batches, reserves blocks of the day's addresses, claims trials of

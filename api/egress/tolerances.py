@@ -1,4 +1,4 @@
-"""What mail hosts take of refused recipients, as the operator sees it: from the store, or an engine."""
+"""Tolerances of mail hosts for refused recipients, for the operator: from the store, or an engine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What one connection still expects from its client: the deadline for it, and a body's progress."""
+"""The next thing that one connection expects from its client: its deadline, and a body's progress."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""What the connections of one HTTP server share: its limits, who is idle, who must wait.
+"""State shared by the connections of one HTTP server: its limits, idle connections, and those that wait.
 
 A request counts towards `in_flight_max` only from its body's last byte. Until then its
 connection may be closed to free capacity: first the one that has idled longest, then the

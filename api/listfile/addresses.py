@@ -1,4 +1,4 @@
-"""What the cells of a list's columns of addresses have: the addresses of a row, and what to note."""
+"""Addresses in the cells of a list's columns: those of a row, and notes about them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which character separates the cells of a file, decided from its first rows."""
+"""The character that separates the cells of a file, decided from its first rows."""
 
 import csv
 import re

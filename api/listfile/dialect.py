@@ -1,4 +1,4 @@
-"""How a delimited file separates, quotes and escapes its cells, and its records read so.
+"""Separators, quotes and escapes of a delimited file, and its records read by them.
 
 `delimiter` and `quoting` find the dialect of a file.
 """

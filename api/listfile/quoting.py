@@ -1,4 +1,4 @@
-"""How a delimited file quotes and escapes its cells, decided from the whole file.
+"""Quotes and escapes of a delimited file, decided from the whole file.
 
 A file is read strictly: a line that does not fit the dialect is refused with its number,
 since a stray quote may swallow the rows after it. Several dialects may fit one file. The

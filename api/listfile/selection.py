@@ -1,4 +1,4 @@
-"""Which rows of a cleaned list are written. Pure."""
+"""The rows of a cleaned list that are written. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a client reads if its list or its workbook cannot be read or made: one line, and what to do."""
+"""Messages for a list or a workbook that cannot be read or made: one line, and what to do."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How many chunks each account may have of a worker: a floor for all, and what is free for work.
+"""Shares of a worker's chunks: a floor for every account, and the free ones for those with work.
 
 Every account may have CHUNKS_EACH_MIN. What is free beyond that goes to accounts that have work: the chunks
 of an account that are under way may double with each claim, as long as none of them waits, be it

@@ -1,4 +1,4 @@
-"""What a live socket needs of the server below it: a handshake to answer, then messages.
+"""The part of a live socket in the server below it: a handshake to answer, then messages.
 
 Our own server hands a whole connection over, of which the WebSocket library makes both. Another
 ASGI server keeps the connection: `api/asgi/live_socket.py` has its handshake.

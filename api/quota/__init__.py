@@ -1,1 +1,1 @@
-"""Who may have how many units: plans, limits, reservations, settlement."""
+"""Units of accounts: plans, limits, reservations, settlement."""

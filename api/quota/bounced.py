@@ -1,4 +1,4 @@
-"""Which addresses of a request bounced before, as the account has fed back.
+"""Addresses of a request that bounced before, as the account has reported.
 
 Most accounts feed nothing back, so that nothing is looked up for them but, each EMPTY_S, whether
 that has changed.

@@ -1,4 +1,4 @@
-"""What is left of a caller's limits, and the response headers that say it."""
+"""The rest of a caller's limits, and the response headers that report it."""
 
 from dataclasses import dataclass
 from datetime import timedelta

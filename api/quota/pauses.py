@@ -1,4 +1,4 @@
-"""What the operator has paused over the fleet, as this process knows it.
+"""The operator's pauses over the fleet, as this process knows them.
 
 One task reads the pauses of the store about once a second, so that a command holds in every
 process within two. The engine then asks no host of a paused domain or operator; lists let the

@@ -1,4 +1,4 @@
-"""What is billable and what it costs, in whole micro-euros, rounded up to cents at the end.
+"""Billable units and their price, in whole micro-euros, rounded up to cents at the end.
 
 Pure. Money is never held as a binary fraction; euros appear only in answers.
 """

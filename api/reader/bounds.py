@@ -1,4 +1,4 @@
-"""What a reader process may use: it limits itself, before it looks at any file.
+"""Limits of a reader process: it sets them itself, before it looks at any file.
 
 The kernel enforces it, whatever the reader is doing. Only the seconds that its starter waits for it
 are counted by the starter: a reader that is paused takes none.

@@ -1,4 +1,4 @@
-"""What a reader process and the process that started it say to each other.
+"""Messages between a reader process and the process that started it.
 
 Each message is a frame: the length of its body, then the body as MessagePack. Whatever a
 file makes of its reader, the starter reads no more than a frame's limit of it.

@@ -1,4 +1,4 @@
-"""How the rows of a list and its results are stored: as lines of JSON in a chunk.
+"""Rows of a list and their results as they are stored: lines of JSON in a chunk.
 
     rows       {"p":0,"n":3,"a":"ann@shop.test","c":["Ann","ann@shop.test"]}
     results    {"number":3,"email":"ann@shop.test","status":"deliverable",...}

@@ -1,4 +1,4 @@
-"""How the cells of a list were read: stored with the list as a line of JSON, for its report."""
+"""The reading of a list's cells: stored with the list as a line of JSON, for its report."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Which rows of a list are wanted: by light, status, reason, and a text in their cells. Pure."""
+"""Filters for the rows of a list: by light, status, reason, and a text in their cells. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

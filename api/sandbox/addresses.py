@@ -1,4 +1,4 @@
-"""What a test key gets for an address: a table of local parts at `sandbox.test`.
+"""Results that a test key gets: a table of local parts at `sandbox.test`.
 
 A developer chooses the answer by the address, as with the test cards of a payment provider:
 `full@sandbox.test` is a mailbox that is full, `rate_limited@sandbox.test` refuses the request

@@ -1,1 +1,1 @@
-"""What is done before the service starts: its database, its first account, its limits."""
+"""Preparations before the service starts: its database, its first account, its limits."""

@@ -1,4 +1,4 @@
-"""What the first start says, while the database has no account: how to make one."""
+"""The message of the first start, while the database has no account: how to make one."""
 
 from mailprobe.api.pages.dashboard.sessions import Sessions
 from mailprobe.api.serve import links_of

@@ -1,4 +1,4 @@
-"""Which core runs what: a prober and its load side on one core each do not slow each other down."""
+"""Cores for a prober and its load side: on one core each they do not slow each other down."""
 
 import os
 from collections.abc import Iterator

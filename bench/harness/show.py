@@ -1,4 +1,4 @@
-"""What `mailprobe bench` does for each suite: run it, keep it, show it, compare it, draw it."""
+"""Runs a suite of `mailprobe bench`, keeps its figures, shows, compares and draws them."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What hosts that defend themselves have counted of their clients, by kind of host. Pure.
+"""Counts that defending hosts made of their clients, by kind of host. Pure.
 
 Random names are recipients that are not in any list.
 """

@@ -1,4 +1,4 @@
-"""What the lab has seen, as one JSON object for a bench."""
+"""The lab's log, as one JSON object for a bench."""
 
 from collections import Counter
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What one lab plays: a zone, mail hosts by address, and what becomes of which address."""
+"""The scenario of one lab: a zone, mail hosts by address, and the outcome of each address."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field

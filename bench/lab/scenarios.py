@@ -1,4 +1,4 @@
-"""What the lab plays, by name: a zone, mail hosts, and what becomes of which address."""
+"""Scenarios of the lab by name: a zone, mail hosts, and the outcome of each address."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What every runner does: take addresses, give answers, say what they cost.
+"""The part that all runners share: take addresses, give answers, report their cost.
 
 A runner is a program that puts one verifier to work. It reads a JSON array of
 addresses and prints, as its last line, the verifier's answers: a JSON object

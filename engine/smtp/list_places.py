@@ -1,4 +1,4 @@
-"""How many of the places in layer 4 a list may take: all that is free, but what others need.
+"""The share of the places in layer 4 that a list may take: all that are free, but those that others need.
 
 One place in KEPT is for requests alone, whose clocks run while they wait. An account's lists
 may have FREE_TIMES as many places as are free beside them (dynamic thresholds, Choudhury and

@@ -1,4 +1,4 @@
-"""Which addresses of a list wait for the end of a pause: found before their units are counted."""
+"""Addresses of a list that wait for the end of a pause: found before their units are counted."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How a mail host defends itself against address harvesting: counts of a source, and bans. Pure.
+"""A mail host's defences against address harvesting: counts of a source, and bans. Pure.
 
 The host counts over all connections of a source (its address), and times are on its own
 clock, which is an argument. A ban holds at the next connection, and at the next command of

@@ -1,4 +1,4 @@
-"""How a scripted mail host behaves: its replies, mailboxes, delays, limits and faults.
+"""The description of a scripted mail host: its replies, mailboxes, delays, limits and faults.
 
 The description is frozen; what the host has seen is in its `record`.
 """

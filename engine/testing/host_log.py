@@ -1,4 +1,4 @@
-"""What a mail host has seen of its clients, for tests to check.
+"""The log of a mail host about its clients, for tests to check.
 
 Everything is bounded, because a bench sends a host a hundred thousand commands: totals
 stay exact, transcripts are kept of the newest sessions.

@@ -1,4 +1,4 @@
-"""Whether a workbook is whole: what spreadsheets need so that they open it without repair.
+"""Checks that a workbook is whole: spreadsheets then open it without repair.
 
 Each workbook is checked after it is written and before it appears, and one that is written
 back also before anything is verified.

@@ -1,4 +1,4 @@
-"""What a neighbour gets of each thing that accounts share, alone and beside the worst accounts."""
+"""A neighbour's share of each thing that accounts share, alone and beside the worst accounts."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What the parts of `bench truth` share: lists through `clean`, requests, and their comparison with the truth."""
+"""Parts shared by `bench truth`: lists through `clean`, requests, and their comparison with the truth."""
 
 import random
 import tempfile

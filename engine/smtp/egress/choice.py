@@ -1,4 +1,4 @@
-"""Which egress asks for a domain: by weighted rendezvous hashing. Pure.
+"""The egress of a domain, chosen by weighted rendezvous hashing. Pure.
 
 Every process makes the same choice, so a domain's catch-all test is made by one egress. An
 egress that is left out gives its domains to all others in proportion to their weights, and no

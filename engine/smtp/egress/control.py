@@ -1,4 +1,4 @@
-"""What may leave by each egress, where one process has the egresses for itself.
+"""Limits of each egress, where one process has the egresses for itself.
 
 The library and the command line use it. A service has one that counts over its processes.
 """

@@ -1,4 +1,4 @@
-"""How one egress fares in this process: its latest answers, and its own failures. No I/O."""
+"""The record of one egress in this process: its latest answers, and its own failures. No I/O."""
 
 from collections import Counter, deque
 

@@ -1,4 +1,4 @@
-"""What a process reports of mail hosts and is granted there: the interface of a ledger of refusals."""
+"""The interface of a ledger of refusals: a process reports its use of mail hosts and is granted more."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the end of a catch-all test means for the accepted probes of its domain."""
+"""The end of a catch-all test, for the accepted probes of its domain."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What other engines of a fleet have found of mail hosts and domains: one table for all egresses here.
+"""Facts of other engines of a fleet about mail hosts and domains: one table for all egresses here.
 
 It listens once, and passes a fact about an egress to that one alone: facts about egresses of
 other machines are ignored unread. What a domain accepts holds for all egresses; it is kept here

@@ -1,4 +1,4 @@
-"""What this engine learns of mail hosts as facts for the other engines of a fleet, and theirs here.
+"""Facts about mail hosts that this engine shares with the other engines of a fleet, and takes from them.
 
 Shared are back-offs after a host's own words, the refusal before one, and what a domain accepts.
 Back-offs are about a host and the egress that it saw, so they have the egress in their key; what

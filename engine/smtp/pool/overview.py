@@ -1,4 +1,4 @@
-"""Which mail hosts are left alone, and which have refused recipients: for the operator. Pure."""
+"""Mail hosts that are left alone, and those that have refused recipients: for the operator. Pure."""
 
 from collections.abc import Iterable
 

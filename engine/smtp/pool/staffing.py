@@ -1,4 +1,4 @@
-"""How many connections one mail host is worth, and whether a late session gives up its place."""
+"""The number of connections for one mail host, and late sessions that give up their place."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a session sends next: a control that is due, else listed recipients, then tests.
+"""The next recipients of a session: a control that is due, else listed ones, then tests.
 
 And for how long: until it leaves, is spent, or its permit is needed elsewhere.
 """

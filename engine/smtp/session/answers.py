@@ -1,4 +1,4 @@
-"""What the replies to recipients change: verdicts, catch-all tests, terms and limits."""
+"""Replies to recipients: verdicts, catch-all tests, terms and limits that follow from them."""
 
 import re
 

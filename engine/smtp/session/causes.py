@@ -1,4 +1,4 @@
-"""What a failed connection or a refused recipient means for an address, and which are sent again.
+"""Failed connections and refused recipients: the cause for an address, and whether it is sent again.
 
 Pure functions, and functions over probes that emit effects; a session's state is not changed.
 `elsewhere` holds the probes that are already queued for another connection because a reply before

@@ -1,4 +1,4 @@
-"""What a step of a session changes outside it, as frozen values, in the order of events.
+"""Changes that a step of a session causes outside it, as frozen values, in the order of events.
 
 A session calls nobody: it appends these to a list. After the step its pool applies them (see
 `mailprobe.engine.smtp.pool.effects`), so nothing outside changes during a step.

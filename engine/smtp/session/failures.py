@@ -1,4 +1,4 @@
-"""What a failed batch means for its recipients, and for what the session holds."""
+"""Failed batches: the consequences for their recipients, and for verdicts that the session holds."""
 
 from mailprobe.engine.smtp.pairing import NamesAnother
 from mailprobe.engine.smtp.probe import Cause, Probe

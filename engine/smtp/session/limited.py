@@ -1,4 +1,4 @@
-"""What a session's recipients show of the host's limits, and how many more it may send.
+"""A host's limits as a session's recipients show them, and the room that is left in it.
 
 A refusal may be a limit by its position: it is held until its batch is answered. Then its
 recipient is sent again, or the refusal is its own. `mailprobe.engine.smtp.limits` explains what a

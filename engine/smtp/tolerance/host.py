@@ -1,4 +1,4 @@
-"""How many refused recipients one mail host takes: the policy of this package. Pure."""
+"""The number of refused recipients that one mail host takes: the policy of this package. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Iterable

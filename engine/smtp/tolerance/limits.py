@@ -1,4 +1,4 @@
-"""What is known of a mail host before it is asked, and what its recipients are sent for. Pure."""
+"""Limits of a mail host that are known before it is asked, and kinds of recipients. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
