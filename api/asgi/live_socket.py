@@ -65,7 +65,7 @@ class AsgiSocket:
         if len(read) > MESSAGE_CHARACTERS_MAX:
             await self._close(TOO_LARGE)
             return
-        with suppress(trio.BrokenResourceError):  # closed meanwhile: there is no reader left
+        with suppress(trio.BrokenResourceError):  # the client closed it in the meantime
             await self._read.send(read)
 
     # the handshake

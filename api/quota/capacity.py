@@ -13,7 +13,7 @@ from mailprobe.engine.fair_queue import FairQueue
 # the places though some of their hosts are busy.
 LISTED = 4
 WAIT_S = 1.0  # a request waits for free capacity
-SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited in vain
+SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited without success
 
 
 class Capacity:
@@ -26,7 +26,7 @@ class Capacity:
     fifty is served as well as a request of one.
 
     A request without capacity waits up to WAIT_S in a fair queue by account. After a
-    request of an account has waited in vain, the account's next ones wait SHORT_WAIT_S.
+    request of an account has waited without success, the account's next ones wait SHORT_WAIT_S.
     """
 
     def __init__(self, addresses_max: int) -> None:

@@ -133,9 +133,9 @@ class QueryQueue:
             self._uncount(query)
         else:
             for account in query.wanted_by:
-                self.renounce(query, account)
+                self.withdraw(query, account)
 
-    def renounce(self, query: Query, account: str) -> None:
+    def withdraw(self, query: Query, account: str) -> None:
         """The account no longer waits for it."""
         queue = self._by_account.get(account)
         if queue is not None:
@@ -190,7 +190,7 @@ class QueryQueue:
     def _send_first(self, account: str, now: float) -> None:
         query = self._by_account[account].first()
         for each in (account, *query.wanted_by):
-            self.renounce(query, each)
+            self.withdraw(query, each)
         if account in self._by_account:
             self._by_account.move_to_end(account)
         self._send(query, account, now)

@@ -109,7 +109,7 @@ class Lookup(Generic[Answer]):
 
     `done` is called once, with the answer or LookupFailed, unless the look-up is
     cancelled before. `wanted_by` is shared with the caller, which calls `claim` for each
-    account that it adds and `renounce` for each that it removes.
+    account that it adds and `withdraw` for each that it removes.
     """
 
     __slots__ = (
@@ -178,10 +178,10 @@ class Lookup(Generic[Answer]):
         """A list wants the answer as well: from now on a general fault does not fail it."""
         self.deferred = True
 
-    def renounce(self, account: str) -> None:
+    def withdraw(self, account: str) -> None:
         """An account no longer wants the answer."""
         for query in self._queries:
-            query.endpoint.queue.renounce(query, account)
+            query.endpoint.queue.withdraw(query, account)
 
     def cancel(self) -> None:
         """Cancel all queries now; `done` will not be called."""

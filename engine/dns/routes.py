@@ -92,9 +92,9 @@ class _AddressLookup:
         for lookup in self._both():
             lookup.persist()
 
-    def renounce(self, account: str) -> None:
+    def withdraw(self, account: str) -> None:
         for lookup in self._both():
-            lookup.renounce(account)
+            lookup.withdraw(account)
 
     def cancel(self) -> None:
         self._over = True

@@ -226,7 +226,7 @@ class SmtpConnection:
             return
 
     async def ended(self, within_s: float) -> bool:
-        """End our half if that is not done, and wait for the server to end its own; False in vain.
+        """End our half if that is not done, and wait for the server to end its own; False if it did not.
 
         What it still sends is dropped.
         """

@@ -327,9 +327,9 @@ class ProbeDispatcher:
         pool = self.pools.find(addresses, name)
         if not patient or pool.is_quick:
             return pool
-        twin = self.patient_pools.find(addresses, name)
-        pool.twin, twin.twin = twin, pool
-        return twin
+        counterpart = self.patient_pools.find(addresses, name)
+        pool.counterpart, counterpart.counterpart = counterpart, pool
+        return counterpart
 
     def _all_pools(self) -> Iterator[Pool]:
         return chain(self.pools.values(), self.patient_pools.values())
@@ -691,9 +691,9 @@ class ProbeDispatcher:
         return pool
 
     def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
-        twin = self.pools[addresses]  # see _pool_at()
-        pool = Pool(addresses, name, twin.host, self, patient=True)
-        pool.share(twin)
+        counterpart = self.pools[addresses]  # see _pool_at()
+        pool = Pool(addresses, name, counterpart.host, self, patient=True)
+        pool.share(counterpart)
         return pool
 
     def stop(self) -> None:

@@ -138,7 +138,7 @@ class EgressRouter:
         self._trials_at = self._now()
         self._states_changed = trio.Event()
         self._held = HeldProbes()
-        self._held_again_at = float("-inf")  # those that were tried in vain
+        self._held_again_at = float("-inf")  # those that were tried without success
         self._is_trying = False  # what goes on may submit more
         # Ask the host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, _Way] = {}

@@ -123,7 +123,7 @@ class HostFacts:
 
     # -- back-offs -----------------------------------------------------------------------------
 
-    def struck(self, names: Iterable[str], cause: Cause) -> None:
+    def refused_once(self, names: Iterable[str], cause: Cause) -> None:
         """The host has refused us once: there is no back-off yet."""
         if _is_shared(cause):
             for name in list(names)[:NAMES_OF_POOL_MAX]:

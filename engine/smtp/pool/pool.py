@@ -84,13 +84,13 @@ class Pool:
     __slots__ = (
         *("_apply_rare", "_coming", "_idle", "_testers", "accepted_several", "addresses"),
         *("allowed", "backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
-        *("connections", "controls", "deferred_since", "depth", "depth_trusted", "dispatcher"),
-        *("fail_over", "found_at", "host", "late_s", "lateness", "latest_address", "left"),
-        *("name", "names", "names_backoff_until", "now", "opener", "operator", "pace"),
-        *("patient", "pipelines", "present", "prompt", "read_s", "recipient_read"),
+        *("connections", "controls", "counterpart", "deferred_since", "depth", "depth_trusted"),
+        *("dispatcher", "distrusted", "fail_over", "found_at", "host", "late_s", "lateness"),
+        *("latest_address", "left", "name", "names", "names_backoff_until", "now", "opener"),
+        *("operator", "pace", "patient", "pipelines", "present", "prompt", "read_s"),
+        *("recipient_read", "unanswered_at", "usual_s", "waiting"),
         *("refused_promptly_at", "renamings", "room_at", "session_barren", "session_recipients"),
-        *("sessions", "settle", "slow", "slow_to_answer", "terms", "throttle", "twin"),
-        *("unanswered_at", "usual_s", "waiting", "wary"),
+        *("sessions", "settle", "slow", "slow_to_answer", "terms", "throttle"),
     )
 
     def __init__(
@@ -108,7 +108,7 @@ class Pool:
         """
         self.addresses = addresses
         self.patient = patient
-        self.twin: Pool | None = None  # of the same host, if one of the two is patient
+        self.counterpart: Pool | None = None  # of the same host, if one of the two is patient
         self.read_s = patience.read_s(dispatcher.settings, patient)
         self.clocks_s = (
             patience.overall_s(dispatcher.settings, False),
@@ -138,8 +138,8 @@ class Pool:
         self.room_at = MANY  # with more probes under way, room() is 0
         self.usual_s = 0.0
         self.late_s = LATE_S
-        self.wary = patient
-        self.depth_trusted = 0  # before it was wary, if only because of a renamed recipient
+        self.distrusted = patient
+        self.depth_trusted = 0  # before it was distrusted, if only because of a renamed recipient
         self.renamings = Renamings()
         self.slow_to_answer = False  # a reply was late not long ago
         self.deferred_since: float | None = None  # it defers everybody, and judges nobody
@@ -206,10 +206,10 @@ class Pool:
         """It answers, and has never been late: patience is of no use."""
         return self.pace.batches > 0 and not self.slow
 
-    def share(self, twin: "Pool") -> None:
+    def share(self, other: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
-        self.terms, self.renamings, self.controls = twin.terms, twin.renamings, twin.controls
-        self.budget = twin.budget
+        self.terms, self.renamings, self.controls = other.terms, other.renamings, other.controls
+        self.budget = other.budget
 
     def struck_elsewhere(self) -> None:
         """The host refused another engine: a first failure here is the second."""
@@ -393,12 +393,12 @@ class Pool:
         """Another one may be opened in its place."""
         self.wake_testers()
         self.open_all()
-        if self.twin is not None:
-            self.twin.open_all()
+        if self.counterpart is not None:
+            self.counterpart.open_all()
 
     def wake_testers(self) -> None:
         """Addresses were answered that a test may have waited for."""
-        for pool in (self, self.twin):
+        for pool in (self, self.counterpart):
             if pool is not None and pool._testers:
                 for session in list(pool._testers):
                     session.interrupt()
@@ -650,7 +650,7 @@ class Pool:
             self.pace.gap_s = gap_s  # until now it was a guess
         self.pace.measured(round_s, gap_s, first_s)
         self._learn_lateness()
-        if self.depth < REFUSALS_MAX and not self.wary:
+        if self.depth < REFUSALS_MAX and not self.distrusted:
             self.prompt += 1
             if self.prompt >= PROMPT_BATCHES:
                 self.depth, self.prompt = self.depth + 1, 0
@@ -661,7 +661,7 @@ class Pool:
         if is_first:
             self.accepted_several = True
             self.dispatcher.capacity_freed(self)
-        if self._testers or self.twin is not None:
+        if self._testers or self.counterpart is not None:
             self.wake_testers()
         if self.waiting.count > self._coming:
             self.staff()
@@ -692,9 +692,9 @@ class Pool:
         """
         if not renamed:
             self.depth_trusted = 0
-        elif not self.wary:
+        elif not self.distrusted:
             self.depth_trusted = self.depth
-        self.wary = True
+        self.distrusted = True
         self.depth = 1
 
     def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
@@ -702,7 +702,7 @@ class Pool:
         if fast_reply_s:
             self.usual_s = self.pace.replied(fast_reply_s)
         if renamed and self.renamings.learn(renamed) and self.depth_trusted:
-            self.wary = False
+            self.distrusted = False
             self.depth, self.depth_trusted = self.depth_trusted, 0
 
     def session_failed(

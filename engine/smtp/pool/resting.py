@@ -97,7 +97,7 @@ def record_failure(
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
     facts = pool.dispatcher.host_facts
     if facts is not None and not pool.backoff.active(now):
-        facts.struck(pool.names, cause)
+        facts.refused_once(pool.names, cause)
     if pool.backoff.active(now):
         pool.dispatcher.host_memory.record(pool, addresses, cause)
         if facts is not None:

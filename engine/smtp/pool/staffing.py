@@ -20,7 +20,7 @@ LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is wort
 def needs_connection(pool: "Pool", hurried: bool) -> bool:
     if pool.connections + pool.left >= connections_max(pool):
         if not pool.connections:
-            request_permits(pool)  # those that we left, or those of the twin, are in the way
+            request_permits(pool)  # those that we left, or those of the counterpart, are in the way
         return False
     if pool.connections and not pool.has_budget():
         return False  # each recipient under way may be one of the last that it refuses
@@ -42,10 +42,10 @@ def connections_max(pool: "Pool") -> int:
     """How many connections may be open at the moment, with those that we left."""
     late = len(pool.lateness.sessions) + pool.left
     limit = pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
-    if pool.twin is None:
+    if pool.counterpart is None:
         return limit
     of_host = pool.dispatcher.settings.host_connections
-    return min(limit, of_host - pool.twin.connections - pool.twin.left)
+    return min(limit, of_host - pool.counterpart.connections - pool.counterpart.left)
 
 
 def backlog_s(pool: "Pool") -> float:

@@ -216,7 +216,7 @@ class BatchExchange:
         now, self.is_answered = self._conversation.now, False
         host, proof = self._host, self.proof
         if proof.held.verdicts and (
-            proof.is_suspect or host.wary or host.slow_to_answer or now >= proof.held.until
+            proof.is_suspect or host.distrusted or host.slow_to_answer or now >= proof.held.until
         ):
             return proof.begin_quiet()
         if self.agenda.again or not self.tenure.may_continue(now):

@@ -34,7 +34,7 @@ class SessionHost(Protocol):
     clocks_s: tuple[float, float]  # of an address in all; of a patient one
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
-    wary: bool  # its replies did not match commands before: prove each verdict by itself
+    distrusted: bool  # its replies did not match commands before: prove each verdict by itself
     slow_to_answer: bool  # one of its replies was late recently: likewise
     refused_promptly_at: float  # its latest refusal that was not late: see refused_promptly()
     terms: Terms

@@ -55,7 +55,7 @@ class Host:
     clocks_s: tuple[float, float] = (3.0, 60.0)
     usual_s: float = 0.0
     late_s: float = 0.15
-    wary: bool = False
+    distrusted: bool = False
     slow_to_answer: bool = False
     refused_promptly_at: float = 0.0
     refuses_too_late: bool = False
