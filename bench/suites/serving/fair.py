@@ -17,6 +17,7 @@ from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.callback_receiver import HANGS, CallbackReceiver, open_receiver
 from mailprobe.bench.load.service_process import PLANS, SINGLE, ServiceProcess, start_service
+from mailprobe.bench.load.watched_singles import watched_singles
 
 UPLOADS = 20
 NEIGHBOURS = 4  # accounts: each sends at most 20 lists a minute
@@ -29,7 +30,6 @@ BEGUN_S = 3.0  # until all of them are under way
 ROWS = 40_000
 DOWNLOADS = 40
 CALLBACKS, HANGING = 10, 200
-SINGLE_EVERY_S = 0.02
 TIMEOUT_S = 150.0
 # Sixteen MiB of escaped quotes, the worst text for its reader, in 16 KiB; 200 MiB of blank lines in
 # 204 KiB; and twice as much of the former as a paid account may send.
@@ -59,7 +59,7 @@ def measure_uploads(service: ServiceProcess) -> list[Figure]:
     keys = [service.another_key() for _ in range(NEIGHBOURS)]
     alone = _upload_all(service, keys)
     alone_ms: list[float] = []
-    with _watched_singles(service, service.another_key(), alone_ms):
+    with watched_singles(service.at, service.another_key(), alone_ms):
         time.sleep(ALONE_S)
     files = [gzip.compress(each) for each in (*FREE_FILES, SCALE_FILE)]
     bad = [(service.another_key("free"), files[:2]) for _ in range(FREE)]
@@ -77,7 +77,7 @@ def measure_uploads(service: ServiceProcess) -> list[Figure]:
     acts = [attack(*each) for each in bad for _ in range(EACH)]
     with _beside(service, acts):
         waits_ms: list[float] = []
-        with _watched_singles(service, service.another_key(), waits_ms):
+        with watched_singles(service.at, service.another_key(), waits_ms):
             beside = _upload_all(service, [service.another_key() for _ in range(NEIGHBOURS)])
     in_time = sum(took_s <= WITHIN_S for took_s in beside)
     return [
@@ -108,7 +108,7 @@ def measure_downloads(service: ServiceProcess) -> list[Figure]:
 
         with _beside(service, [attack] * DOWNLOADS):
             waits_ms: list[float] = []
-            with _watched_singles(service, service.another_key(), waits_ms):
+            with watched_singles(service.at, service.another_key(), waits_ms):
                 beside_s = _download(connection, neighbour, ours)
     return [
         Figure(f"{ROWS:,} rows alone", alone_s, "s"),
@@ -215,30 +215,6 @@ def _beside(service: ServiceProcess, acts: Sequence[Act]) -> Iterator[None]:
                 if connection.sock is not None:
                     with suppress(OSError):
                         connection.sock.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def _watched_singles(service: ServiceProcess, key: str, waits_ms: list[float]) -> Iterator[None]:
-    """Verify a single address again and again meanwhile, and note how long each takes."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        body = json.dumps({"email": SINGLE})
-        with closing(HTTPConnection(*service.at, timeout=TIMEOUT_S)) as connection:
-            while not ended.is_set():
-                began = time.perf_counter()
-                connection.request("POST", "/v1/email/verify", body, _bearer(key))
-                connection.getresponse().read()
-                waits_ms.append((time.perf_counter() - began) * 1000)
-                ended.wait(SINGLE_EVERY_S)
-
-    with ThreadPoolExecutor(1) as threads:
-        watching = threads.submit(watch)
-        try:
-            yield
-        finally:
-            ended.set()
-        watching.result()
 
 
 def _bearer(key: str) -> dict[str, str]:
