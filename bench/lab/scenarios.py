@@ -43,7 +43,7 @@ def _slow_first_exchange(scenario: Scenario, domain: str, people: frozenset[str]
     scenario.move_in(domain, new_host("silent"), good)
 
 
-def _wary(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
+def _refusing_by_policy(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
     scenario.move_in(domain, MailHost(mailboxes=people, default_unknown=NO_PTR))
 
 
@@ -107,7 +107,7 @@ KINDS: Mapping[str, FirmKind] = {
     "slow first exchange": FirmKind(Outcome.DELIVERABLE, settle=_slow_first_exchange),
     "free provider": FirmKind(Outcome.DELIVERABLE, "postfix", reports_leavers=True),
     "catch all": FirmKind(Outcome.CATCH_ALL, "catch all"),
-    "wary": FirmKind(Outcome.DELIVERABLE_UNTESTED, settle=_wary),
+    "wary": FirmKind(Outcome.DELIVERABLE_UNTESTED, settle=_refusing_by_policy),
     "unverifying": FirmKind(Outcome.DELIVERABLE_UNTESTED, settle=_unverifying),
     "greylisting": FirmKind(Outcome.TEMPORARY, "greylisting"),
     "not now": FirmKind(Outcome.TEMPORARY, "not now"),
