@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import trio
 
+from mailprobe.api.alerts.mail import compose
 from mailprobe.api.alerts.smtp_relay import (
     Mailer,
     Relay,
@@ -32,7 +33,6 @@ from mailprobe.api.alerts.smtp_relay import (
 )
 from mailprobe.api.alerts.thresholds import (
     Unwritable,
-    compose,
     crossed,
     from_body,
     message_name,

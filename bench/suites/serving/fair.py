@@ -17,7 +17,7 @@ from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.callback_receiver import HANGS, CallbackReceiver, open_receiver
 from mailprobe.bench.load.service_process import PLANS, SINGLE, ServiceProcess, start_service
-from mailprobe.bench.load.watched_singles import watched_singles
+from mailprobe.bench.suites.serving.watched_singles import watched_singles
 
 UPLOADS = 20
 NEIGHBOURS = 4  # accounts: each sends at most 20 lists a minute

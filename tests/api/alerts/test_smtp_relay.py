@@ -17,8 +17,9 @@ import pytest
 import trio
 import trustme
 
+from mailprobe.api.alerts.mail import compose
 from mailprobe.api.alerts.smtp_relay import ACCEPTED, Relay, RelayMailer, SendResult
-from mailprobe.api.alerts.thresholds import compose, crossed
+from mailprobe.api.alerts.thresholds import crossed
 from mailprobe.storage.records import Account, Ledger
 from tests.api.alerts.alerts_fixture import FEW, AlertsSetup
 from tests.api.service_fixture import START

@@ -17,7 +17,7 @@ from mailprobe.bench.load.service_process import SINGLE
 
 EVERY_S = 0.02
 TIMEOUT_S = 150.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @contextmanager
@@ -27,7 +27,14 @@ def watched_singles(at: tuple[str, int], key: str, waits_ms: list[float]) -> Ite
     Raises RuntimeError if a request failed.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "mailprobe.bench.load.watched_singles", at[0], str(at[1]), key],
+        [
+            sys.executable,
+            "-m",
+            "mailprobe.bench.suites.serving.watched_singles",
+            at[0],
+            str(at[1]),
+            key,
+        ],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -65,5 +72,10 @@ def _watch(host: str, port: int, key: str, ended: threading.Event) -> None:
 
 if __name__ == "__main__":
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def read_to_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=read_to_end, daemon=True).start()
     _watch(sys.argv[1], int(sys.argv[2]), sys.argv[3], ended)
