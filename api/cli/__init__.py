@@ -27,80 +27,90 @@ class CommandEntry(NamedTuple):  # a dataclass would add a tenth to the time of 
     summary: str
 
 
-COMMANDS = {
-    "serve": CommandEntry("mailprobe.api.cli.serve", "serve", "Run the service."),
-    "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
-    "clean": CommandEntry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
-    "mcp": CommandEntry("mailprobe.api.cli.mcp", "mcp", "Offer verification as tools (MCP)."),
-    "score": CommandEntry(
-        "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
-    ),
-    "bounces": CommandEntry(
-        "mailprobe.api.cli.bounces", "bounces", "Feed back which addresses bounced."
-    ),
-    "account": CommandEntry(
-        "mailprobe.api.cli.account", "account", "Create, show, change and delete accounts."
-    ),
-    "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
-    "job": CommandEntry(
-        "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
-    ),
-    "list": CommandEntry(
-        "mailprobe.api.cli.all_lists",
-        "list_",
-        "Pause, resume and cancel the lists of all accounts.",
-    ),
-    "egress": CommandEntry(
-        "mailprobe.api.cli.egress.commands",
-        "egress",
-        "Show, pause and resume the ways by which probes leave.",
-    ),
-    "pause": CommandEntry(
-        "mailprobe.api.cli.fleet.pauses", "pause", "Pause a domain, an operator or an account."
-    ),
-    "unpause": CommandEntry("mailprobe.api.cli.fleet.pauses", "unpause", "End a pause."),
-    "pauses": CommandEntry("mailprobe.api.cli.fleet.pauses", "pauses", "List what is paused."),
-    "drain": CommandEntry(
-        "mailprobe.api.cli.fleet.pauses", "drain", "Let a machine take no more of lists."
-    ),
-    "undrain": CommandEntry(
-        "mailprobe.api.cli.fleet.pauses", "undrain", "Let a machine take lists again."
-    ),
-    "machines": CommandEntry(
-        "mailprobe.api.cli.fleet.pauses", "machines", "List the machines of the database."
-    ),
-    "backup": CommandEntry(
-        "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
-    ),
-    "restore": CommandEntry(
-        "mailprobe.api.cli.backup", "restore", "Put a backup in the database's place."
-    ),
-    "listen": CommandEntry(
-        "mailprobe.api.cli.listen", "listen", "Receive callbacks, and pass them to a program here."
-    ),
-    "migrate": CommandEntry(
-        "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
-    ),
-    "demo": CommandEntry(
-        "mailprobe.bench.cli.demo",
-        "demo",
-        "Clean an example list against mail hosts on this machine.",
-    ),
-    "lab": CommandEntry(
-        "mailprobe.bench.cli.lab", "lab", "Run test mail servers and a test resolver."
-    ),
-    "config": CommandEntry("mailprobe.api.cli.config", "config", "Show and check the settings."),
-    "doctor": CommandEntry(
-        "mailprobe.api.cli.doctor", "doctor", "Check that this machine can verify addresses."
-    ),
-    "completion": CommandEntry(
-        "mailprobe.api.cli.shell.completion", "completion", "Print the completion for a shell."
-    ),
-    "lists": CommandEntry(
-        "mailprobe.api.cli.lists", "lists", "Update the lists of disposable and free domains."
-    ),
-    "bench": CommandEntry("mailprobe.bench.cli.bench", "bench", "Measure speed and accuracy."),
+PAUSES = "mailprobe.api.cli.fleet.pauses"
+# The groups of `--help`: who verifies addresses, who keeps a service's accounts, who runs its machines.
+GROUPS: dict[str, dict[str, CommandEntry]] = {
+    "Use": {
+        "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
+        "clean": CommandEntry(
+            "mailprobe.api.cli.clean", "clean", "Verify every address of a list."
+        ),
+        "score": CommandEntry(
+            "mailprobe.api.cli.score", "score", "Show how right a cleaned list was, by its bounces."
+        ),
+        "mcp": CommandEntry("mailprobe.api.cli.mcp", "mcp", "Offer verification as tools (MCP)."),
+        "listen": CommandEntry(
+            "mailprobe.api.cli.listen",
+            "listen",
+            "Receive callbacks, and pass them to a program here.",
+        ),
+        "demo": CommandEntry(
+            "mailprobe.bench.cli.demo",
+            "demo",
+            "Clean an example list against mail hosts on this machine.",
+        ),
+        "lab": CommandEntry(
+            "mailprobe.bench.cli.lab", "lab", "Run test mail servers and a test resolver."
+        ),
+        "completion": CommandEntry(
+            "mailprobe.api.cli.shell.completion", "completion", "Print the completion for a shell."
+        ),
+        "help": CommandEntry(
+            "mailprobe.api.cli.shell.help", "help_", "Show the help of a command."
+        ),
+    },
+    "Service": {
+        "serve": CommandEntry("mailprobe.api.cli.serve", "serve", "Run the service."),
+        "account": CommandEntry(
+            "mailprobe.api.cli.account", "account", "Create, show, change and delete accounts."
+        ),
+        "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
+        "job": CommandEntry(
+            "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
+        ),
+        "list": CommandEntry(
+            "mailprobe.api.cli.all_lists",
+            "list_",
+            "Pause, resume and cancel the lists of all accounts.",
+        ),
+        "bounces": CommandEntry(
+            "mailprobe.api.cli.bounces", "bounces", "Feed back which addresses bounced."
+        ),
+    },
+    "Operate": {
+        "doctor": CommandEntry(
+            "mailprobe.api.cli.doctor", "doctor", "Check that this machine can verify addresses."
+        ),
+        "config": CommandEntry(
+            "mailprobe.api.cli.config", "config", "Show and check the settings."
+        ),
+        "lists": CommandEntry(
+            "mailprobe.api.cli.lists", "lists", "Update the lists of disposable and free domains."
+        ),
+        "egress": CommandEntry(
+            "mailprobe.api.cli.egress.commands",
+            "egress",
+            "Show, pause and resume the ways by which probes leave.",
+        ),
+        "pause": CommandEntry(PAUSES, "pause", "Pause a domain, an operator or an account."),
+        "unpause": CommandEntry(PAUSES, "unpause", "End a pause."),
+        "pauses": CommandEntry(PAUSES, "pauses", "List what is paused."),
+        "drain": CommandEntry(PAUSES, "drain", "Let a machine take no more of lists."),
+        "undrain": CommandEntry(PAUSES, "undrain", "Let a machine take lists again."),
+        "machines": CommandEntry(PAUSES, "machines", "List the machines of the database."),
+        "backup": CommandEntry(
+            "mailprobe.api.cli.backup", "backup", "Back up the SQLite database while it is served."
+        ),
+        "restore": CommandEntry(
+            "mailprobe.api.cli.backup", "restore", "Put a backup in the database's place."
+        ),
+        "migrate": CommandEntry(
+            "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
+        ),
+        "bench": CommandEntry("mailprobe.bench.cli.bench", "bench", "Measure speed and accuracy."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 # Raised for `mailprobe` without a command; shows the help. An older click shows it itself.
@@ -147,8 +157,11 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+        name_columns = max(map(len, COMMANDS))  # the summaries of all groups begin in one column
+        for title, group in GROUPS.items():
+            rows = [(name.ljust(name_columns), entry.summary) for name, entry in group.items()]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run a command and exit: 0 done, 1 with failures, 2 wrong usage, 130 interrupted.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mailprobe.serve")
 
 WORKERS_MAX = 256
+PORT_MAX = 65535
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
@@ -52,9 +53,27 @@ def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | Non
         raise click.BadParameter(f"{text!r}: expected {BIND_TAKES}") from None
 
 
+def read_port_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    from mailprobe.api.setting_values import read_whole
+
+    if text is None:
+        return None
+    try:
+        return read_whole(0, PORT_MAX)(text)
+    except ValueError:
+        takes = f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
+        raise click.BadParameter(f"{text!r}: expected {takes}") from None
+
+
 @click.command()
 @click.option(
     "--bind", metavar="H:P", callback=read_bind_option, help="Address and port of the API."
+)
+@click.option(
+    "--port",
+    metavar="P",
+    callback=read_port_option,
+    help="Port of the API, at the address of MAILPROBE_BIND.",
 )
 @click.option(
     "--tools-bind",
@@ -70,7 +89,7 @@ def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | Non
     help="Number of processes.",
 )
 @collector_paused()
-def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
+def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", workers: int) -> None:
     """Run the API and the tool server. SIGTERM finishes open requests, then stops.
 
     The first start creates the database.
@@ -78,7 +97,11 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     from mailprobe.api.observability.logs import log_to_standard_error
     from mailprobe.api.quota.plans import read_plans
 
+    if bind is not None and port is not None:
+        raise Misuse(f"--bind has a port, too: give --bind {replace(bind, port=port)} alone")
     settings = read_settings()
+    if bind is None and port is not None:
+        bind = replace(settings.bind, port=port)
     settings = replace(
         settings, bind=bind or settings.bind, tools_bind=tools_bind or settings.tools_bind
     )
@@ -138,7 +161,7 @@ def _open_listeners(settings: "Settings") -> "Listeners":
 
     tools, metrics = settings.tools_bind, settings.metrics_bind
     return Listeners(
-        _listening(settings.bind, "", "--bind"),
+        _listening(settings.bind, "", "--bind or --port"),
         _listening(
             tools,
             " for the tool server",

@@ -19,6 +19,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "serve": (
         "mailprobe serve",
+        "mailprobe serve --port 8090",
         "mailprobe serve --bind 0.0.0.0:8080 --workers 4",
         "MAILPROBE_DATABASE=postgresql://... mailprobe serve",
     ),
@@ -116,6 +117,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         'eval "$(mailprobe completion zsh)"     # in ~/.zshrc, after compinit',
         "mailprobe completion fish > ~/.config/fish/completions/mailprobe.fish",
     ),
+    "help": ("mailprobe help clean", "mailprobe help key create"),
     "lists": ("mailprobe lists update --dry-run",),
     "lists update": ("mailprobe lists update --dry-run", "mailprobe lists update"),
     "bench": ("mailprobe bench", "mailprobe bench engine service", "mailprobe bench --list"),

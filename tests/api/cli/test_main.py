@@ -94,6 +94,15 @@ def test_an_unknown_command_is_wrong_usage() -> None:
         (["verify"], "missing argument 'ADDRESS...' (see mailprobe verify --help)"),
         (["verify", "--wwww"], "no such option '--wwww' (see mailprobe verify --help)"),
         (["serve", "--workers", "x"], "invalid value for '--workers': 'x' is not a valid integer"),
+        (["help", "claen"], "no such command 'claen'. Did you mean 'clean'?"),
+        (["help", "key", "nope"], "no such command 'nope' (see mailprobe key --help)"),
+        (["help", "verify", "ann"], "'mailprobe verify' has no commands of its own, such as 'ann'"),
+        (["serve", "--port", "x"], "invalid value for '--port': 'x': expected a port, 0 to 65535"),
+        (["serve", "--port=99999"], "invalid value for '--port': '99999': expected a port, 0 to"),
+        (
+            ["serve", "--bind", "0.0.0.0:80", "--port", "90"],
+            "--bind has a port, too: give --bind 0.0.0.0:90 alone",
+        ),
         (["bench", "nope"], "no suite 'nope'; there are: "),
         (
             ["lab", "--scenario", "nope"],

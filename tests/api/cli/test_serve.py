@@ -198,6 +198,27 @@ def test_a_busy_port_is_one_line(tmp_path: Path, option: str, whose: str) -> Non
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("written", [["--port={}"], ["--port", "{}"]])
+def test_a_port_of_the_command_line_wins_over_the_environment(
+    tmp_path: Path, written: list[str]
+) -> None:
+    """The address stays that of the setting; a busy port shows both without a service."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = warm_process.run(
+            ["mailprobe.api.cli", "serve", *(word.format(port) for word in written)],
+            cwd=tmp_path,
+            env={**environment(tmp_path), "MAILPROBE_BIND": "127.0.0.1:0"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"mailprobe: 127.0.0.1:{port} cannot be listened on: Address already in use; name another "
+        "address with --bind or --port\n"
+    )
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_foreign_database_file_is_one_line(tmp_path: Path, workers: str) -> None:
     (tmp_path / "data").mkdir()

@@ -71,6 +71,26 @@ def test_an_example_is_a_command_that_exists(words: str) -> None:
             assert option in known, line
 
 
+def test_the_help_groups_every_command_once() -> None:
+    page = help_of("")
+    groups = {
+        title: re.findall(r"^  ([a-z]+) ", rows, re.MULTILINE)
+        for title, rows in re.findall(r"^(Use|Service|Operate):\n((?:  .+\n)+)", page, re.MULTILINE)
+    }
+    assert list(groups) == ["Use", "Service", "Operate"]
+    assert sorted(sum(groups.values(), [])) == sorted(COMMANDS)
+    assert "verify" in groups["Use"]
+    assert "account" in groups["Service"]
+    assert "doctor" in groups["Operate"]
+
+
+@pytest.mark.parametrize("words", ["", "clean", "key", "key create", "help"])
+def test_the_command_help_prints_what_the_option_prints(words: str) -> None:
+    done = CliRunner().invoke(main, ["help", *words.split()], prog_name="mailprobe")
+    page = CliRunner().invoke(main, [*words.split(), "--help"], prog_name="mailprobe").output
+    assert (done.exit_code, done.output) == (0, page)
+
+
 def test_the_scenarios_of_the_lab_are_named() -> None:
     page = " ".join(help_of("lab").split())
     assert all(name in page for name in SCENARIO_NAMES)
@@ -83,7 +103,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         text=True,
         check=False,
     )
-    assert "Commands:" in done.stdout + done.stderr
+    assert "Operate:" in done.stdout + done.stderr
     assert done.returncode in (0, 2)
 
 
