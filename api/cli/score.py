@@ -29,14 +29,24 @@ FILE = click.Path(path_type=Path)
     help="The lights that mail was sent to. Default: green,yellow.",
 )
 @click.option("--column", metavar="NAME", help="Column of the addresses in BOUNCES.")
+@click.option(
+    "--verbose", is_flag=True, help="Print the tables by reason, provider and domain, too."
+)
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_json: bool) -> None:
+def score(
+    cleaned: Path,
+    bounces: Path,
+    sent: str,
+    column: str | None,
+    verbose: bool,
+    wants_json: bool,
+) -> None:
     """Show how right a cleaned list was.
 
     CLEANED is an output of `mailprobe clean`. BOUNCES is an mbox, a mail (.eml), a
     folder of mails such as a Maildir, or a list of bounced addresses that a mail service
-    exports. The tables compare what each address was called with what happened, with
-    95 % confidence intervals.
+    exports. One screen says how many addresses without a mailbox got mail, and compares
+    what each address was called with what happened, with 95 % confidence intervals.
     """
     from mailprobe.api.cli.scoring.bounces import read_bounces
     from mailprobe.api.cli.scoring.output import as_json, print_score
@@ -52,7 +62,7 @@ def score(cleaned: Path, bounces: Path, sent: str, column: str | None, wants_jso
     else:
         from mailprobe.api.cli.output.report import console_on
 
-        print_score(console_on(sys.stdout), made, found)
+        print_score(console_on(sys.stdout), made, found, is_whole=verbose)
     if not made.all.sent:
         raise CommandError("no row of the list has a light that mail was sent to; see --sent")
     if found.kinds and len(found.kinds) == made.foreign:

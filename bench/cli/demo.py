@@ -20,17 +20,26 @@ from mailprobe.api.errors import CommandError, Interrupted, print_error
 from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
+    from mailprobe.api.cli.cleaning.run import Say
     from mailprobe.api.cli.output.summary import Summary
     from mailprobe.api.cli.source import AnswerSource
     from mailprobe.api.settings import Settings
 
 LIST = Path("examples/list.csv")
 PACKAGED = Path(__file__).parents[1] / "lab" / "list.csv"  # in a checkout a link to LIST
+REASONS_MAX = 4  # so that all of it fits on one screen
+NEXT = (
+    "every row is in the file, and every reason with --verbose",
+    "next: mailprobe doctor checks this machine; mailprobe clean LIST cleans yours",
+)
 RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minute to pass
 
 
 @click.command()
-def demo() -> None:
+@click.option(
+    "--verbose", is_flag=True, help="Show every reason, and what clean would say of the list."
+)
+def demo(verbose: bool) -> None:
     """Clean an example list, with a resolver and mail servers on this machine.
 
     Nothing outside this machine is asked. The cleaned list is beside the example, or in
@@ -40,12 +49,19 @@ def demo() -> None:
     raise_open_files()
     with sigterm_as_sigint():
         try:
-            summary = _clean_in_lab(source, beside)
+            summary = _clean_in_lab(source, beside, print_error if verbose else _unsaid)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted("interrupted; nothing runs on and nothing is left behind") from None
         from mailprobe.api.cli.output.report import print_summary
 
-        print_summary(summary, sys.stdout)
+        if verbose:
+            print_summary(summary, sys.stdout, reasons_max=len(summary.counts.reasons))
+        else:
+            print_summary(summary, sys.stdout, reasons_max=REASONS_MAX, advise=lambda _: NEXT)
+
+
+def _unsaid(remark: str) -> None:
+    """Of a list that is not the reader's, what is special about it is no news."""
 
 
 def _example() -> tuple[Path, Path]:
@@ -58,7 +74,7 @@ def _example() -> tuple[Path, Path]:
     return PACKAGED, Path(PACKAGED.name)
 
 
-def _clean_in_lab(source: Path, beside: Path) -> "Summary":
+def _clean_in_lab(source: Path, beside: Path, say: "Say") -> "Summary":
     """Clean `source` by a lab's hosts alone: no setting of the operator's reaches in."""
     from mailprobe.api.settings import Settings
     from mailprobe.bench.lab import LabFailed, start_lab
@@ -72,12 +88,14 @@ def _clean_in_lab(source: Path, beside: Path) -> "Summary":
                     "MAILPROBE_BIND": "127.0.0.1:0",
                 }
                 settings = Settings.read({**lab.env, **ours}, Path(directory))
-                return _clean(source, beside, settings, Path(directory))
+                return _clean(source, beside, settings, Path(directory), say)
         except LabFailed as error:
             raise CommandError(f"the demo needs its lab: {error}") from error
 
 
-def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) -> "Summary":
+def _clean(
+    source: Path, beside: Path, settings: "Settings", directory: Path, say: "Say"
+) -> "Summary":
     """Clean in the scratch `directory`, then move the result; a user's unfinished run is not touched."""
     import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
     from mailprobe.api.cli.cleaning.outputs import Order, output_path
@@ -92,6 +110,7 @@ def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) ->
         lambda: open_service_source(settings),
         standard_output=sys.stdout.buffer,
         show_progress=show_progress,
+        say=say,
     )
     with replacing(target) as file:
         file.write(draft.read_bytes())

@@ -29,6 +29,7 @@ from mailprobe.api.reader.own_list import OwnList, open_own_list
 from mailprobe.api.terminal import plain
 
 ShowSummary = Callable[[Summary], None]
+Say = Callable[[str], None]
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -40,11 +41,12 @@ def clean_list(
     show_progress: ShowProgress = no_progress,
     show_summary: ShowSummary = lambda _: None,
     resume_command: str = "the same command with --resume",
+    say: Say = print_error,
     run: Run = run,
 ) -> Summary:
     """Clean a list. Raises CommandError if it cannot be done or finished.
 
-    `run` runs the verification on trio. `show_summary` is called once the first pass is done and
+    `run` runs the verification on trio. `say` gets remarks on the list. `show_summary` is called once the first pass is done and
     written, in a thread, and at the end if later passes have changed anything.
 
     Answers before an early end are in the journal. Without any answer nothing is left
@@ -56,7 +58,7 @@ def clean_list(
     with open_own_list(order.input, as_asked, order.output, each=order.each) as (source, reading):
         addresses = _read_addresses(source, reading)
         for remark in source.found.remarks:
-            print_error(remark)
+            say(remark)
         header = Header(VERSION, source.found.octets, source.found.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
@@ -77,7 +79,7 @@ def clean_list(
                 share = passes.counts.refused_share
                 words = words_of_results(waiting, len(addresses.numbers), share)
                 go_on = f"; go on with: {patient(resume_command)}" if order.journal else ""
-                print_error(f"{words}{go_on}")
+                say(f"{words}{go_on}")
                 journal.sync()
             elif order.journal:
                 order.journal.unlink(missing_ok=True)

@@ -136,9 +136,9 @@ def _readable(line: ConversationLine) -> Text:
     return Text(f"    {line.at_ms:8.1f} ms {arrow} {plain(line.text)}", style=style)
 
 
-def summary_table(counts: ResultCounts) -> Table:
+def summary_table(counts: ResultCounts, reasons_max: int = REASONS_MAX) -> Table:
     """The rows of a cleaned list by light, by status and by the most frequent reasons."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("by")
     table.add_column("")
     table.add_column("rows", justify="right")
@@ -147,10 +147,10 @@ def summary_table(counts: ResultCounts) -> Table:
     _add_counts(table, "light", counts.lights.most_common(), counts.done)
     _add_counts(table, "status", counts.statuses.most_common(), counts.done)
     reasons = counts.reasons.most_common()
-    if len(reasons) > REASONS_MAX:
-        others = reasons[REASONS_MAX - 1 :]
+    if len(reasons) > reasons_max:
+        others = reasons[reasons_max - 1 :]
         rows = sum(count for _, count in others)
-        reasons = [*reasons[: REASONS_MAX - 1], (f"{len(others)} others", rows)]
+        reasons = [*reasons[: reasons_max - 1], (f"{len(others)} others", rows)]
     _add_counts(table, "reason", reasons, counts.done)
     return table
 
@@ -166,17 +166,24 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
         )
 
 
-def print_summary(summary: Summary, stream: TextIO) -> None:
-    """Print a list's summary and its output path."""
+def print_summary(
+    summary: Summary,
+    stream: TextIO,
+    *,
+    reasons_max: int = REASONS_MAX,
+    advise: Callable[[ResultCounts], Iterable[str]] = advice,
+) -> None:
+    """Print where a cleaned list is, its summary, and what to do next."""
     console = console_on(stream)
-    console.print(summary_table(summary.counts))
-    console.print(summary_line(summary), overflow="fold")
-    for line in advice(summary.counts):
-        console.print(line, overflow="fold", soft_wrap=True)
-    for path in summary.outputs:
-        console.print(f"cleaned list: {plain(str(path))}", overflow="fold", soft_wrap=True)
+    files = [("cleaned list", path) for path in summary.outputs]
     if summary.report is not None:
-        console.print(f"report: {plain(str(summary.report))}", overflow="fold", soft_wrap=True)
+        files.append(("report", summary.report))
+    for name, path in files:
+        console.print(f"{name}: {plain(str(path))}", overflow="fold", soft_wrap=True)
+    console.print(summary_line(summary), overflow="fold")
+    console.print(summary_table(summary.counts, reasons_max))
+    for line in advise(summary.counts):
+        console.print(line, overflow="fold", soft_wrap=True)
 
 
 def summary_line(summary: Summary) -> str:

@@ -1,6 +1,7 @@
-"""Prints a score as tables for a person, or as JSON."""
+"""Prints a score for a person, on one screen or with all its tables, or as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.console import Console
@@ -8,17 +9,80 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.bounces.kinds import KINDS
-from mailprobe.api.cli.scoring.bounces import Bounces, as_counts, lines_of
+from mailprobe.api.cli.scoring.bounces import NAMES, Bounces, as_counts, lines_of
 from mailprobe.api.cli.scoring.scores import Group, Score
 from mailprobe.api.terminal import plain
 
 PROVIDERS_MAX = 15  # shown
-HEADINGS = (
-    *("sent", "no mailbox", "refused", "later", "unknown", "without a mailbox", "95 % between"),
-)
+STATUSES_MAX = 8  # more than `clean` writes; a foreign file may have any
+DOMAINS_NAMED = 3
+SCREEN_LINES = 24
+SCREEN_COLUMNS = 80
+HEADINGS = ("sent", "no mailbox", "refused", "later", "unknown", "share", "95 %")
 
 
-def print_score(console: Console, score: Score, bounces: Bounces) -> None:
+def print_score(console: Console, score: Score, bounces: Bounces, *, is_whole: bool) -> None:
+    """Print the score on one screen, or the whole of it: by reason, provider and domain, too."""
+    for line in wrap(headline(score), SCREEN_COLUMNS):
+        console.print(Text(line))
+    console.print()
+    if is_whole:
+        _print_tables(console, score)
+        for note in (*lines_of_rows(bounces), *notes(score, bounces)):
+            console.print(Text(f"- {note}"), soft_wrap=True)
+        return
+    statuses = {**_largest(score.groups["status"], STATUSES_MAX), "all": score.all}
+    console.print(_table("status", statuses))
+    console.print()
+    remarks = [*domains_named(score), *notes(score, bounces), *row_counts(bounces)]
+    lines_used = len(wrap(headline(score), SCREEN_COLUMNS)) + len(statuses) + 2 + 2
+    for line in fitting(remarks, SCREEN_LINES - lines_used - 1):
+        console.print(Text(line), soft_wrap=True)
+    console.print("by reason, provider and domain: --verbose; for programs: --json")
+
+
+def headline(score: Score) -> str:
+    """The result in one sentence."""
+    low, high = score.all.interval()
+    if not score.all.sent:
+        return "Mail was sent to no address of the list."
+    share = score.all.gone / score.all.sent
+    return (
+        f"{score.all.gone:,} of {score.all.sent:,} addresses that mail was sent to have no mailbox: "
+        f"{share:.2%}; the true share is between {low:.2%} and {high:.2%} (95 %)."
+    )
+
+
+def domains_named(score: Score) -> list[str]:
+    """The worst domains in one line; none without any."""
+    worst = score.worst_domains()
+    if not worst:
+        return []
+    named = ", ".join(f"{plain(name)} ({group.gone:,})" for name, group in worst[:DOMAINS_NAMED])
+    more = f" and {len(worst) - DOMAINS_NAMED} more" if len(worst) > DOMAINS_NAMED else ""
+    return [f"hosts accepted addresses that bounced at {named}{more}"]
+
+
+def row_counts(bounces: Bounces) -> list[str]:
+    """What the rows of the bounces were taken as, in one line."""
+    counts = [
+        f"{bounces.rows[taken]:,} {words}" for taken, words in NAMES.items() if bounces.rows[taken]
+    ]
+    return [f"rows of the bounces: {', '.join(counts)}"] if counts else []
+
+
+def fitting(remarks: Sequence[str], lines_max: int) -> Iterator[str]:
+    """The first remarks, wrapped, in at most `lines_max` lines; none is cut."""
+    left = lines_max
+    for remark in remarks:
+        lines = wrap(f"- {remark}", SCREEN_COLUMNS, subsequent_indent="  ")
+        if len(lines) > left:
+            return
+        left -= len(lines)
+        yield from lines
+
+
+def _print_tables(console: Console, score: Score) -> None:
     for by in ("status", "reason", "provider"):
         limit = PROVIDERS_MAX if by == "provider" else None
         console.print(_table(by, _largest(score.groups[by], limit)))
@@ -29,8 +93,6 @@ def print_score(console: Console, score: Score, bounces: Bounces) -> None:
         console.print(_table("domain", worst))
         console.print()
     console.print(_table("", {"all": score.all}))
-    for note in notes(score, bounces):
-        console.print(Text(f"- {note}"), soft_wrap=True)
 
 
 def _largest(groups: Mapping[str, Group], limit: int | None) -> dict[str, Group]:
@@ -38,7 +100,8 @@ def _largest(groups: Mapping[str, Group], limit: int | None) -> dict[str, Group]
 
 
 def _table(by: str, groups: Mapping[str, Group]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    """A table of at most 80 columns, but for long names."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column(f"called {by}" if by in ("status", "reason") else by, overflow="fold")
     for heading in HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -49,25 +112,29 @@ def _table(by: str, groups: Mapping[str, Group]) -> Table:
             f"{group.sent:,}",
             *(f"{group.bounced[kind]:,}" for kind in KINDS),
             f"{group.gone / group.sent:.2%}" if group.sent else "-",
-            f"{low:.2%} and {high:.2%}",
+            f"{100 * low:.1f}-{100 * high:.1f} %",
         )
     return table
 
 
+def lines_of_rows(bounces: Bounces) -> Iterator[str]:
+    """What the rows of the bounces were taken as, with examples."""
+    return (f"of the rows of the bounces, {line}" for line in lines_of(bounces))
+
+
 def notes(score: Score, bounces: Bounces) -> list[str]:
-    """What the tables do not show."""
+    """What the tables do not show, the gravest first."""
     found = {
+        "bounced addresses are not in the list": score.foreign,
         "rows of other lights are not compared: no mail was sent to them (--sent)": score.not_sent,
         "of them bounced, so mail was sent to them after all": score.bounced_not_sent,
-        "bounced addresses are not in the list": score.foreign,
         "bounces give no reason that is understood; their mailboxes may or may not exist": (
             score.all.bounced["unknown"]
         ),
         "messages report no bounce that could be read": bounces.unread - bounces.others,
         "messages are no bounces, and are not counted": bounces.others,
     }
-    taken = [f"of the rows of the bounces, {line}" for line in lines_of(bounces)]
-    return [*taken, *(f"{count:,} {words}" for words, count in found.items() if count)]
+    return [f"{count:,} {words}" for words, count in found.items() if count]
 
 
 def as_json(score: Score, bounces: Bounces) -> dict[str, object]:

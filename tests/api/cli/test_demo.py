@@ -23,9 +23,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(place: Path) -> "subprocess.Popen[str]":
+def start(place: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", "from mailprobe.api.cli import main; main(['demo'])"],
+        [sys.executable, "-c", f"from mailprobe.api.cli import main; main({['demo', *options]})"],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MAILPROBE_SMTP_PORT": "1"},
         stdout=subprocess.PIPE,
@@ -48,14 +48,30 @@ def test_the_demo_cleans_the_example_and_stops_all_it_started(place: Path) -> No
     with start(place) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
-    for words in ("300 rows", "deliverable", "GREEN_LIGHT", "examples/list.verified.csv"):
+    for words in ("300 rows", "deliverable", "GREEN_LIGHT"):
         assert words in out
+    assert out.splitlines()[0] == "cleaned list: examples/list.verified.csv"
+    assert "--resume" not in err
+    progress = [line for line in err.splitlines() if " of 295 (" in line]
+    shown = [line for line in (err + out).splitlines() if line not in progress]
+    assert sum(max(1, -(-len(line.rstrip()) // 80)) for line in shown) <= 24
     rows = rows_of(place / "examples/list.verified.csv")
     assert len(rows) == 300
     statuses = Counter(row["status"] for row in rows)
     assert min(statuses[s] for s in ("deliverable", "undeliverable", "catch_all", "invalid")) > 5
     assert names_in(place / "examples") == ["list.csv", "list.verified.csv"]
     assert list(processes_in(place)) == []
+
+
+def test_a_verbose_demo_shows_every_reason_and_what_clean_advises(place: Path) -> None:
+    with start(place, "--verbose") as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "6 rows are doubtful" in err
+    assert "others" not in out
+    reasons = {row["reason"] for row in rows_of(place / "examples/list.verified.csv")} - {""}
+    assert all(f" {reason} " in out for reason in reasons)
+    assert "see the column suggestion" in out
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(place: Path) -> None:

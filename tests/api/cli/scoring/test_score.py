@@ -271,6 +271,41 @@ def test_the_command_compares_a_cleaned_list_with_bounces(tmp_path: Path, kind: 
     assert "1 bounced addresses are not in the list" in done.stdout
 
 
+def test_a_score_fits_on_one_screen_and_begins_with_the_result(tmp_path: Path) -> None:
+    """With rows of every kind, every remark and many domains; --verbose has the rest."""
+    rows = {
+        f"user{number}@domain-with-a-long-name-{number % 40}.example.test": status
+        for number, status in enumerate(
+            ["deliverable"] * 200 + ["catch_all", "unknown", "undeliverable", "invalid"] * 20
+        )
+    }
+    output = cleaned(tmp_path, rows, "csv")
+    bounced = "".join(
+        f"{address},{kind},{words}\n"
+        for address, (kind, words) in zip(
+            [*list(rows)[:150], "stranger@x.test"],
+            [("hard", "550 5.1.1 no such user"), ("soft", "mailbox full"), ("sent", ""),
+             ("bounce", "550 Nope"), ("soft", "554 5.7.1 rejected as spam")] * 31,
+            strict=False,
+        )
+    )  # fmt: skip
+    (tmp_path / "bounces.csv").write_text(f"email,type,description\n{bounced}")
+    words = ["score", str(output), str(tmp_path / "bounces.csv"), "--sent", "green,yellow,red"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert " addresses that mail was sent to have no mailbox: " in " ".join(lines[:2])
+    assert any("hosts accepted addresses that bounced at" in line for line in lines)
+    assert "called reason" not in done.stdout
+    whole = CliRunner().invoke(main, [*words, "--verbose"])
+    assert whole.stdout.startswith(lines[0])
+    for heading in ("called status", "called reason", "provider", "domain "):
+        assert heading in whole.stdout
+    assert "such as user" in whole.stdout
+
+
 def test_unreadable_reports_are_unknown_and_other_mail_is_not_counted(tmp_path: Path) -> None:
     output = cleaned(tmp_path, STATUSES, "csv")
     folder = tmp_path / "bounces"

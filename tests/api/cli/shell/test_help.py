@@ -78,7 +78,7 @@ def test_the_help_groups_every_command_once() -> None:
         for title, rows in re.findall(r"^(Use|Service|Operate):\n((?:  .+\n)+)", page, re.MULTILINE)
     }
     assert list(groups) == ["Use", "Service", "Operate"]
-    assert sorted(sum(groups.values(), [])) == sorted(COMMANDS)
+    assert sorted(name for names in groups.values() for name in names) == sorted(COMMANDS)
     assert "verify" in groups["Use"]
     assert "account" in groups["Service"]
     assert "doctor" in groups["Operate"]
