@@ -3,13 +3,12 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
-from mailprobe.api.cli.sender.checks import Check
 from mailprobe.api.cli.sender.machine import examine
 from mailprobe.api.cli.sender.named_sender import missing_sender
+from mailprobe.api.doctor.checks import Check
 from mailprobe.api.terminal import plain
 from mailprobe.engine.egress import ONE_EGRESS
 
@@ -42,7 +41,7 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        result = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+        result = {"ok": not failed, "checks": [record_of(check) for check in checks]}
         click.echo(msgspec.json.encode(result))
     else:
         print_table(checks)
@@ -51,18 +50,25 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
         context.exit(1)
 
 
+def record_of(check: Check) -> dict[str, str | None]:
+    """For programs: the questions are for people."""
+    return {
+        "check": check.check, "status": check.status, "found": check.found, "advice": check.advice
+    }  # fmt: skip
+
+
 STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
 def print_table(checks: list[Check]) -> None:
-    """Print a table; unprintable characters of other hosts are escaped."""
+    """Print a table, each check with its question below; escapes of other hosts are shown."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     from mailprobe.api.cli.output.report import console_on
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("check", overflow="fold", min_width=12)
     table.add_column("result", no_wrap=True)
     table.add_column("found, and what to do", overflow="fold", min_width=20)
@@ -71,5 +77,6 @@ def print_table(checks: list[Check]) -> None:
         if check.advice:
             reported.append(f"\n→ {plain(check.advice)}", style="bold")
         status = Text(check.status, style=STYLES[check.status])
-        table.add_row(Text(plain(check.check)), status, reported)
+        name = Text(plain(check.check)).append(f"\n{check.question}", style="dim")
+        table.add_row(name, status, reported)
     console_on(sys.stdout).print(table)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.cli.sender.checks import Check
 from mailprobe.api.cli.sender.machine import (
     PROVIDERS,
     EndpointCheck,
@@ -24,6 +23,7 @@ from mailprobe.api.cli.sender.machine import (
     open_network,
     our_address,
 )
+from mailprobe.api.doctor.checks import SOURCE, Check
 from mailprobe.api.egress.ways import dial_of, settings_of
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.dialer import Dial
@@ -121,8 +121,7 @@ def check_source(row: Egress) -> Check | None:
         found = f"{row.source}: {os.strerror(error.errno or 0).lower()}"
         if error.errno == errno.EADDRNOTAVAIL:
             found = f"this machine does not have {row.source}"
-        advice = "Give this machine the address, or correct it in MAILPROBE_EGRESS_FILE."
-        return Check("address", "failed", found, advice)
+        return SOURCE.failed("absent", found)
     return None
 
 

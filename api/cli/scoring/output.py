@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.bounces.kinds import KINDS
-from mailprobe.api.cli.scoring.bounces import NAMES, Bounces, as_counts, lines_of
+from mailprobe.api.cli.scoring.bounces import NAMES, Bounces, Taken, as_counts, lines_of
 from mailprobe.api.cli.scoring.scores import Group, Score
 from mailprobe.api.terminal import plain
 
@@ -23,39 +23,39 @@ HEADINGS = ("sent", "no mailbox", "refused", "later", "unknown", "share", "95 %"
 
 def print_score(console: Console, score: Score, bounces: Bounces, *, is_whole: bool) -> None:
     """Print the score on one screen, or the whole of it: by reason, provider and domain, too."""
-    for line in wrap(headline(score), SCREEN_COLUMNS):
+    headline = wrap(result(score.all.gone, score.all.sent, score.all.interval()), SCREEN_COLUMNS)
+    for line in headline:
         console.print(Text(line))
     console.print()
     if is_whole:
         _print_tables(console, score)
-        for note in (*lines_of_rows(bounces), *notes(score, bounces)):
+        taken = [f"of the rows of the bounces, {line}" for line in lines_of(bounces)]
+        for note in (*taken, *notes(score, bounces)):
             console.print(Text(f"- {note}"), soft_wrap=True)
         return
     statuses = {**_largest(score.groups["status"], STATUSES_MAX), "all": score.all}
     console.print(_table("status", statuses))
     console.print()
-    remarks = [*domains_named(score), *notes(score, bounces), *row_counts(bounces)]
-    lines_used = len(wrap(headline(score), SCREEN_COLUMNS)) + len(statuses) + 2 + 2
+    remarks = [*domains(score.worst_domains()), *notes(score, bounces), *row_counts(bounces.rows)]
+    lines_used = len(headline) + len(statuses) + 4  # the table's head, and two empty lines
     for line in fitting(remarks, SCREEN_LINES - lines_used - 1):
         console.print(Text(line), soft_wrap=True)
     console.print("by reason, provider and domain: --verbose; for programs: --json")
 
 
-def headline(score: Score) -> str:
-    """The result in one sentence."""
-    low, high = score.all.interval()
-    if not score.all.sent:
+def result(gone: int, sent: int, interval: tuple[float, float]) -> str:
+    """The score in one sentence."""
+    if not sent:
         return "Mail was sent to no address of the list."
-    share = score.all.gone / score.all.sent
+    low, high = interval
     return (
-        f"{score.all.gone:,} of {score.all.sent:,} addresses that mail was sent to have no mailbox: "
-        f"{share:.2%}; the true share is between {low:.2%} and {high:.2%} (95 %)."
+        f"{gone:,} of {sent:,} addresses that mail was sent to have no mailbox: {gone / sent:.2%}; "
+        f"the true share is between {low:.2%} and {high:.2%} (95 %)."
     )
 
 
-def domains_named(score: Score) -> list[str]:
+def domains(worst: Sequence[tuple[str, Group]]) -> list[str]:
     """The worst domains in one line; none without any."""
-    worst = score.worst_domains()
     if not worst:
         return []
     named = ", ".join(f"{plain(name)} ({group.gone:,})" for name, group in worst[:DOMAINS_NAMED])
@@ -63,11 +63,9 @@ def domains_named(score: Score) -> list[str]:
     return [f"hosts accepted addresses that bounced at {named}{more}"]
 
 
-def row_counts(bounces: Bounces) -> list[str]:
+def row_counts(rows: Mapping[Taken, int]) -> list[str]:
     """What the rows of the bounces were taken as, in one line."""
-    counts = [
-        f"{bounces.rows[taken]:,} {words}" for taken, words in NAMES.items() if bounces.rows[taken]
-    ]
+    counts = [f"{rows[taken]:,} {words}" for taken, words in NAMES.items() if rows.get(taken)]
     return [f"rows of the bounces: {', '.join(counts)}"] if counts else []
 
 
@@ -115,11 +113,6 @@ def _table(by: str, groups: Mapping[str, Group]) -> Table:
             f"{100 * low:.1f}-{100 * high:.1f} %",
         )
     return table
-
-
-def lines_of_rows(bounces: Bounces) -> Iterator[str]:
-    """What the rows of the bounces were taken as, with examples."""
-    return (f"of the rows of the bounces, {line}" for line in lines_of(bounces))
 
 
 def notes(score: Score, bounces: Bounces) -> list[str]:

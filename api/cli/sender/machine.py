@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import trio
 import trio.socket
 
-from mailprobe.api.cli.sender.checks import Check, check_blocklists, check_spf
+from mailprobe.api.cli.sender.checks import check_blocklists, check_spf
 from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
+from mailprobe.api.doctor.checks import CLOCK, DATABASE, ENDPOINT, HELO, IDENTITY, PORT, Check
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -150,7 +151,7 @@ async def check_of_sender(
 ) -> list[Check]:
     """Check our name, our address and our sender; `works`: an endpoint answers."""
     if not works:  # one cause, said once
-        skipped = Check("our name and address", "skipped", "no endpoint answers: see above")
+        skipped = IDENTITY.skipped("no endpoint answers: see above")
         fault = check_helo_form(settings)
         return [skipped] if fault is None else [fault, skipped]
     questions = DnsQuestions(network.transport, settings.doh_urls)
@@ -174,7 +175,7 @@ async def check_of_sender(
 
 async def check_endpoint(network: Network, url: str) -> EndpointCheck:
     """Query one endpoint for a well-known domain."""
-    name = f"DNS over HTTPS, {urlsplit(url).netloc}"
+    place = urlsplit(url).netloc
     trouble, ahead_s = f"no answer within {ENDPOINT_S:g} s", None
     began = trio.current_time()
     with trio.move_on_after(ENDPOINT_S):
@@ -187,18 +188,10 @@ async def check_endpoint(network: Network, url: str) -> EndpointCheck:
             answer = read_route(response.octets, PROVIDERS[0])
             if not isinstance(answer, LookupFailed):
                 took_ms = 1000 * (trio.current_time() - began)
-                return EndpointCheck(Check(name, "ok", f"answers in {took_ms:.0f} ms"), ahead_s)
+                return EndpointCheck(ENDPOINT.ok(f"answers in {took_ms:.0f} ms", place), ahead_s)
             trouble = answer.reason
-    return EndpointCheck(Check(name, "failed", trouble, _endpoint_advice(trouble)), ahead_s)
-
-
-def _endpoint_advice(trouble: str) -> str:
-    if "certificate" in trouble.lower():
-        return (
-            "If the endpoint is yours, give its CA in MAILPROBE_DOH_CA_FILE; "
-            "if not, something on the way answers in its place."
-        )
-    return "Allow outgoing HTTPS to it, or give another endpoint in MAILPROBE_DOH_URLS."
+    fault = "certificate" if "certificate" in trouble.lower() else "no answer"
+    return EndpointCheck(ENDPOINT.failed(fault, trouble, place), ahead_s)
 
 
 def _ahead_s(date: str | None, now: float) -> float | None:
@@ -213,12 +206,12 @@ def check_clock(endpoints: list[EndpointCheck]) -> Check:
     """Compare our clock with the endpoints' dates; the nearest one counts."""
     reported = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
     if not reported:
-        return Check("clock", "skipped", "no endpoint's answer had a date")
+        return CLOCK.skipped("no endpoint's answer had a date")
     ahead_s = min(reported, key=abs)
     if abs(ahead_s) <= CLOCK_S_MAX:
-        return Check("clock", "ok", "agrees with the endpoints")
+        return CLOCK.ok("agrees with the endpoints")
     found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
-    return Check("clock", "failed", found, "Synchronize the clock of this machine with NTP.")
+    return CLOCK.failed("wrong", found)
 
 
 async def greeting_of(domain: str, network: Network, settings: EngineSettings) -> Greeting:
@@ -306,18 +299,18 @@ def check_port(
     settings: EngineSettings, greetings: list[Greeting], *, resolved: bool = True
 ) -> Check:
     """One welcome is enough: the port is open, and not every host refuses us."""
-    name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
+    name = f"{settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
     if not settings.asks_hosts:
-        return Check(name, "skipped", "not needed: MAILPROBE_LAYERS is 1-3,5")
+        return PORT.skipped("not needed: MAILPROBE_LAYERS is 1-3,5", name)
     words = _causes(greetings)
     came = {greeting.received: greeting for greeting in reversed(greetings)}
     if "welcome" in came:
-        return Check(name, "ok", came["welcome"].words)
+        return PORT.ok(came["welcome"].words, name)
     if "refused" in came:
-        return Check(name, "failed", words, PORT_REFUSED)
+        return PORT.failed("refused", words, name)
     if "not connected" in came:
-        return Check(name, "failed", words, PROXIES_FAIL if settings.proxies else PORT_CLOSED)
-    return Check(name, "skipped", words if resolved else "no mail host is found: see above")
+        return PORT.failed("proxies" if settings.proxies else "closed", words, name)
+    return PORT.skipped(words if resolved else "no mail host is found: see above", name)
 
 
 def _causes(greetings: Sequence[Greeting]) -> str:
@@ -329,24 +322,11 @@ def _causes(greetings: Sequence[Greeting]) -> str:
     return "; ".join(f"{', '.join(domains)}: {cause}" for cause, domains in hosts.items())
 
 
-PORT_REFUSED = (
-    "The port is open, but the mail hosts refuse us: read their replies, "
-    "and check whether our address is on a block list."
-)
-PROXIES_FAIL = "Check the proxies in MAILPROBE_SMTP_PROXIES, and that they may use this port."
-PORT_CLOSED = (
-    "Ask the provider of this machine to open the port, "
-    "or give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES, "
-    "or work without it: MAILPROBE_LAYERS=1-3,5 asks no mail host."
-)
-
-
 def check_helo_form(settings: EngineSettings) -> Check | None:
     """The failed check of an EHLO name that no other host can resolve; else None."""
     if not settings.helo_is_local:
         return None
-    advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
-    return Check(f"HELO name, {settings.helo_name}", "failed", "not a public host name", advice)
+    return HELO.failed("local", "not a public host name", settings.helo_name)
 
 
 async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:
@@ -354,22 +334,22 @@ async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None)
     if (fault := check_helo_form(settings)) is not None:
         return fault
     helo = settings.helo_name
-    name = f"HELO name, {helo}"
     with trio.move_on_after(HELO_S):
         try:
             found = await routes.addresses(helo)
         except ValueError:
-            return Check(name, "failed", "not a host name", "Set MAILPROBE_SMTP_HELO to one.")
+            return HELO.failed("no name", "not a host name", helo)
         if isinstance(found, LookupFailed):
-            return Check(name, "skipped", f"the look-up failed ({found.reason})")
+            return HELO.skipped(f"the look-up failed ({found.reason})", helo)
         if isinstance(found, NoAddress):
-            advice = f"Give {helo} an address record: {ours or 'the public address of this host'}."
-            return Check(name, "failed", f"does not resolve ({found.reason})", advice)
+            given = ours or "the public address of this host"
+            unresolved = f"does not resolve ({found.reason})"
+            return HELO.failed("no address", unresolved, helo, helo=helo, ours=given)
         if ours is not None and not _includes(found, ours):
-            advice = f"Point {helo} to {ours}, or set MAILPROBE_SMTP_HELO to the name of {ours}."
-            return Check(name, "failed", f"is {found.ips[0]}, but we are seen as {ours}", advice)
-        return await _check_reverse(name, helo, ours or found.ips[0], routes)
-    return Check(name, "skipped", f"no answer within {HELO_S:g} s")
+            seen = f"is {found.ips[0]}, but we are seen as {ours}"
+            return HELO.failed("elsewhere", seen, helo, helo=helo, ours=ours)
+        return await _check_reverse(helo, ours or found.ips[0], routes)
+    return HELO.skipped(f"no answer within {HELO_S:g} s", helo)
 
 
 def _includes(found: Addresses, ours: str) -> bool:
@@ -378,16 +358,17 @@ def _includes(found: Addresses, ours: str) -> bool:
     return ours in family or not family
 
 
-async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> Check:
+async def _check_reverse(helo: str, address: str, routes: Routes) -> Check:
     names = await routes.pointers(address)
     if isinstance(names, LookupFailed):
-        return Check(name, "skipped", f"the look-up of {address} failed ({names.reason})")
+        return HELO.skipped(f"the look-up of {address} failed ({names.reason})", helo)
     if helo.lower().rstrip(".") in names:
-        return Check(name, "ok", f"is {address}, and back")
-    reported = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
-    advice = f"Ask the owner of {address} to name it {helo} (a PTR record)"
-    advice += f", or set MAILPROBE_SMTP_HELO to {names[0]}." if names else "."
-    return Check(name, "failed", reported, advice)
+        return HELO.ok(f"is {address}, and back", helo)
+    if not names:
+        found = f"{address} has no reverse name"
+        return HELO.failed("no reverse name", found, helo, helo=helo, ours=address)
+    found = f"{address} is called {names[0]}"
+    return HELO.failed("other reverse name", found, helo, helo=helo, ours=address, reverse=names[0])
 
 
 async def check_store(database: str, secret_key: bytes | None) -> Check:
@@ -397,23 +378,19 @@ async def check_store(database: str, secret_key: bytes | None) -> Check:
 
     if not is_postgres(database):
         return check_database(database)
-    name = "database"
     try:
         async with open_store(database, secret_key=secret_key) as store:
             await store.check()
     except StoreUnavailable as unavailable:
-        advice = "Start the server, or correct MAILPROBE_DATABASE or MAILPROBE_SECRET_KEY."
-        return Check(name, "failed", str(unavailable), advice)
-    return Check(name, "ok", f"{shown(database)} answers")
+        return DATABASE.failed("no server", str(unavailable))
+    return DATABASE.ok(f"{shown(database)} answers")
 
 
 def check_database(database: str) -> Check:
     """Check that the database file is writable or can be created; leaves nothing behind."""
-    name = "database"
     path = Path(database).absolute()
     if not path.parent.exists() and Path(database).parent != DEFAULT_FOLDER:
-        found = f"{path.parent} does not exist"
-        return Check(name, "failed", found, "Create the folder, or correct MAILPROBE_DATABASE.")
+        return DATABASE.failed("no folder", f"{path.parent} does not exist")
     folder = next(parent for parent in path.parents if parent.exists())
     try:
         if path.exists():
@@ -423,6 +400,5 @@ def check_database(database: str) -> Check:
     except OSError as error:
         where = error.filename or folder
         found = f"{where}: {(error.strerror or 'not writable').lower()}"
-        advice = "Let the service's user write there, or give another path in MAILPROBE_DATABASE."
-        return Check(name, "failed", found, advice)
-    return Check(name, "ok", f"{path} " + ("is writable" if path.exists() else "can be created"))
+        return DATABASE.failed("not writable", found)
+    return DATABASE.ok(f"{path} " + ("is writable" if path.exists() else "can be created"))

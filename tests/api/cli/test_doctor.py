@@ -24,7 +24,6 @@ from trio.testing import memory_stream_pair
 from mailprobe.api.cli import doctor
 from mailprobe.api.cli.closed_port import closed_port, saying_closed_port
 from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
-from mailprobe.api.cli.sender.checks import Check
 from mailprobe.api.cli.sender.machine import (
     EndpointCheck,
     Network,
@@ -34,6 +33,7 @@ from mailprobe.api.cli.sender.machine import (
     examine_with,
 )
 from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER, missing_sender
+from mailprobe.api.doctor.checks import CHECKS, CLOCK
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
@@ -407,7 +407,7 @@ async def test_where_nobody_says_who_we_are_the_names_own_address_is_checked(
     ],
 )
 def test_the_clock(ahead, status, found):
-    blank = Check("x", "ok", "")
+    blank = CLOCK.ok("")
     check = check_clock([EndpointCheck(blank, seconds) for seconds in ahead])
     assert check.status == status
     assert found in check.found
@@ -481,11 +481,23 @@ def test_a_person_gets_a_table_with_advice(tmp_path):
     assert done.returncode == 1
     assert "MAILPROBE_SMTP_HELO" in done.stdout
     assert done.stderr == SAID
+    questions = {row.question for row in CHECKS if row.question in done.stdout}
+    assert len(questions) == 6
+
+
+def test_each_check_has_a_question_and_advice_that_says_what_to_do():
+    assert len({row.name for row in CHECKS}) == len({row.question for row in CHECKS}) == len(CHECKS)
+    for row in CHECKS:
+        assert row.question[0].isupper()
+        assert row.question.endswith("?")
+        for advice in row.advice.values():
+            assert advice[0].isupper()
+            assert advice.endswith(".")
 
 
 def test_replies_of_hosts_cannot_control_a_terminal(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    doctor.print_table([Check("port", "failed", "\x1b]0;owned\x07[bold]x", "do \x1b[2J this")])
+    doctor.print_table([CLOCK.failed("wrong", "\x1b]0;owned\x07[bold]x")])
     assert "\x1b" not in out.getvalue()
     assert "[bold]x" in out.getvalue()
