@@ -1,6 +1,6 @@
 """Shows the progress of a list on standard error while it is verified.
 
-On a terminal a progress bar; elsewhere a line every few seconds.
+On a terminal a progress bar; elsewhere a line every few seconds if something has changed.
 """
 
 import sys
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.2
 LINE_S = 5.0
+WAITING_LINE_S = 60.0  # while nothing changes: a log of a wait for hours is not filled
 BAR_COLUMNS = 24
 
 
@@ -37,9 +38,15 @@ async def show_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]
 async def _lines(counts: ResultCounts, total: int) -> None:
     pace = ProgressRate()
     pace.mark(trio.current_time(), counts.done)
+    printed, printed_at = "", trio.current_time()
     while True:
         await trio.sleep(LINE_S)
-        pace.mark(trio.current_time(), counts.done)
+        now = trio.current_time()
+        pace.mark(now, counts.done)
+        known = f"{counts.done} {waits_until(counts.goes_on_at)} {statuses(counts)}"
+        if known == printed and now - printed_at < WAITING_LINE_S:
+            continue
+        printed, printed_at = known, now
         share = 100 * counts.done // total
         print_error(
             f"{counts.done:,} of {total:,} ({share} %), {standing(counts.goes_on_at, pace, total)}:"
@@ -75,9 +82,12 @@ def _drawn(counts: ResultCounts, total: int, pace: ProgressRate) -> "RenderableT
 
 def standing(goes_on_at: datetime | None, pace: ProgressRate, total: int) -> str:
     """How fast it goes, or `waits until 14:40` where nothing goes before."""
-    if goes_on_at is not None:
-        return f"waits until {goes_on_at.astimezone():%H:%M}"
-    return speed(pace, total)
+    return waits_until(goes_on_at) or speed(pace, total)
+
+
+def waits_until(goes_on_at: datetime | None) -> str:
+    """`waits until 14:40`; "" where something is under way."""
+    return "" if goes_on_at is None else f"waits until {goes_on_at.astimezone():%H:%M}"
 
 
 def speed(pace: ProgressRate, total: int) -> str:
