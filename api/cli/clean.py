@@ -246,11 +246,10 @@ def _schedule(
     passes: int | None, times: str, patience: str | None, *, is_patient: bool
 ) -> "Recheck":
     """The passes, with their waits. Raises Misuse."""
-    from mailprobe.api.cli.cleaning.passes import PATIENCE_S, Recheck
+    from mailprobe.api.cli.cleaning.passes import Recheck, patience_of_clean
     from mailprobe.api.settings import Settings
 
-    kept_s = Settings.read(os.environ).patience_s
-    patience_s = PATIENCE_S if kept_s is None else kept_s
+    patience_s = patience_of_clean(Settings.read(os.environ).patience_s)
     if patience is not None:
         patience_s = seconds_of(patience.strip(), "--patience", seconds_max=RECHECK_AFTER_S_MAX)
     waits = tuple(

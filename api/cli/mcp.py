@@ -60,11 +60,15 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
 async def _open_toolbox(
     settings: "Settings", service: tuple[str, str] | None, bounced: Mapping[str, str]
 ) -> "AsyncIterator[Toolbox]":
+    from mailprobe.api.cli.cleaning.passes import patience_of_clean
+
+    patience_s = patience_of_clean(settings.patience_s)
     if service is not None:
         from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox
 
         server, key = service
-        async with open_remote_toolbox(server, Keys(key, settings.provisioning_key)) as toolbox:
+        keys = Keys(key, settings.provisioning_key)
+        async with open_remote_toolbox(server, keys, patience_s) as toolbox:
             tune_collector()
             yield toolbox
         return
@@ -91,4 +95,5 @@ async def _open_toolbox(
             ),
             Links(settings.bind.url, settings.docs_url or f"{settings.bind.url}/docs/api", ""),
             notes,
+            patience_s,
         )

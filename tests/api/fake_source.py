@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import trio
 
 import mailprobe.api.cli
@@ -24,6 +25,7 @@ import mailprobe.api.cli.source
 from mailprobe.api.errors import CommandError
 from mailprobe.api.results.row_result import RowResult, row_result
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
+from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge
 
@@ -77,6 +79,7 @@ class FakeSource:
 
     hang_after: float = math.inf
     fail_after: float = math.inf
+    retry_s: float | None = None  # mail hosts take no more, and again after so many seconds
     asked: list[str] = field(default_factory=list)
 
     @asynccontextmanager
@@ -108,7 +111,15 @@ class FakeSource:
                     await trio.sleep_forever()
                 self.asked.append(text)
                 self.report(text)
-                await send.send(Answer(place, verdict_of(text), EVIDENCE if explain else None))
+                await send.send(self._answer_about(place, text, EVIDENCE if explain else None))
+
+    def _answer_about(self, place: int, text: str, evidence: Evidence | None) -> Answer:
+        if self.retry_s is None:
+            return Answer(place, verdict_of(text), evidence)
+        verdict = verdict_of(f"slow+{text}")
+        unknown = msgspec.structs.replace(verdict, email=text)
+        cause = VerdictCause("host_budget", "host")
+        return Answer(place, unknown, evidence, cause, self.retry_s)
 
     def report(self, line: str) -> None:
         if "FAKE_SOURCE_FD" in os.environ:

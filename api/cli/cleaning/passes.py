@@ -42,6 +42,12 @@ WAITED_FOR: tuple[Reason, ...] = (
     *("host_budget", "untested", "unconfirmed", "host_changed", "blocked_us"),
 )
 
+
+def patience_of_clean(kept_s: float | None) -> float:
+    """How long a list of the command line waits: as MAILPROBE_PATIENCE says, if it does."""
+    return PATIENCE_S if kept_s is None else kept_s
+
+
 # Shows progress while addresses are verified; takes the counts and the number of addresses.
 ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
 

@@ -7,7 +7,7 @@ chooses what is read, and not what is written.
 import io
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from mailprobe.api.cli.cleaning.outputs import Order, output_path
 from mailprobe.api.cli.cleaning.passes import Recheck, ShowProgress
-from mailprobe.api.cli.cleaning.run import clean_list
+from mailprobe.api.cli.cleaning.run import Say, clean_list
 from mailprobe.api.cli.output.advice import advice, failure_of
 from mailprobe.api.cli.output.progress import statuses
 from mailprobe.api.cli.output.summary import Summary
@@ -34,6 +34,7 @@ from mailprobe.api.mcp.tools import ToolText, define
 from mailprobe.api.mcp.wide import input_schema
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.results.lights import lights_of
+from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.api.terminal import plain
 
 NAME = "clean_file"
@@ -64,6 +65,10 @@ ARGUMENTS: dict[str, dict[str, object]] = {
     "recheck": {
         "description": "How often to ask again, each time 5 minutes later, what time may cure."
     },
+    "patience_s": {
+        "description": "How many seconds each address may wait for what its mail host takes; 0: "
+        "not at all. Default: as MAILPROBE_PATIENCE says, else 900."
+    },
     "smtp": {"description": "false: ask no mail host, which works without port 25."},
     "overwrite": {"description": "true: replace a result that is there already."},
     "resume": {"description": "true: go on where an earlier call was interrupted."},
@@ -93,6 +98,7 @@ OPTIONS = {
     "force": "overwrite: true", "resume": "resume: true", "quotes": "quotes: true",
     "no-quotes": "quotes: false",
 }  # fmt: skip
+MORE_PATIENCE = (" --patience 4h", ", patience_s: 14400")
 OUTPUT_OPTION = re.compile(r"(, or|;) name another output with -o")
 
 
@@ -111,6 +117,7 @@ class CleanArguments(Struct, frozen=True):
     dedupe: bool = False
     suggest: bool = False
     recheck: Annotated[int, Meta(ge=0, le=RECHECKS_MAX)] = 0
+    patience_s: Annotated[int, Meta(ge=0, le=int(PATIENCE_S_MAX))] | None = None
     smtp: bool = True
     overwrite: bool = False
     resume: bool = False
@@ -118,9 +125,13 @@ class CleanArguments(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FileCleaner:
-    """Cleans files, one at a time. `open_source` opens what verifies; it takes `smtp`."""
+    """Cleans files, one at a time. `open_source` opens what verifies; it takes `smtp`.
+
+    `patience_s` is of a call that names none.
+    """
 
     open_source: Callable[[bool], OpenSource]
+    patience_s: float
     is_local: bool
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
@@ -132,30 +143,35 @@ class FileCleaner:
 
     async def clean(self, taken: CleanArguments, octets: bytes, report: Report) -> bytes:
         """Clean the file. Raises CommandError."""
+        said: list[str] = []
+        patience_s = self.patience_s if taken.patience_s is None else taken.patience_s
         async with self._turn:
             try:
-                summary = await self._clean(_order(taken), self.open_source(taken.smtp), report)
+                order, open_source = _order(taken, patience_s), self.open_source(taken.smtp)
+                summary = await self._clean(order, open_source, report, said.append)
             except CommandError as error:
                 raise CommandError(in_arguments(error.message)) from error
         (output,) = summary.outputs
         if (hint := failure_of(summary.counts, is_local=self.is_local)) is not None:
             raise CommandError(f"{hint}. What is known is in {output}.")
-        return _result_of(summary, output)
+        return _result_of(summary, output, said)
 
-    async def _clean(self, order: Order, open_source: OpenSource, report: Report) -> Summary:
+    async def _clean(
+        self, order: Order, open_source: OpenSource, report: Report, say: Say
+    ) -> Summary:
         """In a thread, which has its trio work done here: a cancel ends that first."""
         return await trio.to_thread.run_sync(
             partial(
                 clean_list, order, open_source, standard_output=io.BytesIO(),
                 show_progress=_reporting(report), resume_command="the same call with --resume",
-                run=_run_from_thread,
+                say=say, run=_run_from_thread,
             )
         )  # fmt: skip
 
 
 def in_arguments(message: str) -> str:
     """A message of the command in the words of the tool's arguments."""
-    message = OUTPUT_OPTION.sub("", message)
+    message = OUTPUT_OPTION.sub("", message).replace(*MORE_PATIENCE)
     return re.sub(r"--([a-z][a-z-]*)", lambda found: _argument(found[1]), message)
 
 
@@ -163,7 +179,7 @@ def _argument(option: str) -> str:
     return OPTIONS.get(option, option.replace("-", "_"))
 
 
-def _order(taken: CleanArguments) -> Order:
+def _order(taken: CleanArguments, patience_s: float) -> Order:
     """The run that a call asks for. Raises Misuse."""
     path = Path(os.path.abspath(os.path.expanduser(taken.path)))
     if not os.path.isfile(path):
@@ -175,7 +191,7 @@ def _order(taken: CleanArguments) -> Order:
     )  # fmt: skip
     lights = None if taken.only is None else lights_of(taken.only, "the argument only")
     return Order(
-        path, output_path(path), reading, taken.resume, Recheck(taken.recheck),
+        path, output_path(path), reading, taken.resume, Recheck(taken.recheck, patience_s=patience_s),
         Selection(lights, dedupe=taken.dedupe), suggest=taken.suggest, force=taken.overwrite,
     )  # fmt: skip
 
@@ -211,7 +227,8 @@ def _reporting(report: Report) -> ShowProgress:
     return show
 
 
-def _result_of(summary: Summary, output: Path) -> bytes:
+def _result_of(summary: Summary, output: Path, said: Sequence[str]) -> bytes:
+    """The result; `said`: remarks on the list, and how to go on with what still waits."""
     counts = summary.counts
     return msgspec.json.encode(
         {
@@ -223,7 +240,7 @@ def _result_of(summary: Summary, output: Path) -> bytes:
             "lights": _positive(counts.lights),
             "statuses": _positive(counts.statuses),
             "reasons": _positive(counts.reasons),
-            "advice": list(map(in_arguments, advice(counts))),
+            "advice": list(map(in_arguments, (*said, *advice(counts)))),
         }
     )
 

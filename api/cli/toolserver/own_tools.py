@@ -9,6 +9,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from mailprobe.api.cli.cleaning.passes import PATIENCE_S
 from mailprobe.api.cli.source import AnswerSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.session import Report, SessionTool, Toolbox
@@ -60,15 +61,20 @@ class OwnVerifyArguments(Struct, frozen=True):
     evidence: bool = False
 
 
-def own_toolbox(source_of: SourceOf, links: Links, notes: Sequence[str] = ()) -> Toolbox:
-    """The tools of an engine. `notes` are said with each result."""
+def own_toolbox(
+    source_of: SourceOf,
+    links: Links,
+    notes: Sequence[str] = (),
+    patience_s: float = PATIENCE_S,
+) -> Toolbox:
+    """The tools of an engine. `notes` are said with each result; `patience_s` is of a file."""
 
     @asynccontextmanager
     async def open_source(account: str, smtp: bool) -> AsyncIterator[AnswerSource]:
         yield source_of(account, smtp)
 
     verifier = _Verifier(source_of)
-    cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), is_local=True)
+    cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), patience_s, is_local=True)
     wide = wide_tools(NEEDS_HEADER)
     tools = {
         "verify_email": SessionTool(

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import trio
 
+from mailprobe.api.cli.cleaning.passes import PATIENCE_S
 from mailprobe.api.cli.remote.http_responses import read_error_body
 from mailprobe.api.cli.remote.http_source import BATCH_OCTETS_MAX, TIMEOUT, check_server
 from mailprobe.api.cli.remote.open_requests import read_whole
@@ -42,7 +43,9 @@ class Keys:
 
 
 @asynccontextmanager
-async def open_remote_toolbox(server: str, keys: Keys) -> AsyncIterator[Toolbox]:
+async def open_remote_toolbox(
+    server: str, keys: Keys, patience_s: float = PATIENCE_S
+) -> AsyncIterator[Toolbox]:
     """Open the tools of this service. Raises Misuse for a wrong address or key."""
     check_server(server, keys.standard)
     server = server.rstrip("/")
@@ -51,10 +54,12 @@ async def open_remote_toolbox(server: str, keys: Keys) -> AsyncIterator[Toolbox]
         limits=httpx.Limits(max_connections=CALLS_MAX),
         trust_env=not on_this_machine(httpx.URL(server).host),
     ) as client:
-        yield remote_toolbox(client, server, keys)
+        yield remote_toolbox(client, server, keys, patience_s)
 
 
-def remote_toolbox(client: httpx.AsyncClient, server: str, keys: Keys) -> Toolbox:
+def remote_toolbox(
+    client: httpx.AsyncClient, server: str, keys: Keys, patience_s: float = PATIENCE_S
+) -> Toolbox:
     """The tools of the service at this address, which has no slash at its end."""
 
     def open_source(smtp: bool) -> OpenSource:
@@ -65,7 +70,7 @@ def remote_toolbox(client: httpx.AsyncClient, server: str, keys: Keys) -> Toolbo
         name: SessionTool(tool.definition, tool.takes, partial(service.call, tool))
         for name, tool in wide_tools(NEEDS_SETTING).items()
     }
-    tools["clean_file"] = FileCleaner(open_source, is_local=False).tool()
+    tools["clean_file"] = FileCleaner(open_source, patience_s, is_local=False).tool()
     return Toolbox(tools, INSTRUCTIONS, f"{server}/docs")
 
 

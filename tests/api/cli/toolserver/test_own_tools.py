@@ -1,15 +1,17 @@
 """The tools of an engine in this process, files among them."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 import trio
 
+from mailprobe.api.cli.source import NoteWait
 from mailprobe.api.cli.toolserver import file_cleaning
 from mailprobe.api.cli.toolserver.file_cleaning import in_arguments
 from mailprobe.api.cli.toolserver.own_tools import CALLS, FILES, own_toolbox
@@ -154,6 +156,40 @@ async def test_a_cancelled_cleaning_keeps_its_answers_and_goes_on(tmp_path: Path
         done = await client.result("clean_file", {"path": str(path), "resume": True})
         assert (done["rows"], done["verified"]) == (6, 2)
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
+
+
+class Patient(FakeSource):
+    """A source that may wait for mail hosts, and knows for how long."""
+
+    patience_s: float | None = None
+
+    def wait_up_to(self, left_s: Callable[[], float], note_wait: NoteWait) -> None:
+        self.patience_s = left_s()
+
+
+@pytest.mark.parametrize(("given", "patience_s"), [({}, 600.0), ({"patience_s": 7}, 7.0)])
+async def test_a_call_says_how_long_a_file_waits_for_mail_hosts(
+    tmp_path: Path, given: dict[str, int], patience_s: float
+):
+    """Without a word of the call it is the patience that the server was started with."""
+    source = Patient()
+    toolbox = own_toolbox(Opened(source).open, PLACES, patience_s=600.0)
+    path = written(tmp_path / "list.csv")
+    async with open_session(toolbox) as client:
+        await client.result("clean_file", {"path": str(path), **given})
+        assert source.patience_s == patience_s
+        text = await client.failure("clean_file", {"path": str(path), "patience_s": 86_401})
+        assert "patience_s" in text
+
+
+async def test_a_cleaning_that_leaves_addresses_waiting_says_how_to_go_on(tmp_path: Path):
+    path = written(tmp_path / "list.csv")
+    async with own_session(Opened(FakeSource(retry_s=3600.0))) as client:
+        done = await client.result("clean_file", {"path": str(path), "patience_s": 0})
+    assert any(
+        "wait at" in line and line.endswith("the same call with resume: true, patience_s: 14400")
+        for line in done["advice"]
+    ), done["advice"]
 
 
 async def test_a_cleaning_tells_its_progress(tmp_path: Path, monkeypatch):
