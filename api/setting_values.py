@@ -1,7 +1,7 @@
 """Reads the values of settings: text in, a typed value out.
 
-Each reader takes a setting's text and raises ValueError for a value it refuses. A
-message of that error, if it has one, replaces what the table of settings says it takes.
+Each reader takes a setting's text and raises ValueError for a value it refuses. The types at
+the end are a reader each, with the words for what it takes; options and files use them, too.
 """
 
 import base64
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
@@ -27,7 +28,9 @@ RETRIES_MAX = 50
 RETRY_S_MAX = 30 * 86400
 SECRET_KEY_OCTETS = 32  # AES-256
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-BIND_TAKES = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+PORT_MAX = 65535
+URL_TAKES = "an http:// or https:// address"
+T = TypeVar("T", covariant=True)
 
 
 def read_whole(low: int, high: int) -> Callable[[str], int]:
@@ -301,7 +304,7 @@ class Bind:
 def read_bind(text: str) -> Bind:
     """Parse `127.0.0.1:8080`, `[::1]:8080` or `localhost:0`. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z.-]+)):([0-9]{1,5})", text.strip())
-    if not found or int(found[3]) > 65535:
+    if not found or int(found[3]) > PORT_MAX:
         raise ValueError
     return Bind(found[1] or found[2], int(found[3]))
 
@@ -331,3 +334,72 @@ def read_secret_key(text: str) -> bytes | None:
     if len(key) != SECRET_KEY_OCTETS:
         raise ValueError(f"it holds {len(key)} octets: it takes {SECRET_KEY_OCTETS} in base64")
     return key
+
+
+# -- the types --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType(Generic[T]):
+    """What texts stand for a value: `takes` says it after "it takes".
+
+    `read` raises ValueError for another text. A message of that error replaces `takes`.
+    """
+
+    read: Callable[[str], T]
+    takes: str
+
+
+def whole(least: int, most: int, what: str = "a whole number") -> ValueType[int]:
+    return ValueType(read_whole(least, most), f"{what}, {least} to {most}")
+
+
+def one_of(*words: str) -> ValueType[str]:
+    takes = " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
+    return ValueType(read_one_of(*words), takes)
+
+
+def words_with_commas(
+    read_item: Callable[[str], str], items: str, *, empty: bool
+) -> ValueType[tuple[str, ...]]:
+    return ValueType(read_list_of(read_item, empty=empty), f"comma-separated {items}")
+
+
+YES_OR_NO = ValueType(read_yes_or_no, "0 or 1")
+BIND = ValueType(read_bind, "an address and a port, such as 127.0.0.1:8080 or [::1]:8080")
+BIND_OR_NONE = ValueType(read_bind_or_none, f"{BIND.takes}, or nothing")
+PORT = whole(1, PORT_MAX, "a port")
+PORT_OR_ANY = ValueType(
+    read_whole(0, PORT_MAX), f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
+)
+PUBLIC_URL = ValueType(read_public_url, URL_TAKES)
+LIST_URL = ValueType(read_list_url, "an https:// address")
+PEM_FILE = ValueType(read_authority_file, "the path of a PEM file")
+PAGE_FILE = ValueType(read_page_file, "the path of a Markdown file")
+PATH = ValueType(lambda text: Path(text) if text else None, "a path")
+LISTS_DIR = ValueType(read_lists_dir, "the path of a folder")
+WRITABLE_DIR = ValueType(read_folder_or_none, "the path of a folder to write into")
+DATABASE = ValueType(read_database, "a path or a postgresql:// URL")
+DOH_URLS = words_with_commas(
+    read_doh_url, "https:// addresses of DNS-over-HTTPS endpoints", empty=False
+)
+PROXIES = words_with_commas(read_proxy_url, "socks5://[user:pass@]host:port", empty=True)
+HELO = ValueType(read_helo, "a host name, in ASCII and without spaces")
+MAIL_FROM = ValueType(read_mail_from, "an address, in ASCII and without spaces, or nothing")
+SENDER = ValueType(read_sender_or_none, "an e-mail address")
+MAIL_URL = ValueType(read_mail_url, "smtp://[user:pass@]host:port, or smtps://")
+ACCOUNTS = ValueType(read_accounts, "ids or e-mail addresses of accounts, with commas")
+NETWORKS = ValueType(
+    read_networks, "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas"
+)
+RETRY_WAITS = ValueType(
+    read_retry_waits,
+    f"at most {RETRIES_MAX} whole numbers of seconds with commas between, or nothing",
+)
+SECRET_KEY = ValueType(read_secret_key, f"{SECRET_KEY_OCTETS} octets in base64")
+WEBHOOK_SECRET = ValueType(read_webhook_secret, "the secret of callbacks, 8 to 256 characters")
+
+
+def word(takes: str) -> ValueType[str | None]:
+    """A key or a secret of somebody else's form."""
+    return ValueType(read_word_or_none, takes)

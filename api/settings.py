@@ -1,8 +1,8 @@
 """The operator's settings: the environment and `mailprobe.toml`, read once and checked.
 
 Only this module reads the environment. The environment overrides the file, the file
-overrides the defaults. A setting is one row of `TABLE`. The first wrong value raises
-WrongSetting with one line for a person.
+overrides the defaults. A setting is one row of `GROUPS`; `config show` and the manual page
+have its groups. The first wrong value raises WrongSetting with one line for a person.
 """
 
 import os
@@ -13,40 +13,19 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
+from mailprobe.api import setting_values as types
 from mailprobe.api.egress.file import read_egress_file
 from mailprobe.api.forms.proof_of_work import BITS_MAX
 from mailprobe.api.setting_values import (
-    BIND_TAKES,
-    RETRIES_MAX,
-    SECRET_KEY_OCTETS,
     Bind,
+    ValueType,
     host_name,
-    read_accounts,
-    read_authority_file,
-    read_bind,
-    read_bind_or_none,
-    read_database,
-    read_doh_url,
-    read_folder_or_none,
-    read_helo,
-    read_list_of,
-    read_list_url,
-    read_lists_dir,
-    read_mail_from,
-    read_mail_url,
-    read_networks,
+    one_of,
     read_one_of,
-    read_page_file,
-    read_proxy_url,
-    read_public_url,
-    read_retry_waits,
-    read_secret_key,
-    read_sender_or_none,
     read_time,
-    read_webhook_secret,
     read_whole,
-    read_word_or_none,
-    read_yes_or_no,
+    whole,
+    word,
 )
 from mailprobe.api.settings_files import Unreadable, read_toml
 from mailprobe.engine.egress import ONE_EGRESS
@@ -69,11 +48,14 @@ DATABASE_CONNECTIONS_MAX = 32  # of a kind and process: PostgreSQL takes 100 in 
 COMMAND_S_MAX = 3600
 SHOWN_MAX = 200  # characters of a wrong value in its error: enough for a path
 SECRET = "***"  # shown in place of a wrong secret
-URL_TAKES = "an http:// or https:// address"
 TRACES_PROTOCOL = "http/protobuf"  # OpenTelemetry's default
 ALL_LAYERS = "1-5"
 LAYERS = (ALL_LAYERS, "1-3,5")  # layer 4 is the only one that may be left out
 LEVELS = ("debug", "info", "warning", "error", "critical")
+EGRESS_FILE = ValueType(read_egress_file, "the path of a TOML file")
+LAYERS_TYPE = ValueType(read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host")
+PATIENCE = ValueType(read_time(PATIENCE_S_MAX), "a time of at most 24 h, such as 15m or 4h, or 0")
+PROOF_BITS = ValueType(read_whole(0, BITS_MAX), f"a whole number, 0 (off) to {BITS_MAX}")
 
 
 class WrongSetting(ValueError):
@@ -82,17 +64,13 @@ class WrongSetting(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: the name without prefix, its default, its reader, and what it takes.
-
-    `read` raises ValueError for a wrong value. A message of that error replaces `takes`
-    in the message of WrongSetting.
-    """
+    """One row: the name without prefix, what it takes, and its default."""
 
     name: str
-    default: Callable[[], object]
-    read: Callable[[str], object]
-    takes: str
+    type: ValueType[object]
+    default_value: object = None
     secret: bool = False  # a wrong value is not shown
+    default_of: Callable[[], object] | None = None  # in place of `default_value`
 
     @property
     def variable(self) -> str:
@@ -102,142 +80,135 @@ class Setting:
     def key(self) -> str:
         return self.name.lower()
 
-
-def _whole(
-    name: str, default: int | None, least: int, most: int, takes: str = "a whole number"
-) -> Setting:
-    """The row of a number."""
-    return Setting(name, lambda: default, read_whole(least, most), f"{takes}, {least} to {most}")
+    def default(self) -> object:
+        return self.default_value if self.default_of is None else self.default_of()
 
 
-TABLE: tuple[Setting, ...] = (
-    Setting(
-        "DATABASE", lambda: "data/mailprobe.db", read_database, "a path or a postgresql:// URL"
+@dataclass(frozen=True, slots=True)
+class SettingGroup:
+    """The settings of one subject."""
+
+    title: str
+    rows: tuple[Setting, ...]
+
+
+GROUPS: tuple[SettingGroup, ...] = (
+    SettingGroup(
+        "DNS",
+        (
+            Setting("DOH_URLS", types.DOH_URLS, DOH_URLS),
+            Setting("DOH_CA_FILE", types.PEM_FILE),
+        ),
     ),
-    _whole("DATABASE_READERS", 2, 1, DATABASE_CONNECTIONS_MAX),
-    _whole("DATABASE_WRITERS", 2, 1, DATABASE_CONNECTIONS_MAX),
-    _whole("COMMAND_SECONDS", 30, 1, COMMAND_S_MAX, "a whole number of seconds"),
-    Setting(
-        "DOH_URLS",
-        lambda: DOH_URLS,
-        read_list_of(read_doh_url, empty=False),
-        "comma-separated https:// addresses of DNS-over-HTTPS endpoints",
+    SettingGroup(
+        "Mail hosts",
+        (
+            Setting("SMTP_PORT", types.PORT, 25),
+            Setting("SMTP_HELO", types.HELO, default_of=host_name),
+            Setting("SMTP_MAIL_FROM", types.MAIL_FROM, ""),
+            Setting("SMTP_PROXIES", types.PROXIES, ()),
+            Setting("EGRESS_FILE", EGRESS_FILE, ONE_EGRESS),
+            Setting("HOST_CONNECTIONS", whole(1, HOST_CONNECTIONS_MAX), 4),
+            Setting("MAX_PROBES", whole(1, PROBES_MAX), 2000),
+            Setting("LAYERS", LAYERS_TYPE, ALL_LAYERS),
+            Setting("WHEN_BLIND", one_of("answer", "503"), "answer"),
+            Setting("ALLOW_PRIVATE", types.YES_OR_NO, False),
+        ),
     ),
-    Setting("DOH_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
-    _whole("SMTP_PORT", 25, 1, 65535, "a port"),
-    Setting("SMTP_HELO", host_name, read_helo, "a host name, in ASCII and without spaces"),
-    Setting(
-        "SMTP_MAIL_FROM",
-        lambda: "",
-        read_mail_from,
-        "an address, in ASCII and without spaces, or nothing",
+    SettingGroup(
+        "Lists of domains",
+        (
+            Setting("LISTS_DIR", types.LISTS_DIR, NO_OWN_LISTS),
+            Setting("DISPOSABLE_HOSTS_URL", types.LIST_URL),
+        ),
     ),
-    Setting(
-        "SMTP_PROXIES",
-        lambda: (),
-        read_list_of(read_proxy_url, empty=True),
-        "comma-separated socks5://[user:pass@]host:port",
+    SettingGroup(
+        "Lists of addresses",
+        (
+            Setting("PATIENCE", PATIENCE),
+            Setting("LIST_ROWS_MAX", whole(1, LIST_ROWS_MAX)),
+            Setting("LIST_OCTETS_MAX", whole(1, LIST_OCTETS_MAX), LIST_OCTETS),
+            Setting("LISTS_ACTIVE_MAX", whole(1, LISTS_ACTIVE_MAX), 10),
+            Setting("LIST_CHUNKS", whole(LIST_CHUNKS_MIN, LIST_CHUNKS_MAX), 400),
+            Setting("UPLOAD_DIR", types.WRITABLE_DIR),
+        ),
     ),
-    Setting("EGRESS_FILE", lambda: ONE_EGRESS, read_egress_file, "the path of a TOML file"),
-    _whole("HOST_CONNECTIONS", 4, 1, HOST_CONNECTIONS_MAX),
-    _whole("MAX_PROBES", 2000, 1, PROBES_MAX),
-    Setting(
-        "LAYERS", lambda: ALL_LAYERS, read_one_of(*LAYERS), "1-5, or 1-3,5 to ask no mail host"
+    SettingGroup(
+        "Where the service listens",
+        (
+            Setting("BIND", types.BIND, Bind("127.0.0.1", 8080)),
+            Setting("TOOLS_BIND", types.BIND_OR_NONE, Bind("127.0.0.1", 8081)),
+            Setting("METRICS_BIND", types.BIND_OR_NONE),
+            Setting("BASE_URL", types.PUBLIC_URL),
+            Setting("TOOLS_URL", types.PUBLIC_URL),
+            Setting("DOCS_URL", types.PUBLIC_URL),
+            Setting("DASHBOARD_URL", types.PUBLIC_URL),
+            Setting("TRUSTED_PROXIES", types.NETWORKS, ()),
+        ),
     ),
-    Setting("LISTS_DIR", lambda: NO_OWN_LISTS, read_lists_dir, "the path of a folder"),
-    _whole("LIST_ROWS_MAX", None, 1, LIST_ROWS_MAX),
-    _whole("LIST_OCTETS_MAX", LIST_OCTETS, 1, LIST_OCTETS_MAX),
-    _whole("LISTS_ACTIVE_MAX", 10, 1, LISTS_ACTIVE_MAX),
-    _whole("LIST_CHUNKS", 400, LIST_CHUNKS_MIN, LIST_CHUNKS_MAX),
-    Setting("UPLOAD_DIR", lambda: None, read_folder_or_none, "the path of a folder to write into"),
-    Setting("DISPOSABLE_HOSTS_URL", lambda: None, read_list_url, "an https:// address"),
-    Setting(
-        "OPERATOR", lambda: None, read_accounts, "ids or e-mail addresses of accounts, with commas"
+    SettingGroup(
+        "Database",
+        (
+            Setting("DATABASE", types.DATABASE, "data/mailprobe.db"),
+            Setting("DATABASE_READERS", whole(1, DATABASE_CONNECTIONS_MAX), 2),
+            Setting("DATABASE_WRITERS", whole(1, DATABASE_CONNECTIONS_MAX), 2),
+            Setting("COMMAND_SECONDS", whole(1, COMMAND_S_MAX, "a whole number of seconds"), 30),
+            Setting("SECRET_KEY", types.SECRET_KEY, secret=True),
+        ),
     ),
-    Setting("PRODUCTION", lambda: False, read_yes_or_no, "0 or 1"),
-    Setting("ALLOW_PRIVATE", lambda: False, read_yes_or_no, "0 or 1"),
-    Setting("LOG", lambda: "info", read_one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
-    Setting("BIND", lambda: Bind("127.0.0.1", 8080), read_bind, BIND_TAKES),
-    Setting(
-        "TOOLS_BIND",
-        lambda: Bind("127.0.0.1", 8081),
-        read_bind_or_none,
-        f"{BIND_TAKES}, or nothing",
+    SettingGroup(
+        "Accounts",
+        (
+            Setting("PLANS_FILE", types.PATH),
+            Setting("OPERATOR", types.ACCOUNTS),
+            Setting("PRODUCTION", types.YES_OR_NO, False),
+        ),
     ),
-    Setting("BASE_URL", lambda: None, read_public_url, URL_TAKES),
-    Setting("TOOLS_URL", lambda: None, read_public_url, URL_TAKES),
-    Setting("DOCS_URL", lambda: None, read_public_url, URL_TAKES),
-    Setting("DASHBOARD_URL", lambda: None, read_public_url, URL_TAKES),
-    Setting(
-        "SECRET_KEY",
-        lambda: None,
-        read_secret_key,
-        f"{SECRET_KEY_OCTETS} octets in base64",
-        secret=True,
+    SettingGroup(
+        "Pages and forms",
+        (
+            Setting("ABOUT_PROBES_FILE", types.PAGE_FILE),
+            Setting("FORM_PROOF_BITS", PROOF_BITS, 0),
+        ),
     ),
-    Setting("PLANS_FILE", lambda: None, lambda text: Path(text) if text else None, "a path"),
-    Setting("ABOUT_PROBES_FILE", lambda: None, read_page_file, "the path of a Markdown file"),
-    Setting(
-        "TRUSTED_PROXIES",
-        tuple,
-        read_networks,
-        "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas",
+    SettingGroup(
+        "Callbacks",
+        (
+            Setting("WEBHOOK_CA_FILE", types.PEM_FILE),
+            Setting("WEBHOOK_RETRY_SECONDS", types.RETRY_WAITS, WEBHOOK_RETRY_S),
+        ),
     ),
-    Setting(
-        "FORM_PROOF_BITS",
-        lambda: 0,
-        read_whole(0, BITS_MAX),
-        f"a whole number, 0 (off) to {BITS_MAX}",
+    SettingGroup(
+        "Billing",
+        (
+            Setting("STRIPE_KEY", word("a secret key of Stripe's"), secret=True),
+            Setting(
+                "STRIPE_WEBHOOK_SECRET",
+                word("the signing secret of a Stripe endpoint"),
+                secret=True,
+            ),
+            Setting("STRIPE_API_BASE", types.PUBLIC_URL),
+        ),
     ),
-    Setting(
-        "PATIENCE",
-        lambda: None,
-        read_time(PATIENCE_S_MAX),
-        "a time of at most 24 h, such as 15m or 4h, or 0",
+    SettingGroup(
+        "Alerts and log",
+        (
+            Setting("ALERT_SMTP_URL", types.MAIL_URL, secret=True),
+            Setting("ALERT_FROM", types.SENDER),
+            Setting("LOG", one_of(*LEVELS), "info"),
+        ),
     ),
-    Setting("WHEN_BLIND", lambda: "answer", read_one_of("answer", "503"), "answer or 503"),
-    Setting("METRICS_BIND", lambda: None, read_bind_or_none, f"{BIND_TAKES}, or nothing"),
-    Setting("WEBHOOK_CA_FILE", lambda: None, read_authority_file, "the path of a PEM file"),
-    Setting(
-        "WEBHOOK_RETRY_SECONDS",
-        lambda: WEBHOOK_RETRY_S,
-        read_retry_waits,
-        f"at most {RETRIES_MAX} whole numbers of seconds with commas between, or nothing",
-    ),
-    Setting("STRIPE_KEY", lambda: None, read_word_or_none, "a secret key of Stripe's", secret=True),
-    Setting(
-        "STRIPE_WEBHOOK_SECRET",
-        lambda: None,
-        read_word_or_none,
-        "the signing secret of a Stripe endpoint",
-        secret=True,
-    ),
-    Setting("STRIPE_API_BASE", lambda: None, read_public_url, URL_TAKES),
-    Setting(
-        "ALERT_SMTP_URL",
-        lambda: None,
-        read_mail_url,
-        "smtp://[user:pass@]host:port, or smtps://",
-        secret=True,
-    ),
-    Setting("ALERT_FROM", lambda: None, read_sender_or_none, "an e-mail address"),
-    Setting("SERVER", lambda: None, read_public_url, URL_TAKES),
-    Setting(
-        "WEBHOOK_SECRET",
-        lambda: None,
-        read_webhook_secret,
-        "the secret of callbacks, 8 to 256 characters",
-        secret=True,
-    ),
-    Setting("KEY", lambda: None, read_word_or_none, "an API key, such as sk_live_…", secret=True),
-    Setting(
-        "PROVISIONING_KEY",
-        lambda: None,
-        read_word_or_none,
-        "a provisioning key, such as sk_mgmt_…",
-        secret=True,
+    SettingGroup(
+        "Command line",
+        (
+            Setting("SERVER", types.PUBLIC_URL),
+            Setting("KEY", word("an API key, such as sk_live_…"), secret=True),
+            Setting("PROVISIONING_KEY", word("a provisioning key, such as sk_mgmt_…"), secret=True),
+            Setting("WEBHOOK_SECRET", types.WEBHOOK_SECRET, secret=True),
+        ),
     ),
 )
+TABLE: tuple[Setting, ...] = tuple(row for group in GROUPS for row in group.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +321,7 @@ def _engine_settings(value: Mapping[str, Any]) -> EngineSettings:
 class SettingState:
     """A setting as it stands: its value in text without secrets, where it is from, what is wrong."""
 
+    group: str
     variable: str
     shown: str
     source: str
@@ -362,7 +334,9 @@ def survey(environ: Mapping[str, str], directory: Path | None = None) -> list[Se
     Raises WrongSetting if there is no reading the file, or if it has an unknown name.
     """
     file_values = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
-    return [_state(row, environ, file_values) for row in TABLE]
+    return [
+        _state(group.title, row, environ, file_values) for group in GROUPS for row in group.rows
+    ]
 
 
 def traces_protocol(environ: Mapping[str, str]) -> str | None:
@@ -390,7 +364,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 
 
-def _state(row: Setting, environ: Mapping[str, str], file_values: "_FileValues") -> SettingState:
+def _state(
+    group: str, row: Setting, environ: Mapping[str, str], file_values: "_FileValues"
+) -> SettingState:
     source, error = "default", None
     if row.variable in environ:
         source, text = "environment", environ[row.variable]
@@ -403,9 +379,8 @@ def _state(row: Setting, environ: Mapping[str, str], file_values: "_FileValues")
     except WrongSetting as wrong:
         error = str(wrong)
     secret = row.secret and text != ""
-    return SettingState(
-        row.variable, SECRET if secret else _one_line(_without_password(text)), source, error
-    )
+    shown = SECRET if secret else _one_line(_without_password(text))
+    return SettingState(group, row.variable, shown, source, error)
 
 
 def _plain_text(value: object) -> str:
@@ -433,10 +408,10 @@ def _value(row: Setting, environ: Mapping[str, str], file_values: _FileValues) -
     else:
         return row.default()
     try:
-        return row.read(text)
+        return row.type.read(text)
     except ValueError as error:
         shown = SECRET if row.secret else text
-        raise _wrong(name, shown, str(error) or f"it takes {row.takes}") from None
+        raise _wrong(name, shown, str(error) or f"it takes {row.type.takes}") from None
 
 
 def _as_text(row: Setting, file_values: _FileValues) -> str:
@@ -449,7 +424,7 @@ def _as_text(row: Setting, file_values: _FileValues) -> str:
     if isinstance(value, str | int):
         return str(value)
     shown = SECRET if row.secret else str(value)
-    raise _wrong(f"{row.key} in {file_values.path}", shown, f"it takes {row.takes}")
+    raise _wrong(f"{row.key} in {file_values.path}", shown, f"it takes {row.type.takes}")
 
 
 def _read_file(named: str | None, directory: Path) -> _FileValues:

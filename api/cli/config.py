@@ -1,10 +1,21 @@
 """`mailprobe config`: the settings as the service would read them, and what is wrong with them."""
 
 import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from mailprobe.api.errors import Misuse, print_error
+from mailprobe.api.terminal import plain
+
+VALUE_COLUMNS = 20  # most values are shorter; the source of a longer one stands further right
+
+if TYPE_CHECKING:
+    from mailprobe.api.settings import SettingState
+
+    Groups = Sequence[tuple[str, Sequence[SettingState]]]
 
 
 @click.group()
@@ -22,18 +33,44 @@ def check() -> None:
 
 @config.command()
 def show() -> None:
-    """Print each setting, its value and its source. Secrets are shown as ***.
+    """Print each setting by subject: name, value, source. Secrets are shown as ***.
 
-    Tab-separated: name, value, source. The source is environment, default or the
-    path of the file.
+    The source is environment, default or the path of the file. Without a terminal the
+    columns have tabs between them, and a line with the subject begins with #.
     """
-    from mailprobe.api.settings import survey
-    from mailprobe.api.terminal import plain
+    from itertools import groupby
 
-    for state in survey(os.environ):
-        click.echo(f"{state.variable}\t{plain(state.shown)}\t{plain(state.source)}")
+    from mailprobe.api.settings import survey
+
+    states = survey(os.environ)
+    lay_out = _aligned if sys.stdout.isatty() else _with_tabs
+    for line in lay_out([(title, list(rows)) for title, rows in groupby(states, _group_of)]):
+        click.echo(line)
     if errors := _errors():
         _end(errors)
+
+
+def _group_of(state: "SettingState") -> str:
+    return state.group
+
+
+def _with_tabs(groups: "Groups") -> Iterator[str]:
+    for title, states in groups:
+        yield f"# {title}"
+        for state in states:
+            yield f"{state.variable}\t{plain(state.shown)}\t{plain(state.source)}"
+
+
+def _aligned(groups: "Groups") -> Iterator[str]:
+    names = max(len(state.variable) for _, states in groups for state in states)
+    for number, (title, states) in enumerate(groups):
+        if number:
+            yield ""
+        yield click.style(title, bold=True)
+        for state in states:
+            value = plain(state.shown) or "-"
+            source = click.style(plain(state.source), dim=state.source == "default")
+            yield f"  {state.variable:{names}}  {value:{VALUE_COLUMNS}}  {source}"
 
 
 def _errors() -> list[str]:

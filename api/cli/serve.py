@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from mmap import mmap
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mailprobe.api.observability.shared_counters import SharedCounters
     from mailprobe.api.quota.plans import Plans
     from mailprobe.api.serve import Listeners
-    from mailprobe.api.setting_values import Bind
+    from mailprobe.api.setting_values import Bind, ValueType
     from mailprobe.api.settings import Settings
     from mailprobe.engine import EngineSettings
     from mailprobe.engine.egress import Egresses
@@ -39,30 +39,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("mailprobe.serve")
 
 WORKERS_MAX = 256
-PORT_MAX = 65535
+T = TypeVar("T")
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from mailprobe.api.setting_values import BIND_TAKES, read_bind
+    from mailprobe.api.setting_values import BIND
 
-    if text is None:
-        return None
-    try:
-        return read_bind(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: expected {BIND_TAKES}") from None
+    return None if text is None else _read_option(text, BIND)
 
 
 def read_port_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    from mailprobe.api.setting_values import read_whole
+    from mailprobe.api.setting_values import PORT_OR_ANY
 
-    if text is None:
-        return None
+    return None if text is None else _read_option(text, PORT_OR_ANY)
+
+
+def _read_option(text: str, kind: "ValueType[T]") -> "T":
     try:
-        return read_whole(0, PORT_MAX)(text)
+        return kind.read(text)
     except ValueError:
-        takes = f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
-        raise click.BadParameter(f"{text!r}: expected {takes}") from None
+        raise click.BadParameter(f"{text!r}: expected {kind.takes}") from None
 
 
 @click.command()

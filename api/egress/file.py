@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from mailprobe.api.setting_values import read_helo, read_mail_from, read_proxy_url
+from mailprobe.api.setting_values import HELO, MAIL_FROM, ValueType, read_proxy_url
 from mailprobe.api.settings_files import Unreadable, read_toml
 from mailprobe.engine.egress import (
     EGRESSES_MAX,
@@ -141,14 +141,14 @@ def _proxy(value: object) -> str:
         ) from None
 
 
-def _text_by(read: Callable[[str], str], takes: str) -> Callable[[object], str]:
+def _text_of(kind: ValueType[str]) -> Callable[[object], str]:
     def read_value(value: object) -> str:
         try:
             if isinstance(value, str):
-                return read(value)
+                return kind.read(value)
         except ValueError:
             pass
-        raise _Wrong(f"it takes {takes}")
+        raise _Wrong(f"it takes {kind.takes}")
 
     return read_value
 
@@ -200,11 +200,8 @@ _READERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "name": ("name", _name),
     "address": ("source", _address),
     "proxy": ("proxy", _proxy),
-    "helo": ("helo_name", _text_by(read_helo, "a host name, in ASCII and without spaces")),
-    "mail_from": (
-        "mail_from",
-        _text_by(read_mail_from, "an address, in ASCII and without spaces, or nothing"),
-    ),
+    "helo": ("helo_name", _text_of(HELO)),
+    "mail_from": ("mail_from", _text_of(MAIL_FROM)),
     "weight": ("weight", _weight),
     "addresses_a_day": ("daily", _daily),
     "only_operators": ("only", _operators),

@@ -216,7 +216,7 @@ def test_a_file_can_be_named(tmp_path: Path) -> None:
         ("smtp_prot = 25", "smtp_prot; did you mean smtp_port?"),
         ("SMTP_PORT = 25", "SMTP_PORT; did you mean smtp_port?"),
         ("mailprobe_log = 'info'", "did you mean log?"),
-        ("zzzzzzzz = 1", "it takes database, database_readers"),
+        ("zzzzzzzz = 1", "it takes doh_urls, doh_ca_file"),
         ("smtp_port = 0", "smtp_port in "),
         ("smtp_port = 1.5", "'1.5': it takes a port"),
         ("[smtp_port]\nx = 1", "it takes a port"),

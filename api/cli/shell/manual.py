@@ -10,7 +10,7 @@ import click
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.shell.examples import EXAMPLES, exit_codes_of
-from mailprobe.api.settings import TABLE
+from mailprobe.api.settings import GROUPS
 
 INTRODUCTION = """\
 Verifies email addresses without sending mail: syntax, throwaway domains, the domain's mail hosts,
@@ -45,8 +45,10 @@ def _lines() -> Iterator[str]:
         yield from _command(command, name, root)
     yield from (".SH EXIT STATUS", _escaped(exit_codes_of("")))
     yield ".SH ENVIRONMENT"
-    for setting in TABLE:
-        yield from (".TP", rf"\fB{setting.variable}\fR", _escaped(setting.takes))
+    for group in GROUPS:
+        yield f".SS {_escaped(group.title)}"
+        for row in group.rows:
+            yield from (".TP", rf"\fB{row.variable}\fR", _escaped(row.type.takes))
     yield ".SH FILES"
     for path, text in FILES:
         yield from (".TP", rf"\fI{_escaped(path)}\fR", _escaped(text))

@@ -1,13 +1,19 @@
 """`mailprobe config`: every setting with its source and without secrets, and each wrong one at once."""
 
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
-from mailprobe.api.settings import TABLE
+from mailprobe.api.settings import GROUPS, TABLE
 
+ROOT = Path(__file__).parents[3]
 SECRETS = {
     "KEY": "sk_live_secret1",
     "WEBHOOK_SECRET": "a secret9",
@@ -29,7 +35,8 @@ def config(place: Path, *words: str, **environ: str) -> Result:
 
 
 def shown(result: Result) -> dict[str, tuple[str, str]]:
-    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("# ")]
+    rows = [line.split("\t") for line in lines]
     return {name.removeprefix("MAILPROBE_"): (value, source) for name, value, source in rows}
 
 
@@ -47,6 +54,38 @@ def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
     assert rows["PRODUCTION"] == ("1", "mailprobe.toml")
     assert rows["HOST_CONNECTIONS"] == ("4", "default")
     assert rows["STRIPE_KEY"] == ("", "default")
+
+
+def test_settings_are_shown_in_groups_by_subject(tmp_path: Path) -> None:
+    _, *groups = re.split(r"^# (.+)\n", config(tmp_path, "show").stdout, flags=re.MULTILINE)
+    found = dict(zip(groups[::2], groups[1::2], strict=True))
+    assert list(found) == [group.title for group in GROUPS]
+    assert found["Database"].startswith("MAILPROBE_DATABASE\t")
+    assert "MAILPROBE_SMTP_HELO\t" in found["Mail hosts"]
+
+
+def test_settings_are_aligned_in_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    words = "from mailprobe.api.cli import main; main(['config', 'show'])"
+    environ = {"PATH": os.environ["PATH"], "MAILPROBE_LOG": "error", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, env=environ, stdout=theirs, check=True
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # EIO: all is read
+        while piece := os.read(ours, 65_536):
+            shown += piece
+    os.close(ours)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+    assert done.returncode == 0
+    assert "\t" not in shown.decode()
+    assert lines[0] == "DNS"
+    [of_log] = [line for line in lines if "MAILPROBE_LOG " in line]
+    [of_port] = [line for line in lines if "MAILPROBE_SMTP_PORT " in line]
+    assert of_log.split() == ["MAILPROBE_LOG", "error", "environment"]
+    assert of_log.index("error") == of_port.index("25")
+    assert of_log.index("environment") == of_port.index("default")
 
 
 @pytest.mark.parametrize("by_file", [False, True])
