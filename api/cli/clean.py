@@ -247,11 +247,11 @@ def _schedule(
 ) -> "Recheck":
     """The passes, with their waits. Raises Misuse."""
     from mailprobe.api.cli.cleaning.passes import Recheck, patience_of_clean
-    from mailprobe.api.settings import Settings
+    from mailprobe.api.settings import PATIENCE_S_MAX, Settings
 
     patience_s = patience_of_clean(Settings.read(os.environ).patience_s)
     if patience is not None:
-        patience_s = seconds_of(patience.strip(), "--patience", seconds_max=RECHECK_AFTER_S_MAX)
+        patience_s = seconds_of(patience.strip(), "--patience", seconds_max=PATIENCE_S_MAX)
     waits = tuple(
         seconds_of(time.strip(), "--recheck-after", seconds_max=RECHECK_AFTER_S_MAX)
         for time in times.split(",")

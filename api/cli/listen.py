@@ -19,7 +19,7 @@ import httpx
 import trio
 
 from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.serve import read_bind_option
+from mailprobe.api.cli.shell.options import read_bind_option
 from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.jobs.rules import callback_headers
 from mailprobe.api.setting_values import Bind

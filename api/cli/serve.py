@@ -10,12 +10,13 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from mmap import mmap
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from mailprobe.api.cli.account import read_settings
 from mailprobe.api.cli.runner import sigterm_as_sigint
+from mailprobe.api.cli.shell.options import read_bind_option, read_port_option
 from mailprobe.api.errors import CommandError, Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused
 from mailprobe.api.starting.database import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mailprobe.api.observability.shared_counters import SharedCounters
     from mailprobe.api.quota.plans import Plans
     from mailprobe.api.serve import Listeners
-    from mailprobe.api.setting_values import Bind, ValueType
+    from mailprobe.api.setting_values import Bind
     from mailprobe.api.settings import Settings
     from mailprobe.engine import EngineSettings
     from mailprobe.engine.egress import Egresses
@@ -39,26 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mailprobe.serve")
 
 WORKERS_MAX = 256
-T = TypeVar("T")
-
-
-def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from mailprobe.api.setting_values import BIND
-
-    return None if text is None else _read_option(text, BIND)
-
-
-def read_port_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    from mailprobe.api.setting_values import PORT_OR_ANY
-
-    return None if text is None else _read_option(text, PORT_OR_ANY)
-
-
-def _read_option(text: str, kind: "ValueType[T]") -> "T":
-    try:
-        return kind.read(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: expected {kind.takes}") from None
 
 
 @click.command()

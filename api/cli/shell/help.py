@@ -5,8 +5,20 @@ from collections.abc import Sequence
 import click
 
 
+def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The commands after those that are given, for the shell."""
+    group = context.find_root().command
+    for word in context.params.get("words") or ():
+        inner = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if inner is None:
+            return []
+        group = inner
+    names = group.list_commands(context) if isinstance(group, click.Group) else []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 @click.command("help")
-@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=complete)
 @click.pass_context
 def help_(context: click.Context, words: Sequence[str]) -> None:
     """Show the help of a COMMAND, or without one the list of all commands.

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from mailprobe.api.setting_values import Bind, ValueType
+
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
 
@@ -32,3 +36,22 @@ bounces_option = click.option(
 no_smtp_option = click.option(
     "--no-smtp", is_flag=True, help="Ask no mail host; works without port 25."
 )
+
+
+def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
+    from mailprobe.api.setting_values import BIND
+
+    return None if text is None else _read_option(text, BIND)
+
+
+def read_port_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    from mailprobe.api.setting_values import PORT_OR_ANY
+
+    return None if text is None else _read_option(text, PORT_OR_ANY)
+
+
+def _read_option(text: str, kind: "ValueType[T]") -> "T":
+    try:
+        return kind.read(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected {kind.takes}") from None

@@ -67,6 +67,9 @@ def test_a_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["account", "create", "--tier", ""], list(TIERS)),
         (["clean", "--res"], ["--resume"]),
         (["completion", ""], list(SHELLS)),
+        (["help", "cl"], ["clean"]),
+        (["help", "key", "cr"], ["create"]),
+        (["help", "clean", ""], []),
     ],
 )
 def test_bash_completes(words: list[str], offered: list[str], tmp_path: Path) -> None:
