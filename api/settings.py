@@ -64,13 +64,17 @@ class WrongSetting(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: the name without prefix, what it takes, and its default."""
+    """One row: the name without prefix, what it takes, and its default.
+
+    `words` says the default where the value does not, as None does not.
+    """
 
     name: str
     type: ValueType[object]
     default_value: object = None
     secret: bool = False  # a wrong value is not shown
     default_of: Callable[[], object] | None = None  # in place of `default_value`
+    words: str = "none"
 
     @property
     def variable(self) -> str:
@@ -82,6 +86,11 @@ class Setting:
 
     def default(self) -> object:
         return self.default_value if self.default_of is None else self.default_of()
+
+    @property
+    def shown_default(self) -> str:
+        """The default for a page that is alike on every machine."""
+        return (self.default_of is None and _plain_text(self.default_value)) or self.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +106,16 @@ GROUPS: tuple[SettingGroup, ...] = (
         "DNS",
         (
             Setting("DOH_URLS", types.DOH_URLS, DOH_URLS),
-            Setting("DOH_CA_FILE", types.PEM_FILE),
+            Setting("DOH_CA_FILE", types.PEM_FILE, words="the system's authorities"),
         ),
     ),
     SettingGroup(
         "Mail hosts",
         (
             Setting("SMTP_PORT", types.PORT, 25),
-            Setting("SMTP_HELO", types.HELO, default_of=host_name),
-            Setting("SMTP_MAIL_FROM", types.MAIL_FROM, ""),
-            Setting("SMTP_PROXIES", types.PROXIES, ()),
+            Setting("SMTP_HELO", types.HELO, default_of=host_name, words="this host's full name"),
+            Setting("SMTP_MAIL_FROM", types.MAIL_FROM, "", words="empty"),
+            Setting("SMTP_PROXIES", types.PROXIES, (), words="empty"),
             Setting("EGRESS_FILE", EGRESS_FILE, ONE_EGRESS),
             Setting("HOST_CONNECTIONS", whole(1, HOST_CONNECTIONS_MAX), 4),
             Setting("MAX_PROBES", whole(1, PROBES_MAX), 2000),
@@ -125,12 +134,12 @@ GROUPS: tuple[SettingGroup, ...] = (
     SettingGroup(
         "Lists of addresses",
         (
-            Setting("PATIENCE", PATIENCE),
-            Setting("LIST_ROWS_MAX", whole(1, LIST_ROWS_MAX)),
+            Setting("PATIENCE", PATIENCE, words="four hours (4h) for list jobs, 15m for clean"),
+            Setting("LIST_ROWS_MAX", whole(1, LIST_ROWS_MAX), words="by tier"),
             Setting("LIST_OCTETS_MAX", whole(1, LIST_OCTETS_MAX), LIST_OCTETS),
             Setting("LISTS_ACTIVE_MAX", whole(1, LISTS_ACTIVE_MAX), 10),
             Setting("LIST_CHUNKS", whole(LIST_CHUNKS_MIN, LIST_CHUNKS_MAX), 400),
-            Setting("UPLOAD_DIR", types.WRITABLE_DIR),
+            Setting("UPLOAD_DIR", types.WRITABLE_DIR, words="the system's for temporary files"),
         ),
     ),
     SettingGroup(
@@ -139,10 +148,10 @@ GROUPS: tuple[SettingGroup, ...] = (
             Setting("BIND", types.BIND, Bind("127.0.0.1", 8080)),
             Setting("TOOLS_BIND", types.BIND_OR_NONE, Bind("127.0.0.1", 8081)),
             Setting("METRICS_BIND", types.BIND_OR_NONE),
-            Setting("BASE_URL", types.PUBLIC_URL),
-            Setting("TOOLS_URL", types.PUBLIC_URL),
-            Setting("DOCS_URL", types.PUBLIC_URL),
-            Setting("DASHBOARD_URL", types.PUBLIC_URL),
+            Setting("BASE_URL", types.PUBLIC_URL, words="made from the bind"),
+            Setting("TOOLS_URL", types.PUBLIC_URL, words="made from the bind"),
+            Setting("DOCS_URL", types.PUBLIC_URL, words="made from the base"),
+            Setting("DASHBOARD_URL", types.PUBLIC_URL, words="made from the base"),
             Setting("TRUSTED_PROXIES", types.NETWORKS, ()),
         ),
     ),
@@ -153,28 +162,30 @@ GROUPS: tuple[SettingGroup, ...] = (
             Setting("DATABASE_READERS", whole(1, DATABASE_CONNECTIONS_MAX), 2),
             Setting("DATABASE_WRITERS", whole(1, DATABASE_CONNECTIONS_MAX), 2),
             Setting("COMMAND_SECONDS", whole(1, COMMAND_S_MAX, "a whole number of seconds"), 30),
-            Setting("SECRET_KEY", types.SECRET_KEY, secret=True),
+            Setting(
+                "SECRET_KEY", types.SECRET_KEY, secret=True, words="key file beside the database"
+            ),
         ),
     ),
     SettingGroup(
         "Accounts",
         (
-            Setting("PLANS_FILE", types.PATH),
-            Setting("OPERATOR", types.ACCOUNTS),
+            Setting("PLANS_FILE", types.PATH, words="built in"),
+            Setting("OPERATOR", types.ACCOUNTS, words="the first account"),
             Setting("PRODUCTION", types.YES_OR_NO, False),
         ),
     ),
     SettingGroup(
         "Pages and forms",
         (
-            Setting("ABOUT_PROBES_FILE", types.PAGE_FILE),
+            Setting("ABOUT_PROBES_FILE", types.PAGE_FILE, words="built in"),
             Setting("FORM_PROOF_BITS", PROOF_BITS, 0),
         ),
     ),
     SettingGroup(
         "Callbacks",
         (
-            Setting("WEBHOOK_CA_FILE", types.PEM_FILE),
+            Setting("WEBHOOK_CA_FILE", types.PEM_FILE, words="the system's authorities"),
             Setting("WEBHOOK_RETRY_SECONDS", types.RETRY_WAITS, WEBHOOK_RETRY_S),
         ),
     ),
@@ -187,14 +198,14 @@ GROUPS: tuple[SettingGroup, ...] = (
                 word("the signing secret of a Stripe endpoint"),
                 secret=True,
             ),
-            Setting("STRIPE_API_BASE", types.PUBLIC_URL),
+            Setting("STRIPE_API_BASE", types.PUBLIC_URL, words="Stripe's own"),
         ),
     ),
     SettingGroup(
         "Alerts and log",
         (
             Setting("ALERT_SMTP_URL", types.MAIL_URL, secret=True),
-            Setting("ALERT_FROM", types.SENDER),
+            Setting("ALERT_FROM", types.SENDER, words="mailprobe@ and this host's full name"),
             Setting("LOG", one_of(*LEVELS), "info"),
         ),
     ),
@@ -319,10 +330,14 @@ def _engine_settings(value: Mapping[str, Any]) -> EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class SettingState:
-    """A setting as it stands: its value in text without secrets, where it is from, what is wrong."""
+    """A setting as it stands: its value in text without secrets, where it is from, what is wrong.
+
+    `words` says the default to a person where `shown` is empty.
+    """
 
     group: str
     variable: str
+    words: str
     shown: str
     source: str
     error: str | None
@@ -380,7 +395,7 @@ def _state(
         error = str(wrong)
     secret = row.secret and text != ""
     shown = SECRET if secret else _one_line(_without_password(text))
-    return SettingState(group, row.variable, shown, source, error)
+    return SettingState(group, row.variable, row.words, shown, source, error)
 
 
 def _plain_text(value: object) -> str:

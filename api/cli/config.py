@@ -68,8 +68,9 @@ def _aligned(groups: "Groups") -> Iterator[str]:
             yield ""
         yield click.style(title, bold=True)
         for state in states:
-            value = plain(state.shown) or "-"
-            source = click.style(plain(state.source), dim=state.source == "default")
+            is_default = state.source == "default"
+            value = plain(state.shown) or (state.words if is_default else "nothing")
+            source = click.style(plain(state.source), dim=is_default)
             yield f"  {state.variable:{names}}  {value:{VALUE_COLUMNS}}  {source}"
 
 

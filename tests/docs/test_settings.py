@@ -13,6 +13,8 @@ def test_every_setting_is_described_with_its_default() -> None:
         described = rows[setting.variable]
         if described.startswith("`"):
             assert bare(described) == as_set(setting.default()), setting.variable
+        else:
+            assert described.replace("`", "") == setting.words, setting.variable
 
 
 def as_set(default: object) -> str:

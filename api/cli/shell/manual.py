@@ -48,7 +48,8 @@ def _lines() -> Iterator[str]:
     for group in GROUPS:
         yield f".SS {_escaped(group.title)}"
         for row in group.rows:
-            yield from (".TP", rf"\fB{row.variable}\fR", _escaped(row.type.takes))
+            text = f"{row.type.takes}. Default: {row.shown_default}."
+            yield from (".TP", rf"\fB{row.variable}\fR", _escaped(text))
     yield ".SH FILES"
     for path, text in FILES:
         yield from (".TP", rf"\fI{_escaped(path)}\fR", _escaped(text))

@@ -67,7 +67,10 @@ def test_settings_are_shown_in_groups_by_subject(tmp_path: Path) -> None:
 def test_settings_are_aligned_in_a_terminal(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     words = "from mailprobe.api.cli import main; main(['config', 'show'])"
-    environ = {"PATH": os.environ["PATH"], "MAILPROBE_LOG": "error", "PYTHONPATH": str(ROOT)}
+    environ = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT),
+        "MAILPROBE_LOG": "error", "MAILPROBE_TOOLS_BIND": "",
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", words], cwd=tmp_path, env=environ, stdout=theirs, check=True
     )
@@ -86,6 +89,10 @@ def test_settings_are_aligned_in_a_terminal(tmp_path: Path) -> None:
     assert of_log.split() == ["MAILPROBE_LOG", "error", "environment"]
     assert of_log.index("error") == of_port.index("25")
     assert of_log.index("environment") == of_port.index("default")
+    settled = {line.split()[0]: line.split()[1:] for line in lines if "MAILPROBE_" in line}
+    assert settled["MAILPROBE_LIST_ROWS_MAX"] == ["by", "tier", "default"]
+    assert settled["MAILPROBE_STRIPE_KEY"] == ["none", "default"]
+    assert settled["MAILPROBE_TOOLS_BIND"] == ["nothing", "environment"]
 
 
 @pytest.mark.parametrize("by_file", [False, True])

@@ -120,6 +120,16 @@ def test_the_manual_page_names_every_command_and_option() -> None:
             assert parameter.opts[-1] in page or parameter.human_readable_name in page
 
 
+def test_the_manual_page_says_what_each_setting_takes_and_its_default() -> None:
+    page = manual().replace(r"\-", "-")
+    for name, text in (
+        ("SMTP_PORT", "a port, 1 to 65535. Default: 25."),
+        ("SMTP_HELO", "a host name, in ASCII and without spaces. Default: this host's full name."),
+        ("LIST_ROWS_MAX", "a whole number, 1 to 20000000. Default: by tier."),
+    ):
+        assert f"\\fBMAILPROBE_{name}\\fR\n{text}\n" in page
+
+
 @pytest.mark.skipif(which("groff") is None, reason="this machine has no groff")
 def test_groff_finds_no_fault_in_the_manual_page() -> None:
     done = subprocess.run(
