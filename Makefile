@@ -23,7 +23,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers campaign clients browser shots check actionlint compatible described helm bench format dist sbom map man lock clean
+.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers campaign clients browser shots check actionlint compatible described helm bench lists format dist sbom map man lock clean
 
 # Installs what running needs, and compiles our modules.
 setup: $(STAMP)
@@ -129,6 +129,10 @@ shots: tools
 
 bench: tools
 	@$(BIN)/mailprobe bench
+
+# Makes the lists of engine/data anew from their upstreams: docs/lists.md.
+lists: tools
+	$(BIN)/python -m dev.lists build $(ARGS)
 
 check: tools actionlint compatible
 	$(BIN)/ruff format --check .

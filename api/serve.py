@@ -22,7 +22,7 @@ from trio.lowlevel import checkpoint
 
 from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.billing.billing import open_payments
-from mailprobe.api.disposable_hosts import download, keep_fresh
+from mailprobe.api.downloads.disposable_hosts import download_hosts, keep_fresh
 from mailprobe.api.egress.control import StoredControl, open_control
 from mailprobe.api.egress.ways import dial_of
 from mailprobe.api.error_table import Links, octets_of_code
@@ -541,7 +541,7 @@ def url_of(sockets: Sequence[socket.socket]) -> str:
 async def _keep_hosts_fresh(settings: Settings, lists: Lists) -> None:
     url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
     if url is not None and folder is not None:
-        fetch = partial(download, url)
+        fetch = partial(download_hosts, url)
         await keep_fresh(folder, lists, load_operators(), fetch, time.time)
 
 

@@ -27,6 +27,7 @@ PAGE_CHARACTERS_MAX = 50_000  # as HTML it is made in 50 ms, for which requests 
 RETRIES_MAX = 50
 RETRY_S_MAX = 30 * 86400
 SECRET_KEY_OCTETS = 32  # AES-256
+PUBLIC_KEY_OCTETS = 32  # Ed25519
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PORT_MAX = 65535
 URL_TAKES = "an http:// or https:// address"
@@ -126,6 +127,31 @@ def read_folder_or_none(text: str) -> Path | None:
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError
     return folder
+
+
+def read_package_source(text: str) -> str | None:
+    """Return the URL or the file of a data package. It is signed, so plain http will do."""
+    from urllib.parse import urlsplit
+
+    source = text.strip()
+    if "://" in source:
+        url = urlsplit(source)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError
+    return source or None
+
+
+def read_public_keys(text: str) -> tuple[bytes, ...] | None:
+    """Return Ed25519 public keys, each 32 octets in base64."""
+    try:
+        keys = tuple(
+            base64.b64decode(each, validate=True) for each in text.replace(",", " ").split()
+        )
+    except binascii.Error:
+        raise ValueError from None
+    if any(len(key) != PUBLIC_KEY_OCTETS for key in keys):
+        raise ValueError
+    return keys or None
 
 
 def read_list_url(text: str) -> str | None:
@@ -373,6 +399,11 @@ PORT_OR_ANY = ValueType(
     read_whole(0, PORT_MAX), f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
 )
 PUBLIC_URL = ValueType(read_public_url, URL_TAKES)
+PACKAGE_SOURCE = ValueType(read_package_source, "an http:// or https:// address, or a path")
+PUBLIC_KEYS = ValueType(
+    read_public_keys,
+    f"Ed25519 public keys, each {PUBLIC_KEY_OCTETS} octets in base64, with commas",
+)
 LIST_URL = ValueType(read_list_url, "an https:// address")
 PEM_FILE = ValueType(read_authority_file, "the path of a PEM file")
 PAGE_FILE = ValueType(read_page_file, "the path of a Markdown file")

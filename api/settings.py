@@ -128,6 +128,8 @@ GROUPS: tuple[SettingGroup, ...] = (
         "Lists of domains",
         (
             Setting("LISTS_DIR", types.LISTS_DIR, NO_OWN_LISTS),
+            Setting("LISTS_URL", types.PACKAGE_SOURCE),
+            Setting("LISTS_KEY", types.PUBLIC_KEYS, words="the product's own"),
             Setting("DISPOSABLE_HOSTS_URL", types.LIST_URL),
         ),
     ),
@@ -242,6 +244,8 @@ class Settings:
     lists_active_max: int  # of an account
     list_chunks: int  # under way in a process
     upload_folder: Path | None  # None: the system's for temporary files
+    lists_url: str | None  # a file, too; None: `lists update` is told one
+    lists_key: tuple[bytes, ...] | None  # None: the product's own
     disposable_hosts_url: str | None  # None: the list of hosts is not downloaded
     log: str
     bind: Bind

@@ -1,63 +1,32 @@
-"""`mailprobe lists update`: builds the lists again from their upstreams.
+"""`mailprobe lists update`: installs the lists of a data package, which is signed.
 
-Packages are downloaded and read as archives; none is installed or run. Every file is
-written under a temporary name and renamed at the end. What the lists gain and lose is
-printed with the rule behind it.
+Packages are made by `dev/lists` and published; nothing is built here. All lists are
+replaced together or none, and one line says what changed.
 """
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 import tempfile
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import publicsuffixlist
 
 from mailprobe.api.cli.account import read_settings
 from mailprobe.api.cli.runner import run, sigterm_as_sigint
-from mailprobe.engine.lists.build_lists import Curated, Made, check, make_lists
-from mailprobe.engine.lists.lists import DATA, load_lists, load_typos, read_names
-from mailprobe.engine.lists.upstreams import (
-    ARCHIVE_OCTETS_MAX,
-    DISPOSABLE_SOURCES,
-    FREE_SOURCES,
-    VETO_SOURCES,
-    BadUpstream,
-    ListSource,
-    Upstream,
-    check_lengths,
-    read_upstream,
-)
+from mailprobe.api.errors import CommandError, Misuse
 
-DOWNLOAD_S = 120
-SAMPLES = 5  # names shown per list, direction and reason
-REASONS_SHOWN = 12
-LOSS_MAX = 0.1  # the share of a list that may leave it at once
-SOURCES = (*DISPOSABLE_SOURCES, *VETO_SOURCES, *FREE_SOURCES)
-TABLE_BEGIN = "<!-- made by `mailprobe lists update`: begin -->"
-TABLE_END = "<!-- made by `mailprobe lists update`: end -->"
-CURATED = (
-    "allow.txt",
-    "disposable_hosts.txt",
-    "free_core.txt",
-    "not_free.txt",
-    "relays.txt",
-    "roles.txt",
-    "smtp_blocked.txt",
-)
+if TYPE_CHECKING:
+    from mailprobe.api.settings import Settings
+    from mailprobe.engine.lists.package import ListPackage
+
+DOWNLOAD_S = 120.0  # half a megabyte takes as long at 5 KB/s
+KEPT_MIN = 0.5  # a list shorter than this share of the present one was made wrongly
+NOT_LISTS = ("SOURCES.md", "VERSION")
 
 
-class UpdateFailed(click.ClickException):
-    """The update failed and the lists are unchanged. Exit code 1."""
+class UpdateRefused(CommandError):
+    """The present lists stay. Exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +34,12 @@ class ListChange:
     """What an update does to one list."""
 
     file: str
-    count: int
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
+    before: frozenset[bytes]
+    now: frozenset[bytes]
 
-    @property
-    def count_before(self) -> int:
-        """The length of the present list."""
-        return self.count - len(self.added) + len(self.removed)
-
-    def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """The added names with a plus, and the removed ones with a minus."""
-        yield "+", self.added
-        yield "-", self.removed
+    def __str__(self) -> str:
+        added, removed = len(self.now - self.before), len(self.before - self.now)
+        return f"{self.file} {len(self.now):,} rows (+{added:,} -{removed:,})"
 
 
 @click.group()
@@ -86,417 +48,163 @@ def lists() -> None:
 
 
 @lists.command()
-@click.option(
-    "--from",
-    "archives",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read downloaded archives from this folder, without network.",
-)
-@click.option(
-    "--into",
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=DATA,
-    show_default="the installed lists",
-    help="Folder of the lists.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write every added and removed domain with its reason to this file (TSV).",
-)
-@click.option(
-    "--accept",
-    multiple=True,
-    metavar="NAME",
-    help="Believe the unusual length of this package or list. Repeatable.",
-)
-def update(
-    archives: Path | None,
-    folder: Path,
-    dry_run: bool,
-    report: Path | None,
-    accept: tuple[str, ...],
-) -> None:
-    """Build the lists again from their upstreams. Prints what changed and why.
+@click.argument("package", required=False, metavar="[URL|FILE]")
+@click.option("--force", is_flag=True, help="Install older lists, or ones that are much shorter.")
+@click.option("--dry-run", is_flag=True, help="Check the package, and change nothing.")
+def update(package: str | None, force: bool, dry_run: bool) -> None:
+    """Install the lists of a data package: of a URL, a file or MAILPROBE_LISTS_URL.
 
-    With MAILPROBE_DISPOSABLE_HOSTS_URL, your list of throwaway services' mail hosts
-    is downloaded too.
+    Its signature and checksums are verified first. The lists are kept in the folder of
+    MAILPROBE_LISTS_DIR, or beside the shipped ones. Restart a running service to use them.
+
+    Without an argument and with MAILPROBE_DISPOSABLE_HOSTS_URL, your list of throwaway
+    services' mail hosts is downloaded too.
     """
-    if archives is None:
-        _update_hosts(dry_run, frozenset(accept))
-    try:
-        with (
-            sigterm_as_sigint(),
-            tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch,
-        ):
-            archives, errors = _archives(archives, Path(scratch))
-            whole = _update(archives, errors, folder, dry_run, report, frozenset(accept))
-    except BadUpstream as error:
-        words = " ".join(str(error).split())
-        raise UpdateFailed(f"{words}. Nothing was changed.") from error
-    except ValueError as error:  # a hand-kept list is not UTF-8 or TOML
-        words = " ".join(str(error).split())
-        raise UpdateFailed(
-            f"a list in {folder} cannot be read: {words}. Nothing was changed."
-        ) from error
-    except OSError as error:
-        raise UpdateFailed(f"{error.filename or folder}: {error.strerror}") from error
-    if not whole:
-        sys.exit(1)
-
-
-def _update_hosts(dry_run: bool, accepted: frozenset[str]) -> None:
-    """Download the owner's list of throwaway services' mail hosts, if a URL is set."""
     settings = read_settings()
-    url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
-    if url is None or folder is None:
-        return
-    from mailprobe.api import disposable_hosts as hosts_list
+    source = package or settings.lists_url
+    with_hosts = package is None and settings.disposable_hosts_url is not None
+    if source is None and not with_hosts:
+        raise Misuse("no package is named; give its URL or its file, or set MAILPROBE_LISTS_URL")
+    with sigterm_as_sigint():
+        if with_hosts:
+            _update_hosts(settings, force, dry_run)
+        if source is not None:
+            _update_lists(source, settings, force, dry_run)
+
+
+def _update_hosts(settings: "Settings", force: bool, dry_run: bool) -> None:
+    """Download the owner's list of throwaway services' mail hosts."""
+    from mailprobe.api.downloads import disposable_hosts as hosts_list
+    from mailprobe.api.downloads.download import DownloadRefused
+    from mailprobe.engine.lists.lists import load_lists
+    from mailprobe.engine.lists.updated_lists import current_folder
     from mailprobe.engine.smtp.operators import load_operators
 
+    url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
+    assert url is not None
+    assert folder is not None  # the settings need both
     file, present = hosts_list.FILE, hosts_list.present_hosts(folder)
     try:
-        octets = run(lambda: hosts_list.download(url))
-        hosts = hosts_list.checked(
-            octets, present, load_lists(), load_operators(), may_shrink=file in accepted
-        )
+        octets = run(lambda: hosts_list.download_hosts(url))
+        shipped = load_lists(current_folder(folder))
+        hosts = hosts_list.checked(octets, present, shipped, load_operators(), may_shrink=force)
         if not dry_run:
             hosts_list.replace_list(folder, hosts)
-    except hosts_list.DownloadRefused as refused:
-        raise UpdateFailed(f"{file} of {url}: {refused}. Nothing was changed.") from None
+    except DownloadRefused as refused:
+        raise UpdateRefused(f"{file} of {url}: {refused}. Nothing was changed.") from None
     except OSError as error:
-        raise UpdateFailed(f"{folder / file}: {error.strerror}") from None
+        raise UpdateRefused(f"{folder / file}: {error.strerror}") from None
     added, removed = len(hosts - present), len(present - hosts)
     click.echo(f"{folder / file}: {len(hosts):,} rows, {added:,} added, {removed:,} removed")
 
 
-def _archives(given: Path | None, scratch: Path) -> tuple[Path, dict[str, str]]:
-    """The folder of archives, downloaded if none is given, and npm's errors by package."""
-    if given is not None:
-        return given, {}
-    _download_wheels(scratch, _packages("PyPI"))
-    errors = {package: _download_npm(scratch, package) for package in _packages("npm")}
-    return scratch, {package: error for package, error in errors.items() if error}
+def _update_lists(source: str, settings: "Settings", force: bool, dry_run: bool) -> None:
+    from mailprobe.api.downloads.download import DownloadRefused
+    from mailprobe.engine.lists.package import BadPackage, read_package
+    from mailprobe.engine.lists.updated_lists import current_folder
 
-
-def _packages(registry: str) -> list[str]:
-    return list(dict.fromkeys(s.package for s in SOURCES if s.registry == registry))
-
-
-def _update(
-    archives: Path,
-    errors: Mapping[str, str],
-    folder: Path,
-    dry_run: bool,
-    report: Path | None,
-    accepted: frozenset[str],
-) -> bool:
-    """Update the lists. False if an upstream is out of reach, whose domains then stay."""
-    read = {source: _read_if_there(archives, source) for source in SOURCES}
-    upstreams = [upstream for upstream in read.values() if upstream is not None]
-    missing = [source for source, upstream in read.items() if upstream is None]
-    for source in missing:
-        if source.registry != "npm":
-            raise BadUpstream(f"there is no archive of {source.package} in {str(archives)!r}")
-        error = errors.get(source.package, f"no archive of {source.package} in {archives}")
-        click.echo(f"{error}: the domains that came from {source.package} stay.", err=True)
-    former = _former_rows((folder / "SOURCES.md").read_text("utf-8"))
-    check_lengths(upstreams, {title: row.count for title, row in former.items()}, accepted)
-    made = make_lists(
-        [upstream for source in DISPOSABLE_SOURCES if (upstream := read[source])],
-        [upstream for source in VETO_SOURCES if (upstream := read[source])],
-        _free(folder, [read[source] for source in FREE_SOURCES]),
-        read_curated(folder),
-        Path(publicsuffixlist.PSLFILE).read_text("utf-8"),
-        _present(folder, "disposable.txt")
-        if set(missing) & set(DISPOSABLE_SOURCES)
-        else frozenset(),
-    )
-    check(made)
-    changes = [_change(folder, file, names) for file, names in made.files.items()]
-    _check_losses(changes, accepted)
-    texts = {file: "".join(f"{name}\n" for name in names) for file, names in made.files.items()}
-    texts["SOURCES.md"] = _sources(folder, made, upstreams, changes, former)
-    if report is not None:
-        report.write_text("".join(_report_rows(changes, made)), "utf-8")
+    own_folder = settings.engine.own_lists.folder
+    present = current_folder(own_folder)
+    try:
+        octets = run(lambda: _download(source)) if "://" in source else _read(source)
+        package = read_package(octets, settings.lists_key or _shipped_keys())
+        before = {name: _content(present / name) for name in package.files}
+        if before == package.files:
+            click.echo(f"the lists of {package.version} are installed already")
+            return
+        changes = _checked(package, before, may_go_back=force)
+    except (BadPackage, DownloadRefused) as refused:
+        raise UpdateRefused(f"{source}: {refused}. The lists stay as they are.") from None
     if not dry_run:
-        replace_all(folder, texts)
-    _print_report(changes, made, upstreams)
-    if dry_run:
-        click.echo("Nothing was written.", err=True)
-    return not missing
+        _install(package, own_folder)
+    done = "would be installed" if dry_run else "installed"
+    was = before["VERSION"].decode().strip()
+    what = ", ".join(str(each) for each in changes if each.before != each.now) or "no list changed"
+    then = "" if dry_run else "; restart a running service to use them"
+    click.echo(f"lists of {package.version} {done}, before of {was}: {what}{then}")
 
 
-def _free(folder: Path, upstreams: list[Upstream | None]) -> frozenset[str]:
-    """The free providers that all upstreams have; the present ones if one is out of reach."""
-    read = [upstream.domains for upstream in upstreams if upstream is not None]
-    if len(read) < len(upstreams):
-        return _present(folder, "free_providers.txt")
-    return frozenset.intersection(*read)
+async def _download(url: str) -> bytes:
+    from mailprobe.api.downloads.download import download
+    from mailprobe.engine.lists.package import PACKAGE_OCTETS_MAX
 
-
-def _check_losses(changes: list[ListChange], accepted: frozenset[str]) -> None:
-    """Raise BadUpstream for a list that loses many names at once."""
-    for change in changes:
-        if change.file in accepted or len(change.removed) <= change.count_before * LOSS_MAX:
-            continue
-        raise BadUpstream(
-            f"{change.file} would lose {len(change.removed):,} of {change.count_before:,} rows. "
-            f"If that is right, run again with --accept {change.file}"
-        )
-
-
-def read_curated(folder: Path) -> Curated:
-    """Read the lists that are kept by hand."""
-    return Curated(
-        allow=read_names(folder / "allow.txt"),
-        relays=read_names(folder / "relays.txt"),
-        free_core=read_names(folder / "free_core.txt"),
-        not_free=read_names(folder / "not_free.txt"),
-        smtp_blocked=read_names(folder / "smtp_blocked.txt"),
-        typos=load_typos(folder),
-        deny=_read_deny(folder / "deny.toml"),
+    if not url.startswith(("http://", "https://")):
+        raise Misuse(f"{url}: a package is fetched from an http:// or https:// address")
+    return await download(
+        url, octets_max=PACKAGE_OCTETS_MAX, within_s=DOWNLOAD_S, redirects=True, by_proxy=True
     )
 
 
-def _read_deny(path: Path) -> dict[str, str]:
-    """Throwaway domains that no veto concerns, each with its reason."""
-    table = tomllib.loads(path.read_text("utf-8"))
-    if not all(isinstance(domains, list) for domains in table.values()):
-        raise ValueError(f"{path.name} must have a list of domains for each reason")
-    return {domain: why for why, domains in table.items() for domain in domains}
+def _read(file: str) -> bytes:
+    """Read the package, or as much of it as is too much."""
+    from mailprobe.engine.lists.package import PACKAGE_OCTETS_MAX
 
-
-def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write every file under a temporary name, then rename them all.
-
-    A failure leaves nothing behind: files renamed before it are restored.
-    """
-    written: dict[str, Path] = {}
-    before: dict[str, bytes | None] = {}
+    path = Path(file)
+    if not path.is_file():  # a FIFO would be waited for
+        raise Misuse(f"{file} is no file; give the URL or the file of a package")
     try:
-        for file, text in texts.items():
-            beside = folder / f".{file}.new"
-            written[file] = beside
-            with beside.open("w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-        for file in written:
-            before[file] = (folder / file).read_bytes() if (folder / file).exists() else None
-        renamed: list[str] = []
+        with path.open("rb") as stream:
+            return stream.read(PACKAGE_OCTETS_MAX + 1)
+    except OSError as error:
+        raise UpdateRefused(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _shipped_keys() -> tuple[bytes, ...]:
+    from mailprobe.api.setting_values import read_public_keys
+    from mailprobe.engine.lists.lists import DATA
+
+    return read_public_keys((DATA / "lists.pub").read_text("ascii")) or ()
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _checked(
+    package: "ListPackage", before: Mapping[str, bytes], *, may_go_back: bool
+) -> list[ListChange]:
+    """What the package would change. Raises BadPackage for lists that should not be installed."""
+    from mailprobe.engine.lists.lists import load_lists
+    from mailprobe.engine.lists.package import BadPackage, rows_of
+
+    with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
+        for name, content in package.files.items():
+            (Path(scratch) / name).write_bytes(content)
         try:
-            for file, beside in written.items():
-                beside.replace(folder / file)
-                renamed.append(file)
-        except BaseException:
-            for file in renamed:
-                restore(folder / file, before[file])
-            raise
-    finally:
-        for beside in written.values():
-            beside.unlink(missing_ok=True)
-
-
-def restore(path: Path, octets: bytes | None) -> None:
-    """Restore a file, as far as possible."""
-    with suppress(OSError):
-        if octets is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_bytes(octets)
-
-
-def _download_wheels(into: Path, packages: list[str]) -> None:
-    """Download wheels only: a source distribution would run its own code."""
-    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), *packages]
-    error = _run(command)
-    if error is None:
-        return
-    if "No module named pip" in error:
-        raise UpdateFailed(
-            "pip is missing in this environment. Run 'python -m ensurepip', or download wheels of "
-            f"{', '.join(packages)} elsewhere and give their folder with --from."
+            load_lists(Path(scratch))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BadPackage(
+                f"this version cannot read its lists ({error!r}); upgrade mailprobe"
+            ) from error
+    was = before["VERSION"].decode().strip()
+    if package.version < was and not may_go_back:
+        raise BadPackage(
+            f"its lists are of {package.version}, and the present ones of {was}; to go back, "
+            "run again with --force"
         )
-    raise UpdateFailed(
-        f"pip could not download {', '.join(packages)}: {error}\n"
-        "Check the network and pip's settings, or give a folder of archives with --from. "
-        "Nothing was changed."
-    )
+    changes = [
+        ListChange(name, frozenset(rows_of(before[name])), frozenset(rows_of(content)))
+        for name, content in package.files.items()
+        if name not in NOT_LISTS
+    ]
+    for change in changes:
+        if len(change.now) < len(change.before) * KEPT_MIN and not may_go_back:
+            raise BadPackage(
+                f"{change.file} would shrink from {len(change.before):,} rows to "
+                f"{len(change.now):,}; if that is right, run again with --force"
+            )
+    return changes
 
 
-def _download_npm(into: Path, package: str) -> str | None:
-    """Download the package. Returns the error, or None."""
-    npm = shutil.which("npm")
-    if npm is None:
-        return "npm is missing"
-    command = [npm, "pack", package, "--ignore-scripts", "--silent"]
-    error = _run([*command, "--pack-destination", str(into)])
-    return f"npm could not download {package} ({error})" if error else None
+def _install(package: "ListPackage", own_folder: Path | None) -> None:
+    from mailprobe.engine.lists.updated_lists import UpdateRuns, install
 
-
-def _run(command: list[str]) -> str | None:
-    """Run a command. Returns None on success, else its last line of output."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=DOWNLOAD_S
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {DOWNLOAD_S} s"
-    if done.returncode == 0:
-        return None
-    words = (done.stderr or done.stdout).strip().splitlines()
-    return words[-1] if words else f"exit code {done.returncode}"
-
-
-def _read_if_there(archives: Path, source: ListSource) -> Upstream | None:
-    found = sorted(archives.glob(source.archive_stem + "[0-9]*"))
-    if len(found) > 1:
-        raise BadUpstream(f"{archives} holds several archives of {source.package}: keep one")
-    if not found:
-        return None
-    if found[0].stat().st_size > ARCHIVE_OCTETS_MAX:
-        raise BadUpstream(f"{found[0].name} is too large")
-    return read_upstream(source, found[0].name, found[0].read_bytes())
-
-
-def _present(folder: Path, file: str) -> frozenset[str]:
-    path = folder / file
-    return read_names(path) if path.exists() else frozenset()
-
-
-def _change(folder: Path, file: str, names: tuple[str, ...]) -> ListChange:
-    before, now = _present(folder, file), frozenset(names)
-    return ListChange(file, len(now), tuple(sorted(now - before)), tuple(sorted(before - now)))
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRow:
-    """A row of the table of upstreams in SOURCES.md."""
-
-    text: str
-    count: int
-
-
-def _former_rows(text: str) -> dict[str, SourceRow]:
-    """The upstreams' rows in the present SOURCES.md, by title."""
-    titles = "|".join(re.escape(source.title) for source in SOURCES)
-    found = re.finditer(rf"^\| ({titles}) \|.*\| ([\d,]+) \|.*$", text, re.MULTILINE)
-    return {row[1]: SourceRow(row[0], int(row[2].replace(",", "") or 0)) for row in found}
-
-
-def _sources(
-    folder: Path,
-    made: Made,
-    upstreams: list[Upstream],
-    changes: list[ListChange],
-    former: Mapping[str, SourceRow],
-) -> str:
-    """SOURCES.md with new tables; unchanged if no list changed."""
-    text = (folder / "SOURCES.md").read_text("utf-8")
-    head, begin, rest = text.partition(TABLE_BEGIN)
-    old, end, tail = rest.partition(TABLE_END)
-    if not begin or not end:
-        raise BadUpstream(f"{folder / 'SOURCES.md'} has lost the marks of its table")
-    day = old.partition("Made on ")[2][:10]
-    tables = _tables(folder, made, upstreams, former, day)
-    if tables != old or any(change.added or change.removed for change in changes):
-        tables = _tables(folder, made, upstreams, former, datetime.now(UTC).date().isoformat())
-    return head + begin + tables + end + tail
-
-
-def _tables(
-    folder: Path,
-    made: Made,
-    upstreams: list[Upstream],
-    former: Mapping[str, SourceRow],
-    day: str,
-) -> str:
-    """The origins and the counts, as Markdown."""
-    rows = {title: row.text for title, row in former.items()}  # of those out of reach
-    for upstream in upstreams:
-        source = upstream.source
-        rows[source.title] = (
-            f"| {source.title} | {source.role.value} | {source.registry} | {upstream.version} "
-            f"| {source.licence} | {len(upstream.domains):,} | {upstream.sha256} |"
-        )
-    origins = [rows[source.title] for source in SOURCES if source.title in rows]
-    suffixes = version("publicsuffixlist")
-    origins.append(
-        f"| publicsuffixlist | public suffixes | PyPI, installed | {suffixes} | MPL-2.0 | | |"
-    )
-    counts = {file: len(names) for file, names in made.files.items()}
-    counts |= {file: len(read_names(folder / file)) for file in CURATED}
-    counts["deny.toml"] = len(_read_deny(folder / "deny.toml"))
-    kept, refused = made.counts("disposable.txt")
-    return "\n".join(
-        [
-            "",
-            f"Made on {day}.",
-            "",
-            "| upstream | used for | from | version | licence | domains | SHA-256 of the archive |",
-            "|---|---|---|---|---|---|---|",
-            *origins,
-            "",
-            "| list | kept | rows |",
-            "|---|---|---|",
-            *(
-                f"| {file} | {'made' if file in made.files else 'by hand'} | {count:,} |"
-                for file, count in sorted(counts.items())
-            ),
-            "",
-            "| why a throwaway is believed | rows |",
-            "|---|---|",
-            *(f"| {why} | {count:,} |" for why, count in _ranked(kept)),
-            "",
-            "| why a claim of upstream is not | rows |",
-            "|---|---|",
-            *(f"| {why} | {count:,} |" for why, count in _ranked(refused)),
-            "",
-        ]
-    )
-
-
-def _ranked(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _report_rows(changes: Iterable[ListChange], made: Made) -> Iterator[str]:
-    """Every change as tab-separated values."""
-    yield "list\tchange\tdomain\treason\n"
-    for change in changes:
-        for sign, names in change.names():
-            for name in names:
-                yield f"{change.file}\t{sign}\t{name}\t{made.why(change.file, name)}\n"
-
-
-def _print_report(changes: list[ListChange], made: Made, upstreams: list[Upstream]) -> None:
-    for upstream in upstreams:
-        click.echo(f"{upstream.source.title} {upstream.version}: {len(upstream.domains):,} domains")
-    for change in changes:
-        click.echo(
-            f"{change.file}: {change.count:,} rows, "
-            f"{len(change.added):,} added, {len(change.removed):,} removed"
-        )
-        for sign, names in change.names():
-            reasons: dict[str, list[str]] = {}
-            for name in names:
-                reasons.setdefault(str(made.why(change.file, name)), []).append(name)
-            _print_samples(sign, reasons)
-    kept, refused = made.counts("disposable.txt")
-    for verb, counts in (("believed", kept), ("not believed", refused)):
-        for why, count in _ranked(counts):
-            click.echo(f"{verb}, {why}: {count:,}")
-
-
-def _print_samples(sign: str, reasons: Mapping[str, list[str]]) -> None:
-    """The most frequent reasons, with a few names each."""
-    ranked = sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0]))
-    for why, names in ranked[:REASONS_SHOWN]:
-        more = f" and {len(names) - SAMPLES:,} more" if len(names) > SAMPLES else ""
-        click.echo(f"  {sign} {', '.join(names[:SAMPLES])}{more} ({why})")
-    if rest := sum(len(names) for _, names in ranked[REASONS_SHOWN:]):
-        click.echo(f"  {sign} {rest:,} more for other reasons")
+        install(package.files, own_folder)
+    except UpdateRuns:
+        raise UpdateRefused("another update is running; wait until it has ended") from None
+    except OSError as error:
+        raise UpdateRefused(
+            f"{error.filename}: {error.strerror}. The lists stay as they are; to keep them in "
+            "another folder, set MAILPROBE_LISTS_DIR, for the service too"
+        ) from None

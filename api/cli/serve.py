@@ -126,7 +126,7 @@ def _serve(
             log.critical("crashed", exc_info=True)
             sys.exit(1)
 
-    _load_before_the_fork()
+    _load_before_the_fork(settings)
     sys.exit(supervise(work, workers, sockets=listeners.all(), ready=announce))
 
 
@@ -277,11 +277,11 @@ def _report_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncConte
     return saying_closed_port(settings.engine, log.warning)
 
 
-def _load_before_the_fork() -> None:
+def _load_before_the_fork(settings: "Settings") -> None:
     """Load rules and lists once; the workers share the memory."""
     from mailprobe.engine import load_rules_and_lists
 
-    load_rules_and_lists()
+    load_rules_and_lists(settings.engine.own_lists.folder)
 
 
 def serve_until_signal(

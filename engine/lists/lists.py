@@ -5,9 +5,9 @@ result for a domain is cached because domains repeat. The set of all disposable 
 is built after a few look-ups only: it takes longer than to search the file for the few
 domains of one command.
 
-The public suffix list is not needed here: build_lists.py keeps public suffixes and their
-parents out of `disposable.txt`, so any parent of a domain found there is its registrable
-domain or below it.
+The public suffix list is not needed here: `dev/lists/build_lists.py` keeps public suffixes
+and their parents out of `disposable.txt`, so any parent of a domain found there is its
+registrable domain or below it.
 """
 
 import tomllib
@@ -23,6 +23,12 @@ from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists, with_parents
 from mailprobe.engine.verdict import Signals
 
 DATA = Path(__file__).parents[1] / "data"
+VERSION_FILE = "VERSION"
+# What is replaced together: what load_lists() reads, and whose lists they were made of.
+FILES = (
+    *("allow.txt", "disposable.txt", "disposable_hosts.txt", "free_providers.txt", "relays.txt"),
+    *("roles.txt", "smtp_blocked.txt", "tlds.txt", "typos.toml", "SOURCES.md", VERSION_FILE),
+)
 
 # Most rows of a list are at few domains. This many results take about 6 MB.
 DOMAINS_REMEMBERED_MAX = 32_768
@@ -215,6 +221,11 @@ def load_lists(folder: Path = DATA) -> Lists:
         typos=Typos(load_typos(folder), read_names(folder / "tlds.txt"), free_providers),
         disposable_hosts=DisposableHosts(read_names(folder / "disposable_hosts.txt")),
     )
+
+
+def version_of(folder: Path = DATA) -> str:
+    """The day of the lists in a folder, YYYY-MM-DD: later versions are greater strings."""
+    return (folder / VERSION_FILE).read_text("ascii").strip()
 
 
 def load_typos(folder: Path = DATA) -> TypoTable:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import trio
 
@@ -14,6 +15,7 @@ from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.dns.routes import Routes, open_routes
 from mailprobe.engine.egress import ONE_EGRESS, Egress, EgressControl
 from mailprobe.engine.lists.lists import Lists, load_lists
+from mailprobe.engine.lists.updated_lists import current_folder
 from mailprobe.engine.net.dialer import Dial, Dialer
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.pauses import CurrentPauses
@@ -56,13 +58,20 @@ class Engine:
         return self.probing
 
 
-_lists = cache(load_lists)
+@cache
+def _lists(own_folder: Path | None) -> Lists:
+    return load_lists(current_folder(own_folder))
+
+
 _operators = cache(load_operators)
 
 
-def load_rules_and_lists() -> None:
-    """Load what all engines of a process share, so that processes forked later have it too."""
-    len(_lists().disposable)  # builds its set
+def load_rules_and_lists(own_folder: Path | None = None) -> None:
+    """Load what all engines of a process share, so that processes forked later have it too.
+
+    `own_folder` is the folder of the operator's lists, which updated lists are in, too.
+    """
+    len(_lists(own_folder).disposable)  # builds its set
     _operators()
     standard_rules().compile_all()
 
@@ -108,7 +117,8 @@ async def open_engine(
     time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
-    lists = _lists().with_own(settings.own_lists) if settings.own_lists.folder else _lists()
+    own = settings.own_lists
+    lists = _lists(own.folder).with_own(own) if own.folder else _lists(None)
     rules = standard_rules()
     try:
         async with (

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from dev.lists.__main__ import main as lists_script
 from mailprobe.api.cli import COMMANDS
 from mailprobe.api.cli import main as mailprobe
 from mailprobe.api.egress.file import read_egress_file
@@ -212,6 +213,7 @@ def test_every_command_and_option_exists() -> None:
         command = mailprobe.get_command(click.Context(mailprobe), name)
         assert command is not None
         known |= options_of(command)
+    known |= options_of(lists_script)
     code = [block.text for block in blocks_in("sh") + blocks_in("console")]
     for text in [*code, *(span for _, span in SPANS)]:
         for name in re.findall(r"\bmailprobe ([a-z]+)\b", text):

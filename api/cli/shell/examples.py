@@ -118,8 +118,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mailprobe completion fish > ~/.config/fish/completions/mailprobe.fish",
     ),
     "help": ("mailprobe help clean", "mailprobe help key create"),
-    "lists": ("mailprobe lists update --dry-run",),
-    "lists update": ("mailprobe lists update --dry-run", "mailprobe lists update"),
+    "lists": ("mailprobe lists update",),
+    "lists update": (
+        "mailprobe lists update https://mailprobe.example/mailprobe-lists.tar.gz",
+        "mailprobe lists update --dry-run mailprobe-lists.tar.gz",
+    ),
     "bench": ("mailprobe bench", "mailprobe bench engine service", "mailprobe bench --list"),
     "bench tune": ("mailprobe bench tune",),
     "bench soak": ("mailprobe bench soak --minutes 10",),

