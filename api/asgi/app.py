@@ -44,6 +44,7 @@ from mailprobe.api.starting.database import await_database, check_database
 from mailprobe.api.starting.first_account import welcome_lines
 from mailprobe.api.starting.open_files import raise_open_files
 from mailprobe.api.terminal import plain
+from mailprobe.engine.lists.updated_lists import current_version
 from mailprobe.release import commit, version
 from mailprobe.storage.contract import StoreUnavailable
 
@@ -131,7 +132,8 @@ class ServiceApp:
             for line in await welcome_lines(service.store, settings):
                 click.echo(line, err=True)
             tune_collector()
-            log.info("started", extra={"version": version(), "commit": commit()})
+            lists = current_version(settings.engine.own_lists.folder)
+            log.info("started", extra={"version": version(), "commit": commit(), "lists": lists})
             self._composed = _composed(service, drain)
             try:
                 yield

@@ -250,6 +250,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     from mailprobe.api.cli.sender.named_sender import missing_sender
     from mailprobe.api.observability.traces import traces_missing
     from mailprobe.api.serve import tools_url_of, url_of
+    from mailprobe.engine.lists.updated_lists import current_version
     from mailprobe.release import commit, version
     from mailprobe.storage import shown
 
@@ -264,7 +265,9 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
     print_error(f"documentation on {settings.docs_url or f'{settings.bind.url}/docs'}")
     by = "" if workers == 1 else f" with {workers} workers"
     print_error(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
-    log.info("started", extra={"version": version(), "commit": commit(), "workers": workers})
+    lists = current_version(settings.engine.own_lists.folder)
+    extra = {"version": version(), "commit": commit(), "lists": lists, "workers": workers}
+    log.info("started", extra=extra)
 
 
 def _report_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":

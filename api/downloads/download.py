@@ -23,11 +23,11 @@ async def download(
                 httpx.AsyncClient(
                     trust_env=by_proxy, timeout=within_s, follow_redirects=redirects
                 ) as client,
-                client.stream("GET", url) as response,
+                client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
             ):
                 if response.status_code != 200:
                     raise DownloadRefused(f"the server answers {response.status_code}")
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():  # a .gz file stays one
                     octets += part
                     if len(octets) > octets_max:
                         reading.cancel()  # ends httpx's generators, which `raise` would leave

@@ -29,7 +29,9 @@ SIGNATURE = "manifest.sig"
 PACKAGE_OCTETS_MAX = 16 * 1024 * 1024  # today it has 0.5 million
 UNPACKED_OCTETS_MAX = 64 * 1024 * 1024  # today 1.2 million
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+(\.[a-z]+)?")
+BLOCK = tarfile.BLOCKSIZE  # a header; contents are padded to it
 AGAIN = "download it again"
+DAMAGED = f"it is cut short, damaged or no package of lists; {AGAIN}"
 
 
 class BadPackage(Exception):
@@ -90,22 +92,37 @@ def rows_of(content: bytes) -> list[bytes]:
 
 
 def _members(octets: bytes) -> Iterator[tuple[str, bytes]]:
-    """The archive's files in their order. Nothing is written anywhere."""
+    """The archive's files in their order, each read when it is asked for.
+
+    Only plain headers are read (POSIX ustar). Longer ones could ask for much memory or time
+    before the signature is verified.
+    """
+    unpacked, at = _unpacked(octets), 0
+    while any(head := unpacked[at : at + BLOCK]):
+        try:
+            member = tarfile.TarInfo.frombuf(head, "ascii", "strict")
+        except (tarfile.TarError, ValueError):
+            raise BadPackage(DAMAGED) from None
+        if member.type != tarfile.REGTYPE:
+            raise BadPackage(f"{member.name!r} in it is no regular file; {AGAIN}")
+        content = unpacked[at + BLOCK : at + BLOCK + max(member.size, 0)]
+        if len(content) != member.size:
+            raise BadPackage(DAMAGED)
+        yield member.name, content
+        at += BLOCK + -(-member.size // BLOCK) * BLOCK
+
+
+def _unpacked(octets: bytes) -> bytes:
     if len(octets) > PACKAGE_OCTETS_MAX:
         raise BadPackage(f"it has more than {PACKAGE_OCTETS_MAX >> 20} MiB")
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(octets)) as packed:
             unpacked = packed.read(UNPACKED_OCTETS_MAX + 1)
-        if len(unpacked) > UNPACKED_OCTETS_MAX:
-            raise BadPackage(f"it has more than {UNPACKED_OCTETS_MAX >> 20} MiB when unpacked")
-        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as archive:
-            for member in archive:
-                file = archive.extractfile(member) if member.isreg() else None
-                if file is None:
-                    raise BadPackage(f"{member.name!r} in it is no regular file; {AGAIN}")
-                yield member.name, file.read()
-    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError):
-        raise BadPackage(f"it is cut short, damaged or no package of lists; {AGAIN}") from None
+    except (OSError, EOFError, zlib.error):
+        raise BadPackage(DAMAGED) from None
+    if len(unpacked) > UNPACKED_OCTETS_MAX:
+        raise BadPackage(f"it has more than {UNPACKED_OCTETS_MAX >> 20} MiB when unpacked")
+    return unpacked
 
 
 def _next(members: Iterator[tuple[str, bytes]], expected: str) -> bytes:

@@ -40,6 +40,11 @@ def current_folder(own_folder: Path | None = None) -> Path:
     return folder if has_all and known >= version_of(DATA) else DATA
 
 
+def current_version(own_folder: Path | None = None) -> str:
+    """The day of the lists that are loaded."""
+    return version_of(current_folder(own_folder))
+
+
 def install(files: Mapping[str, bytes], own_folder: Path | None = None) -> Path:
     """Install the lists and return their folder. Raises OSError and UpdateRuns.
 

@@ -1,5 +1,6 @@
 """The environment and mailprobe.toml: accepted settings, and the one-line error for others."""
 
+import base64
 import socket
 from pathlib import Path
 
@@ -366,6 +367,31 @@ def test_a_bad_line_of_an_own_list_is_named_by_the_setting(tmp_path: Path) -> No
     settings = read(tmp_path, toml=f'lists_dir = "{tmp_path}"')
     assert settings.engine.own_lists.never_ask.addresses == {"ann@shop.test"}
     assert settings.engine.own_lists.folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "read_as"),
+    [
+        ("https://lists.example/lists.tar.gz", "https://lists.example/lists.tar.gz"),
+        ("lists.tar.gz", "lists.tar.gz"),
+        ("", None),
+    ],
+)
+def test_a_package_of_lists_is_a_url_or_a_file(
+    tmp_path: Path, text: str, read_as: str | None
+) -> None:
+    assert read(tmp_path, LISTS_URL=text).lists_url == read_as
+    with pytest.raises(WrongSetting, match="LISTS_URL is 'ftp://x': it takes an http"):
+        read(tmp_path, LISTS_URL="ftp://x")
+
+
+def test_the_keys_of_lists_are_public_keys_in_base64(tmp_path: Path) -> None:
+    key = base64.b64encode(b"k" * 32).decode()
+    assert read(tmp_path, LISTS_KEY=f"{key}, {key}").lists_key == (b"k" * 32, b"k" * 32)
+    assert read(tmp_path).lists_key is None
+    for wrong in ("no key", "c2hvcnQ="):
+        with pytest.raises(WrongSetting, match=r"LISTS_KEY is '.*': it takes Ed25519 public keys"):
+            read(tmp_path, LISTS_KEY=wrong)
 
 
 def test_a_download_needs_a_folder(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from mailprobe.api.observability.logs import (
 )
 from mailprobe.api.rest import verification
 from mailprobe.api.schema import VerifyRequest
+from mailprobe.engine.lists.lists import DATA, version_of
 from mailprobe.release import version
 from tests.api.service_fixture import STREAM, VERIFY, RunningService
 from tests.api.service_process import PATIENCE_S, make_place, running
@@ -486,7 +487,7 @@ def test_a_service_says_json_but_to_whoever_starts_it(tmp_path: Path, workers: i
     assert sorted(stops) == ["stopped"] * workers + ["stopping"] * workers
     others = [line for line in others if line["event"] not in stops]
     assert (started["event"], started["version"]) == ("started", version())
-    assert started["workers"] == workers
+    assert (started["workers"], started["lists"]) == (workers, version_of(DATA))
     assert [line["event"] for line in others] == ["access"] * 4
     assert [line["status"] for line in others] == [200, 200, 200, 404]
     assert address not in said

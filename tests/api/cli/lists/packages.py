@@ -57,6 +57,13 @@ def packed(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return out.getvalue()
 
 
+def packed_head(size: int) -> bytes:
+    """An archive that promises a manifest of this size."""
+    head = tarfile.TarInfo("manifest.json")
+    head.size = size
+    return gzip.compress(head.tobuf(tarfile.GNU_FORMAT))
+
+
 def with_member(name: str, content: bytes = b"x", kind: bytes = tarfile.REGTYPE) -> bytes:
     """A good package with one more member at its end."""
     entry = tarfile.TarInfo(name)

@@ -1,6 +1,7 @@
 """`mailprobe lists update` with packages from a real server: installed whole, or not at all."""
 
 import fcntl
+import gzip
 import json
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from tests.api.cli.lists.packages import (
     of_format,
     package,
     packed,
+    packed_head,
     with_member,
     without,
 )
@@ -108,6 +110,14 @@ def test_a_redirect_is_followed(own: Path) -> None:
     assert version_of(current_folder(own)) == NEXT
 
 
+def test_a_server_that_calls_the_archive_an_encoding_serves_it_too(own: Path) -> None:
+    """Apache does so with files that end with .gz."""
+    octets = package(files_of(NEXT))
+    with site(lists=lambda to: to.answer(octets, **{"Content-Encoding": "x-gzip"})) as url:
+        assert update(f"{url}/lists").exit_code == 0
+    assert version_of(current_folder(own)) == NEXT
+
+
 def test_a_dry_run_checks_and_changes_nothing(own: Path, tmp_path: Path) -> None:
     (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT, FRESH)))
     result = update(tmp_path / "lists.tar.gz", "--dry-run")
@@ -124,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a damaged list": (lambda: damaged("disposable.txt"), "disposable.txt in it is damaged"),
     "cut short at its end": (lambda: good()[:-100], "it is cut short, damaged or no package"),
     "cut short early": (lambda: good()[:5_000], "it is cut short, damaged or no package"),
-    "empty": (lambda: b"", "it is cut short, damaged or no package"),
+    "empty": (lambda: b"", "manifest.json is not where it should be"),
     "an empty archive": (lambda: packed([]), "manifest.json is not where it should be"),
     "a page of a proxy": (lambda: b"<html>Sign in", "it is cut short, damaged or no package"),
     "one that unpacks to too much": (bomb, "more than 64 MiB when unpacked"),
@@ -133,6 +143,17 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a signed path that leaves": (lambda: good({"../../x": b"x\n"}), "no plain name of a file"),
     "a symbolic link": (lambda: with_member("link", kind=tarfile.SYMTYPE), "'link' in it is no"),
     "a device": (lambda: with_member("null", kind=tarfile.CHRTYPE), "'null' in it is no regular"),
+    "a long header": (
+        lambda: with_member("long", kind=tarfile.GNUTYPE_LONGNAME),
+        "'long' in it is no regular",
+    ),
+    "a sparse file": (
+        lambda: with_member("sparse", kind=tarfile.GNUTYPE_SPARSE),
+        "'sparse' in it is no regular",
+    ),
+    "a header cut short": (lambda: gzip.compress(b"x" * 700), "it is cut short, damaged or no"),
+    "a size that is not there": (lambda: packed_head(1 << 33), "it is cut short, damaged or no"),
+    "a size below nothing": (lambda: packed_head(-512), "it is cut short, damaged or no"),
     "a file twice": (lambda: with_member("roles.txt"), "it holds 'roles.txt'"),
     "without a list": (lambda: without("roles.txt"), "roles.txt is missing in it"),
     "without a signature": (lambda: without("manifest.sig"), "manifest.sig is not where it should"),
