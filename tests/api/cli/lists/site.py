@@ -1,10 +1,11 @@
 """A real HTTP server on loopback whose pages a test writes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 
 
 class Site(BaseHTTPRequestHandler):
@@ -18,7 +19,9 @@ class Site(BaseHTTPRequestHandler):
         with suppress(BrokenPipeError, ConnectionResetError):
             self.pages.get(self.path, no_page)(self)
 
-    def answer(self, octets: bytes, status: int = 200, **headers: str) -> None:
+    def answer(
+        self, octets: bytes, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

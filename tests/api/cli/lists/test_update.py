@@ -103,7 +103,7 @@ def test_the_setting_names_a_package_where_no_argument_does(
 def test_a_redirect_is_followed(own: Path) -> None:
     octets = package(files_of(NEXT))
     with site(
-        latest=lambda to: to.answer(b"", 302, Location="/lists"),
+        latest=lambda to: to.answer(b"", 302, {"Location": "/lists"}),
         lists=lambda to: to.answer(octets),
     ) as url:
         assert update(f"{url}/latest").exit_code == 0
@@ -113,7 +113,7 @@ def test_a_redirect_is_followed(own: Path) -> None:
 def test_a_server_that_calls_the_archive_an_encoding_serves_it_too(own: Path) -> None:
     """Apache does so with files that end with .gz."""
     octets = package(files_of(NEXT))
-    with site(lists=lambda to: to.answer(octets, **{"Content-Encoding": "x-gzip"})) as url:
+    with site(lists=lambda to: to.answer(octets, headers={"Content-Encoding": "x-gzip"})) as url:
         assert update(f"{url}/lists").exit_code == 0
     assert version_of(current_folder(own)) == NEXT
 
@@ -199,8 +199,11 @@ def endless(to: Site) -> None:
     [
         (endless, "it has more than 16 MiB"),
         (lambda to: to.answer(b"", 404), "the server answers 404"),
-        (lambda to: to.answer(b"\x1f\x8b", **{"Content-Length": "99"}), "it cannot be downloaded"),
-        (lambda to: to.answer(b"", 302, Location="/lists"), "it cannot be downloaded"),
+        (
+            lambda to: to.answer(b"\x1f\x8b", headers={"Content-Length": "99"}),
+            "it cannot be downloaded",
+        ),
+        (lambda to: to.answer(b"", 302, {"Location": "/lists"}), "it cannot be downloaded"),
     ],
     ids=["endless", "missing", "broken off", "going in circles"],
 )
