@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import lists as command
 from mailprobe.api.cli import main
-from mailprobe.engine.lists import updated_lists
+from mailprobe.engine.lists import lists, updated_lists
 from mailprobe.engine.lists.lists import DATA, FILES, load_lists, version_of
 from mailprobe.engine.lists.updated_lists import current_folder
 from tests.api.cli.lists.packages import (
@@ -233,14 +233,20 @@ def test_a_slow_server_is_given_up(own: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [*own.iterdir()] == []
 
 
-def test_force_goes_back_and_installs_shorter_lists(own: Path, tmp_path: Path) -> None:
-    """Older lists than the product's are used, too: they were asked for."""
+def test_force_goes_back_and_installs_shorter_lists(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are used until the product has newer lists than it had then."""
     older = {**files_of("2026-01-01"), "relays.txt": b"duck.com\n"}
     (tmp_path / "older.tar.gz").write_bytes(package(older))
     result = update(tmp_path / "older.tar.gz", "--force")
     assert result.exit_code == 0, result.output
     assert "relays.txt 1 rows (+0 -33)" in result.stdout
     assert files_in(current_folder(own)) == older
+    monkeypatch.setattr(updated_lists, "DATA", newer := tmp_path / "newer")
+    newer.mkdir()
+    (newer / "VERSION").write_text("2089-01-01\n")
+    assert current_folder(own) == newer
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,7 @@ def test_without_a_package_the_usage_is_wrong(own: Path, words: list[str], said:
     assert said in result.stderr
 
 
-def test_without_a_folder_of_own_lists_they_are_beside_the_shipped_ones(
+def test_without_settings_they_are_beside_the_shipped_ones_and_signed_by_a_shipped_key(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later version of the product with newer lists goes before them."""
@@ -266,9 +272,15 @@ def test_without_a_folder_of_own_lists_they_are_beside_the_shipped_ones(
     shipped.mkdir()
     for name, content in SHIPPED.items():
         (shipped / name).write_bytes(content)
-    monkeypatch.delenv("MAILPROBE_LISTS_DIR")
-    monkeypatch.setattr(updated_lists, "DATA", shipped)
+    (shipped / "lists.pub").write_bytes((DATA / "lists.pub").read_bytes())
+    for name in ("LISTS_DIR", "LISTS_KEY"):
+        monkeypatch.delenv(f"MAILPROBE_{name}")
+    for module in (updated_lists, lists):
+        monkeypatch.setattr(module, "DATA", shipped)
     (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    assert is_refused(update(tmp_path / "lists.tar.gz"), "its signature is not by a key")
+    with (shipped / "lists.pub").open("a") as keys:
+        keys.write(f"{PUBLIC_KEY}\n")
     assert update(tmp_path / "lists.tar.gz").exit_code == 0
     assert current_folder().parent == shipped / "updated"
     (shipped / "VERSION").write_text("2090-01-02\n")
