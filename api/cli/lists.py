@@ -52,9 +52,9 @@ def lists() -> None:
 @click.option("--force", is_flag=True, help="Install older lists, or ones that are much shorter.")
 @click.option("--dry-run", is_flag=True, help="Check the package, and change nothing.")
 def update(package: str | None, force: bool, dry_run: bool) -> None:
-    """Install the lists of a data package: of a URL, a file or MAILPROBE_LISTS_URL.
+    """Install the lists of a signed data package.
 
-    Its signature and checksums are verified first. The lists are kept in the folder of
+    It is taken from a URL or a file, without one from MAILPROBE_LISTS_URL. Its signature and checksums are verified first. The lists are kept in the folder of
     MAILPROBE_LISTS_DIR, or beside the shipped ones. Restart a running service to use them.
 
     Without an argument and with MAILPROBE_DISPOSABLE_HOSTS_URL, your list of throwaway
@@ -197,6 +197,7 @@ def _checked(
 
 
 def _install(package: "ListPackage", own_folder: Path | None) -> None:
+    from mailprobe.engine.lists.lists import DATA
     from mailprobe.engine.lists.updated_lists import UpdateRuns, install
 
     try:
@@ -205,6 +206,6 @@ def _install(package: "ListPackage", own_folder: Path | None) -> None:
         raise UpdateRefused("another update is running; wait until it has ended") from None
     except OSError as error:
         raise UpdateRefused(
-            f"{error.filename}: {error.strerror}. The lists stay as they are; to keep them in "
+            f"{error.filename or own_folder or DATA}: {error.strerror}. The lists stay as they are; to keep them in "
             "another folder, set MAILPROBE_LISTS_DIR, for the service too"
         ) from None

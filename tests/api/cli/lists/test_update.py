@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -300,6 +301,26 @@ def test_a_folder_that_cannot_be_used_is_named(own: Path, tmp_path: Path) -> Non
     result = update(tmp_path / "lists.tar.gz")
     assert is_refused(result, f"{own / 'updated'}/")
     assert "set MAILPROBE_LISTS_DIR" in result.stderr
+
+
+def test_a_full_disk_leaves_the_old_lists(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 5:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        result = update(tmp_path / "lists.tar.gz")
+    assert is_refused(result, f"{own}: No space left on device")
+    assert current_folder(own) == DATA
+    assert update(tmp_path / "lists.tar.gz").exit_code == 0
+    assert version_of(current_folder(own)) == NEXT
 
 
 def test_two_updates_do_not_run_at_once(own: Path, tmp_path: Path) -> None:
