@@ -129,7 +129,7 @@ GROUPS: tuple[SettingGroup, ...] = (
         (
             Setting("LISTS_DIR", types.LISTS_DIR, NO_OWN_LISTS),
             Setting("LISTS_URL", types.PACKAGE_SOURCE),
-            Setting("LISTS_KEY", types.PUBLIC_KEYS, words="the product's own"),
+            Setting("LISTS_KEY", types.PUBLIC_KEYS, words="the product's"),
             Setting("DISPOSABLE_HOSTS_URL", types.LIST_URL),
         ),
     ),
