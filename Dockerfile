@@ -17,6 +17,7 @@ RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirement
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY examples/list.csv ./examples/list.csv
 COPY docs ./docs
+COPY dev/mailprobe.1 ./dev/mailprobe.1
 COPY mailprobe ./mailprobe
 COPY engine ./engine
 COPY storage ./storage

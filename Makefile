@@ -77,7 +77,7 @@ wheel-test: tools
 	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/packaging
 
 # The tests against real programs, then storage's and the service's own on PostgreSQL, which keep both cores
-# busy by themselves. Installs Debian's packages, so it takes root: see docs/peers.md.
+# busy by themselves. Installs Debian's packages, so it takes root: see dev/peers.md.
 peers:
 	@tests/peers/able
 	@$(MAKE) --no-print-directory tools
@@ -85,7 +85,7 @@ peers:
 	$(BIN)/python -m pytest --numprocesses 3 --no-loadscope-reorder --ignore $(STORE_SUITES) tests/peers
 	$(BIN)/python -m pytest $(STORE_SUITES)
 
-# Faults under load, from a seed, until the minutes are over: docs/campaign.md. Takes root, and libfaketime of Debian.
+# Faults under load, from a seed, until the minutes are over: dev/campaign.md. Takes root, and libfaketime of Debian.
 campaign:
 	@tests/campaign/able
 	@$(MAKE) --no-print-directory tools
@@ -150,20 +150,20 @@ actionlint: tools
 	fi
 
 # Finds what in the API's description would break a client of the last release: a Go program, as above.
-# What is meant to break one goes into docs/openapi-breaks.txt, as oasdiff words it, with the changelog's line.
+# What is meant to break one goes into dev/openapi-breaks.txt, as oasdiff words it, with the changelog's line.
 compatible: tools
 	@if [ -x $(BIN)/oasdiff ] || GOBIN=$(abspath $(BIN)) go install $(OASDIFF) 2>/dev/null; then \
 		echo $(BIN)/oasdiff breaking && \
 		$(BIN)/python -m tests.api.rest.described > $(VENV)/openapi.json && \
-		$(BIN)/oasdiff breaking --fail-on WARN --format singleline --err-ignore docs/openapi-breaks.txt \
-			--warn-ignore docs/openapi-breaks.txt docs/openapi.json $(VENV)/openapi.json; \
+		$(BIN)/oasdiff breaking --fail-on WARN --format singleline --err-ignore dev/openapi-breaks.txt \
+			--warn-ignore dev/openapi-breaks.txt dev/openapi.json $(VENV)/openapi.json; \
 	else \
 		echo "make check: left out oasdiff, which needs Go and its module $(OASDIFF)"; \
 	fi
 
 # Keeps the description of the version that is about to be released, and its script of forms.
 described: tools
-	$(BIN)/python -m tests.api.rest.described > docs/openapi.json
+	$(BIN)/python -m tests.api.rest.described > dev/openapi.json
 	cp api/forms/form.js api/forms/kept/$$($(BIN)/python -c 'from mailprobe.api.forms import script; print(script.script_name(script.script_text()))')
 
 # The chart of Kubernetes, by helm lint and kubeconform: Go programs. The schemas are of a package for pip, and
@@ -202,7 +202,7 @@ map:
 
 # Rewrites the manual page from the commands.
 man: setup
-	@$(BIN)/python -m mailprobe.api.cli.shell.manual > docs/mailprobe.1
+	@$(BIN)/python -m mailprobe.api.cli.shell.manual > dev/mailprobe.1
 
 # Writes both locks anew from pyproject.toml (needs uv). What runs has the same versions in both.
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header

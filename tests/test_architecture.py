@@ -33,7 +33,7 @@ def test_the_map_has_a_line_for_every_module() -> None:
 
 
 def test_the_page_of_the_architecture_can_be_read_in_a_sitting() -> None:
-    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    page = (ROOT / "dev/architecture.md").read_text("utf-8")
     assert len(page.splitlines()) <= PAGE_LINES_MAX
 
 

@@ -1,6 +1,6 @@
 """No identifier, table or column uses a word of the first version that a standard term replaced.
 
-docs/glossary.md has the terms. A word counts in the sense that was replaced, so
+dev/glossary.md has the terms. A word counts in the sense that was replaced, so
 `ALLOWED` holds standard uses with their reasons.
 """
 

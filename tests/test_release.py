@@ -63,7 +63,7 @@ def test_the_command_says_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_page_says_which_schemas_this_version_reads() -> None:
-    page = (ROOT / "docs/releasing.md").read_text("utf-8")
+    page = (ROOT / "docs/upgrade.md").read_text("utf-8")
     row = re.search(
         rf"^\| {re.escape(PROJECT['version'])} \| 1 to (\d+) \| 1 to (\d+) \|$", page, re.M
     )

@@ -15,7 +15,7 @@ import click
     show_default=True,
     metavar="NAME",
     help="Which mail hosts and addresses: default, hostile, slow, many, strict, greylisting, "
-    "particular, restless, waiting, distant, adverse, internet, sequences, dead or defences. See docs/lab.md.",
+    "particular, restless, waiting, distant, adverse, internet, sequences, dead or defences. See dev/lab.md.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)

@@ -1,6 +1,6 @@
 """A client of the market on virtual time: how the engine uses the tolerance of a mail host, without sockets.
 
-It keeps the rules of docs/engine.md with the engine's own classes `Tolerance` and `HostControls`
+It keeps the rules of dev/engine.md with the engine's own classes `Tolerance` and `HostControls`
 inside: batches and sessions, random names after a first acceptance, growth and its proof,
 verdicts that wait for a reply of the other kind, lists that come back and requests that cannot.
 What the engine does for the sake of sockets, deadlines and other faults is left out. The older

@@ -2,7 +2,7 @@
 
 Lists and requests at markets of mail hosts (mailprobe.bench.market.hosts): hosters, businesses,
 dirty lists, companies, attackers. Each case is asked by three policies: without a budget, with
-four refusals in ten minutes and 24 an hour at every host, and by the rules of docs/engine.md with
+four refusals in ten minutes and 24 an hour at every host, and by the rules of dev/engine.md with
 the engine's own class. The table says for each what is lost (unknown, though it could be
 known), catch-alls told 0.97, living told 0.90, wrong verdicts, hosts that ban, and minutes until
 the median and the 95th of a hundred addresses is told. Every figure depends on the seed alone.

@@ -18,7 +18,7 @@ from tests.api.service_process import COMMAND, make_place, running
 from tests.browser.pages import CHROMIUM, BrowserPage
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "docs/pictures"
+PICTURES = ROOT / "dev/pictures"
 LIST = ROOT / "examples/list.csv"
 ADDRESS = "clara.nowak@harbour-books.test"
 ADDRESSES = (ADDRESS, "vera.garcia-84@harbour-books.test", "ann@gmial.com", "a.young@gmail.com")

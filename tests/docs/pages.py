@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     ROOT / "examples/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *(page for folder in ("docs", "dev") for page in sorted((ROOT / folder).glob("*.md"))),
 )
 
 

@@ -1,4 +1,4 @@
-"""docs/glossary.md: few terms in order, each with its source and a module that uses it."""
+"""dev/glossary.md: few terms in order, each with its source and a module that uses it."""
 
 import re
 
@@ -8,7 +8,7 @@ TERMS_MAX = 40
 
 
 def terms() -> list[list[str]]:
-    return table_of("docs/glossary.md", "term", "meaning", "source", "module")
+    return table_of("dev/glossary.md", "term", "meaning", "source", "module")
 
 
 def test_the_terms_are_few_and_in_order() -> None:

@@ -1,4 +1,4 @@
-"""docs/lab.md describes the lab as it is."""
+"""dev/lab.md describes the lab as it is."""
 
 import re
 import sys
@@ -11,8 +11,8 @@ from tests.docs.programs import run
 
 
 def test_the_lab_is_as_described(lab: Lab) -> None:
-    assert [bare(row[0]) for row in table_of("docs/lab.md", "name", "plays")] == [*SCENARIO_NAMES]
-    env = next(row[1] for row in table_of("docs/lab.md", "key", "value") if row[0] == "`env`")
+    assert [bare(row[0]) for row in table_of("dev/lab.md", "name", "plays")] == [*SCENARIO_NAMES]
+    env = next(row[1] for row in table_of("dev/lab.md", "key", "value") if row[0] == "`env`")
     assert re.findall(r"`(\w+)`", env) == [*lab.env]
     assert {Outcome(name) for name in lab.addresses} <= {*Outcome}
 

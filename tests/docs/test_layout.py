@@ -25,7 +25,7 @@ def test_files_that_are_drawn_exist() -> None:
 
 
 def test_modules_that_are_called_pure_are_tested_as_pure() -> None:
-    text = (ROOT / "docs/engine.md").read_text("utf-8")
+    text = (ROOT / "dev/engine.md").read_text("utf-8")
     sentence = text[text.index("These import no") :].partition("\n\n")[0]
     reported = re.findall(r"`(engine/[\w/]+)\.py`", sentence)
     assert sorted(reported) == sorted(
@@ -34,7 +34,7 @@ def test_modules_that_are_called_pure_are_tested_as_pure() -> None:
 
 
 def test_modules_that_the_architecture_names_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    text = (ROOT / "dev/architecture.md").read_text("utf-8")
     named = set(re.findall(r"`((?:api|bench|engine|storage)/[\w/.]+)`", text))
     assert len(named) > 40
     assert {path for path in named if not (ROOT / path).exists()} == set()

@@ -1,6 +1,6 @@
 """No page names a package or an image of mailprobe: none is published before the first release.
 
-docs/releasing.md says which lines that release changes; it removes this file too.
+dev/releasing.md says which lines that release changes; it removes this file too.
 """
 
 import re
@@ -19,7 +19,7 @@ FETCHED = re.compile(
 PAGES = sorted(
     path
     for folder, pattern in (
-        (ROOT, "*.md"), (ROOT / "docs", "*.md"), (ROOT / "docs", "mailprobe.1"),
+        (ROOT, "*.md"), (ROOT / "docs", "*.md"), (ROOT / "dev", "*.md"), (ROOT / "dev", "mailprobe.1"),
         (ROOT / "examples", "*"), (ROOT / "deploy", "**/*"),
         (ROOT / "api/pages", "**/*.html"), (ROOT / "api/cli", "**/*.py"),
     )

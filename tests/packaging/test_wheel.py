@@ -37,7 +37,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
         expected[f"mailprobe/api/pages/documents/{page.name}"] = page.read_bytes()
     version = wheel.name.split("-")[1]
     manual = f"mailprobe-{version}.data/data/share/man/man1/mailprobe.1"
-    expected[manual] = (checkout / "docs/mailprobe.1").read_bytes()
+    expected[manual] = (checkout / "dev/mailprobe.1").read_bytes()
     held = members(wheel)
     assert set(held) == set(expected)
     assert held == expected

@@ -66,7 +66,7 @@ class Domains:
 class MailServer:
     """A mail server that runs."""
 
-    name: str  # as docs/peers.md has it
+    name: str  # as dev/peers.md has it
     domains: Domains
     program: Program
     port: int

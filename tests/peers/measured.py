@@ -1,6 +1,6 @@
 """Records, for each server and case, the deciding reply, the rule and the verdict.
 
-They are written to `.peers/measured.md` when the tests end; docs/peers.md shows them.
+They are written to `.peers/measured.md` when the tests end; dev/peers.md shows them.
 """
 
 from tests.peers.engine_runs import Finding

@@ -1,4 +1,4 @@
-"""Schemas expand first and contract one version later: docs/releasing.md.
+"""Schemas expand first and contract one version later: dev/releasing.md.
 
 A script of the newest version only adds, so that services of the version before go on while it is
 rolled out. What removes or changes something names the version that stopped using it, in a
@@ -41,7 +41,7 @@ def breaking_in(script: str, version: str) -> list[str]:
 
 def released() -> list[tuple[str, int, int]]:
     """The versions of the page with the newest schemas that they know, the newest version first."""
-    rows = ROW.findall((ROOT / "docs/releasing.md").read_text("utf-8"))
+    rows = ROW.findall((ROOT / "docs/upgrade.md").read_text("utf-8"))
     versions = [(version, int(sqlite), int(postgres)) for version, sqlite, postgres in rows]
     return sorted(versions, key=lambda row: numbers_of(row[0]), reverse=True)
 

@@ -1,6 +1,6 @@
 """The manual page, made from the commands themselves (man-pages(7), groff_man(7)).
 
-python -m mailprobe.api.cli.shell.manual > docs/mailprobe.1
+python -m mailprobe.api.cli.shell.manual > dev/mailprobe.1
 """
 
 import re

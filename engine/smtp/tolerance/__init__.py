@@ -7,6 +7,6 @@ it and the host still judges, and falls back to what the host took when it bans 
 
 Lists are paced by it and come back later; requests cannot wait, so for them it grows at once.
 An accepted address costs nothing. What is left is shared by account, so that the wrong
-addresses of one never take a host from another. docs/engine.md has the policy on one page,
+addresses of one never take a host from another. dev/engine.md has the policy on one page,
 and `mailprobe bench tolerance` simulates it. Pure: time is an argument, in seconds of one clock.
 """

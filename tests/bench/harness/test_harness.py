@@ -456,7 +456,7 @@ def test_every_suite_can_be_run(name: str) -> None:
 
 
 def test_every_suite_is_documented() -> None:
-    page = (ROOT / "docs/bench.md").read_text("utf-8").partition("## The suites")[2]
+    page = (ROOT / "dev/bench.md").read_text("utf-8").partition("## The suites")[2]
     reported = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
     assert SUITES.keys() <= reported
 

@@ -109,7 +109,7 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_the_manual_page_is_that_of_the_commands() -> None:
     """`make man` writes it anew."""
-    assert (ROOT / "docs/mailprobe.1").read_text("utf-8") == manual()
+    assert (ROOT / "dev/mailprobe.1").read_text("utf-8") == manual()
 
 
 def test_the_manual_page_names_every_command_and_option() -> None:

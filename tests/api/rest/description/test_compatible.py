@@ -12,7 +12,7 @@ import pytest
 from tests.architecture_map import ROOT
 
 OASDIFF = Path(sys.executable).with_name("oasdiff")
-RELEASED = ROOT / "docs/openapi.json"
+RELEASED = ROOT / "dev/openapi.json"
 COMMAND_S = 60
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]  # of paths and of schemas
 
