@@ -1,7 +1,7 @@
 """The page for administrators who find our probes in their logs: `/about-probes`.
 
 What the engine asks of a mail host is a table made from the engine's own constants; a test
-holds the table in docs/operating.md against it. Pure.
+holds the table in docs/probes.md against it. Pure.
 """
 
 from collections.abc import Sequence

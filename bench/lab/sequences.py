@@ -34,7 +34,7 @@ class Hidden(Enum):
     HOST_CHANGED = "host changed"
 
 
-# As docs/verdicts.md says it.
+# As dev/judging.md says it.
 SENTENCES: Mapping[Hidden, str] = {
     Hidden.GREYLISTED: "A request asks a host that greylists only once, so it cannot know; the "
     "later passes of a list can.",

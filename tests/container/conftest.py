@@ -64,7 +64,7 @@ def python_for(base: str) -> str:
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
-    """The image, built as docs/operating.md says; without its own base, on a stand-in."""
+    """The image, built as docs/deployment.md says; without its own base, on a stand-in."""
     base = steps("FROM")[-1]
     made = subprocess.run(["tests/container/base", base, python_for(base)], cwd=ROOT)
     assert made.returncode == 0

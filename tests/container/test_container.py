@@ -1,4 +1,4 @@
-"""The container as docs/operating.md runs it: podman, a published port, a volume, a read-only root."""
+"""The container as docs/deployment.md runs it: podman, a published port, a volume, a read-only root."""
 
 import json
 import re

@@ -20,7 +20,7 @@ FILES = (
     ROOT / ".dockerignore",
     *sorted(path for path in DEPLOY.rglob("*") if path.is_file()),
 )
-STOPPING_S = 10  # from SIGTERM to the service's end: docs/operating.md
+STOPPING_S = 10  # from SIGTERM to the service's end: docs/deployment.md
 
 DOCKERFILE = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text("utf-8"))
 STEPS = [

@@ -19,7 +19,7 @@ FILE: dict[str, Any] = yaml.safe_load(ALERTS_FILE.read_text("utf-8"))
 RULES: list[dict[str, Any]] = [rule for group in FILE["groups"] for rule in group["rules"]]
 CASES_FILES = sorted(Path(__file__).parent.glob("alert_*cases.yaml"))
 CASES = [case for each in CASES_FILES for case in yaml.safe_load(each.read_text("utf-8"))["tests"]]
-PAGE = ROOT / "docs/operating.md"
+PAGE = ROOT / "docs/runbook.md"
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 
 

@@ -54,6 +54,7 @@ def test_the_image_copies_exactly_the_sources_of_the_wheel() -> None:
     needed |= {"pyproject.toml", "setup.py", project["project"]["readme"], "requirements.lock"}
     needed |= {name for name in project["project"]["license-files"] if "/" not in name}
     needed |= {"examples/list.csv", "docs"}  # bench/lab and api/pages have links to them
+    needed |= {"dev/mailprobe.1"}  # the manual page
     assert set(copied()) == needed
 
 

@@ -10,7 +10,8 @@ from tests.deploy.files import DEPLOY, FILES, ROOT
 from tests.docs.pages import BLOCKS
 
 SETTINGS = {f"MAILPROBE_{row.name}" for row in TABLE} | {"MAILPROBE_CONFIG"}
-PAGE = (ROOT / "docs/operating.md").read_text("utf-8")
+PAGES = ("production", "deployment", "runbook")
+PAGE = "".join((ROOT / f"docs/{name}.md").read_text("utf-8") for name in PAGES)
 # file -> what only such a file contains
 CONTENTS = {
     "Caddyfile": r"^\s*reverse_proxy ",

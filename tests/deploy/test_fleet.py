@@ -1,4 +1,4 @@
-"""The sums of docs/fleet.md are right."""
+"""The sums of dev/capacity.md are right."""
 
 import re
 
@@ -9,7 +9,7 @@ from tests.deploy.files import ROOT
 
 def test_the_sums_of_the_page_on_fleets_are_right() -> None:
     """In its blocks of text, `words = sum = result`, to the digits that are shown."""
-    page = (ROOT / "docs/fleet.md").read_text("utf-8")
+    page = (ROOT / "dev/capacity.md").read_text("utf-8")
     blocks = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     sums = [line.split("=") for block in blocks for line in block.splitlines() if "=" in line]
     assert len(sums) > 20

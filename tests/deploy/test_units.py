@@ -57,7 +57,7 @@ def test_the_unit_runs_the_service_and_allows_it_little() -> None:
     assert int(SERVICE["TimeoutStopSec"][0]) > STOPPING_S
     assert SERVICE["RestartPreventExitStatus"] == ["2"]
     assert SERVICE["MemoryMax"] != ["infinity"]
-    assert int(SERVICE["LimitNOFILE"][0]) > 5000  # for a process: docs/operating.md
+    assert int(SERVICE["LimitNOFILE"][0]) > 5000  # for a process: docs/deployment.md
     assert SERVICE["WorkingDirectory"] == [f"/var/lib/{SERVICE['StateDirectory'][0]}"]
     assert SERVICE["User"] != ["root"]
 

@@ -17,7 +17,15 @@ from tests.docs.programs import run
 from tests.warm_lab import start_lab
 
 # pages whose commands have a service, and of them those that use a test key
-SERVED = {"api.md", "forms.md", "operating.md", "tools.md", "sandbox.md"}
+SERVED = {
+    "api.md",
+    "production.md",
+    "operating.md",
+    "backup.md",
+    "forms.md",
+    "sandbox.md",
+    "tools.md",
+}
 TESTING = {
     "start.md", "quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tables of docs/api.md are the code's, and each route has a command that calls it."""
+"""The tables of the pages on the API are the code's, and each route has a command that calls it."""
 
 import re
 import runpy
@@ -26,7 +26,7 @@ from tests.docs.pages import ROOT, bare, blocks_in, headings_of, table_of
 
 
 def test_the_routes_are_the_operations() -> None:
-    rows = table_of("docs/api.md", "method", "path", "key", "does")
+    rows = table_of("docs/routes.md", "method", "path", "key", "does")
     reported = [(method, bare(path), key) for method, path, key, _ in rows]
     assert reported == [(o.method, o.path, o.key or "none") for o in OPERATIONS]
 
@@ -39,11 +39,7 @@ def test_each_route_has_a_command_that_calls_it(operation: Operation) -> None:
     name = {"jobs": "$JOB_ID", "lists": "$LIST_ID"}.get(operation.section, "$KEY_ID")
     path = operation.path.replace("{id}", name).replace("{email}", "$EMAIL")
     calls = re.compile(rf"\bcurl\b.*\$BASE_URL{re.escape(path)}(?![\w/])")
-    assert any(
-        calls.search(block.text)
-        for block in [*blocks_in("sh"), *blocks_in("console")]
-        if block.page.name == "api.md"
-    )
+    assert any(calls.search(block.text) for block in [*blocks_in("sh"), *blocks_in("console")])
 
 
 def test_the_fields_of_bodies_are_the_codes() -> None:
@@ -56,10 +52,10 @@ def test_the_fields_of_bodies_are_the_codes() -> None:
         *FIELDS,
         *BatchVerifyResponse.__struct_fields__,
     ]
-    evidence = table_of("docs/api.md", "field of `evidence`", "holds")
+    evidence = table_of("docs/verdicts.md", "field of `evidence`", "holds")
     assert [bare(row[0]) for row in evidence] == [*Evidence.__struct_fields__]
     reported: dict[str, set[str]] = {}
-    for body, names, _ in table_of("docs/api.md", "of", "field", "meaning"):
+    for body, names, _ in table_of("docs/management.md", "of", "field", "meaning"):
         reported.setdefault(body, set()).update(re.findall(r"`(\w+)`", names))
     assert reported == {
         "account": set(ManagementAccountResponse.__struct_fields__),
@@ -69,7 +65,7 @@ def test_the_fields_of_bodies_are_the_codes() -> None:
 
 
 def test_every_error_is_described_with_its_status() -> None:
-    rows = table_of("docs/api.md", "code", "status", "when", "what to do")
+    rows = table_of("docs/errors.md", "code", "status", "when", "what to do")
     assert len({bare(row[0]) for row in rows}) == len(rows)
     assert {(bare(row[0]), int(row[1])) for row in rows} == {
         (error.code, error.status) for error in ERRORS.values()
@@ -104,7 +100,7 @@ def number_in(cell: str) -> float:
 
 
 def test_the_lights_are_the_codes() -> None:
-    rows = table_of("docs/api.md", "rule", "where", "light", "do")
+    rows = table_of("docs/verdicts.md", "rule", "where", "light", "do")
     assert [row[2] for row in rows] == [light for _, light in LIGHTS]
     assert [*dict.fromkeys(row[0] for row in rows)] == [*"12345678"]
 

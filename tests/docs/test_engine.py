@@ -15,5 +15,5 @@ def test_limits_are_the_codes() -> None:
 
 def test_the_documented_load_on_a_mail_host_is_the_engines() -> None:
     """The page made for administrators has the engine's constants in it."""
-    written = table_of("docs/operating.md", *HEADER)
+    written = table_of("docs/probes.md", *HEADER)
     assert [tuple(row) for row in written] == list(rows(EngineSettings()))

@@ -1,4 +1,4 @@
-"""The tables of docs/verdicts.md are the code's."""
+"""The tables of docs/verdicts.md and dev/judging.md are the code's."""
 
 import re
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import get_args
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.reasons import verdict_cause
 from mailprobe.engine.smtp.replies.rules import Meaning, load_rules
-from mailprobe.engine.verdict import LADDER, Outcome, Reason
+from mailprobe.engine.verdict import LADDER, Outcome, Reason, Status
 from tests.docs.pages import bare, table_of
 
 
@@ -21,15 +21,20 @@ def test_the_ladder_is_the_codes() -> None:
     }  # fmt: skip
 
 
+def test_the_page_begins_with_every_status() -> None:
+    reported = [bare(row[0]) for row in table_of("docs/verdicts.md", "status", "means")]
+    assert sorted(reported) == sorted(get_args(Status))
+
+
 def test_replies_are_read_in_the_order_that_is_described() -> None:
     header = ("order", "what the words are about", "a rule of that kind")
-    reported = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
+    reported = [bare(row[2]) for row in table_of("dev/judging.md", *header)]
     ids = [rule.reading.rule for rule in load_rules().rules]
     assert all(ids.index(one) < ids.index(other) for one, other in pairwise(reported))
 
 
 def test_every_meaning_is_described() -> None:
-    rows = table_of("docs/verdicts.md", "meaning", "of a 5xx to RCPT")
+    rows = table_of("dev/judging.md", "meaning", "of a 5xx to RCPT")
     reported = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(reported) == sorted(meaning.value for meaning in Meaning)
 

@@ -5,7 +5,7 @@ greylisting and rate, quota, disabled, relaying, no such mailbox, then the enhan
 code (RFC 3463), then the bare code. Two rules precede this order: a positive reply
 always accepts, and only a reply to RCPT can describe a mailbox. A rule can say that a
 mailbox does not exist only for the codes in CONDEMNING; for other codes only if an
-enhanced code of STATES_IT_WITH_WORDS says so as well as the words (docs/verdicts.md).
+enhanced code of STATES_IT_WITH_WORDS says so as well as the words (dev/judging.md).
 
 Addresses, host names and links are removed before a pattern is matched. Otherwise the
 address in `<spam.block@shop.test>: user unknown` would match a rule about spam. text.py

@@ -72,7 +72,7 @@ def new_place(path: Path, lab: Lab, **settings: str) -> Place:
 
 
 def test_the_command_is_that_of_the_page() -> None:
-    page = (ROOT / "docs/operating.md").read_text("utf-8")
+    page = (ROOT / "docs/deployment.md").read_text("utf-8")
     assert f"\n{' '.join(('hypercorn', *TRIO, APP))}\n" in page
 
 

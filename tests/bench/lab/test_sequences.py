@@ -20,7 +20,7 @@ from mailprobe.bench.lab.sequences import (
 from mailprobe.engine.testing.host_log import HostLogSession
 from mailprobe.engine.testing.smtp_script import SmtpScript
 
-VERDICTS = Path(__file__).parents[3] / "docs/verdicts.md"
+PAGE = Path(__file__).parents[3] / "dev/judging.md"
 
 
 def test_every_kind_has_its_name_alone() -> None:
@@ -68,5 +68,5 @@ def test_an_address_is_hidden_or_has_an_outcome() -> None:
 
 @pytest.mark.parametrize("reason", Hidden)
 def test_the_documentation_says_why_a_truth_is_hidden(reason: Hidden) -> None:
-    page = " ".join(VERDICTS.read_text("utf-8").split())
+    page = " ".join(PAGE.read_text("utf-8").split())
     assert SENTENCES[reason] in page
