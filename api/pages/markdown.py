@@ -1,5 +1,6 @@
 """Markdown to HTML: a page's headings with anchors, links between pages, coloured code to copy.
 
+Blocks of code in different languages that follow each other are tabs: the same in each language.
 The anchors are those that GitHub makes from the same headings, so a link works in the checkout
 and in the browser. Raw HTML in a page is shown, not run. Pure.
 """
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
@@ -20,6 +22,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 _PUNCTUATION = re.compile(r"[^\w\- ]", re.UNICODE)
+# The tab of a block, by its language.
+TABS = {"sh": "curl", "console": "curl", "python": "Python", "js": "Node", "go": "Go", "php": "PHP"}
 _EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -67,7 +71,8 @@ def render(markdown: str, link: FindLink, fill: FillCode = str) -> RenderedPage:
     sections = _sections(tokens)
     for token in tokens:
         _relink(token, link)
-    return RenderedPage(parser.renderer.render(tokens, parser.options, {"fill": fill}), sections)
+    html = parser.renderer.render(_with_tabs(tokens), parser.options, {"fill": fill})
+    return RenderedPage(html, sections)
 
 
 def render_inline(text: str) -> str:
@@ -101,6 +106,37 @@ def _fence(
     )
 
 
+def _with_tabs(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens, with `tabs_open` and `tabs_close` around blocks that are tabs."""
+    found: list[Token] = []
+    for has_tab, run in groupby(tokens, lambda token: token.type == "fence" and token.info in TABS):
+        blocks = list(run)
+        labels = [TABS[block.info] for block in blocks] if has_tab else []
+        if len(labels) > 1 and len(set(labels)) == len(labels):
+            opening = Token("tabs_open", "div", 1, meta={"labels": labels})
+            blocks = [opening, *blocks, Token("tabs_close", "div", -1)]
+        found += blocks
+    return found
+
+
+def _tabs_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    """Radio buttons, so that tabs work by keyboard and without a script."""
+    number = env.get("blocks", 0) + 1
+    tabs = "".join(
+        f'<input type="radio" name="tabs-{number}" id="tab-{number}-{place}"'
+        f"{' checked' if place == 1 else ''}>"
+        f'<label for="tab-{number}-{place}">{label}</label>'
+        for place, label in enumerate(tokens[index].meta["labels"], 1)
+    )
+    return f'<div class="tabs" role="radiogroup" aria-label="Language">{tabs}\n'
+
+
+def _tabs_close(*_: object) -> str:
+    return "</div>\n"
+
+
 def _table_open(*_: object) -> str:
     return '<div class="wide"><table>\n'
 
@@ -111,6 +147,8 @@ def _table_close(*_: object) -> str:
 
 RULES: Mapping[str, Callable[..., str]] = {
     "fence": _fence,
+    "tabs_open": _tabs_open,
+    "tabs_close": _tabs_close,
     "table_open": _table_open,
     "table_close": _table_close,
 }

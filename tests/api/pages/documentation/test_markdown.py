@@ -1,5 +1,7 @@
 """Markdown to HTML: anchors, links, code, and what a page may not do."""
 
+import re
+
 import pytest
 
 from mailprobe.api.pages.markdown import PageLink, anchor_of, render
@@ -71,3 +73,21 @@ def test_code_is_coloured_where_its_language_is_known() -> None:
     assert '<span class="kn">import</span>' in html
     assert "<b>" not in html
     assert "&lt;b&gt;" in html
+
+
+def test_blocks_in_different_languages_are_tabs() -> None:
+    html = render("```sh\na\n```\n\n```python\nb\n```\n\n```go\nc\n```\n", nowhere).html
+    assert re.findall("<label[^>]*>([^<]+)", html) == ["curl", "Python", "Go"]
+    assert html.count(" checked") == 1
+    names = set(re.findall('type="radio" name="([^"]+)"', html))
+    assert len(names) == 1
+    assert html.count('<div class="code">') == 3
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["```sh\nb\n```", "and\n\n```go\nb\n```", "```text\nb\n```"],
+    ids=["same", "text", "other"],
+)
+def test_other_blocks_are_no_tabs(between: str) -> None:
+    assert 'class="tabs"' not in render(f"```sh\na\n```\n\n{between}\n", nowhere).html
