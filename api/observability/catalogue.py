@@ -1,6 +1,6 @@
 """The table of metrics, each with every series that it can ever have.
 
-docs/observability.md describes them to operators, and a test compares the two. No label
+docs/metrics.md describes them to operators, and a test compares the two. No label
 is ever an address, a domain, a host, a key or an account. A new operation, refusal or rule
 gets its series from its own table.
 """

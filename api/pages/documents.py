@@ -53,6 +53,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "upgrade",
         "runbook",
         "observability",
+        "metrics",
         "scale",
         "egress",
         "probes",

@@ -27,7 +27,7 @@ from tests.docs.pages import ROOT, bare, table_of
 
 
 def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None:
-    rows = table_of("docs/observability.md", "metric", "type", "labels", "meaning")
+    rows = table_of("docs/metrics.md", "metric", "type", "labels", "meaning")
     reported = {bare(row[0]): (row[1], tuple(re.findall(r"`(\w+)`", row[2]))) for row in rows}
     families = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, family.samples)
@@ -42,7 +42,8 @@ def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None
 
 
 def test_every_metric_that_an_alert_speaks_of_exists(board: SharedCounters) -> None:
-    text = (ROOT / "docs/observability.md").read_text("utf-8")
+    pages = ("observability", "runbook", "operating")
+    text = "".join((ROOT / f"docs/{page}.md").read_text("utf-8") for page in pages)
     names = {
         family.name for family in text_string_to_metric_families(page(board, "1", "1").decode())
     }
