@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "library",
         "clean",
         "lists",
+        "recipes",
     ),
     "Run": (
         "production",

@@ -28,6 +28,7 @@ SERVED = {
 }
 TESTING = {
     "start.md", "quickstart-form.md", "quickstart-nightly.md", "quickstart-assistant.md",
+    "recipes.md",
 }  # fmt: skip
 ORIGIN = "https://shop.example.org"  # of pages with a form
 PATIENCE_S = 120  # for a command that no page shows

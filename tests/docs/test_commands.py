@@ -105,12 +105,13 @@ def is_whole(block: Block) -> bool:
     return not (is_function or "createServer" in block.text or "serve_forever" in block.text)
 
 
-# The examples of docs/library.md need frameworks: tests/docs/test_library.py runs them.
+# The examples of docs/library.md need frameworks and those of docs/recipes.md other tools:
+# tests/docs/test_library.py and tests/docs/test_recipes.py run them.
 PROGRAMS = [
     block
     for name in LANGUAGES
     for block in blocks_in(name)
-    if is_whole(block) and block.page.name != "library.md"
+    if is_whole(block) and block.page.name not in ("library.md", "recipes.md")
 ]
 
 

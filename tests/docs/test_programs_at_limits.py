@@ -29,7 +29,7 @@ PROGRAMS = {
         str(block): (language, block.text)
         for language in WORDS
         for block in blocks_in(language)
-        if "BASE_URL" in block.text
+        if "BASE_URL" in block.text and block.page.name != "recipes.md"
     },
     "examples/stream.py": ("python", (ROOT / "examples/stream.py").read_text("utf-8")),
 }

@@ -46,6 +46,25 @@ def test_the_section_that_is_meant_is_among_the_first(
     assert any(result.url.startswith(url) for result in index.search(query)[:5])
 
 
+@pytest.mark.parametrize(
+    ("query", "url"),
+    [
+        ("greylisting", "/docs/unknown#greylisting"),
+        ("team", "/docs/operating#a-team"),
+        ("sdk", "/docs/api#the-api"),
+        ("GDPR", "/docs/personal-data"),
+        ("lost key", "/docs/operating#lost-key"),
+        ("HubSpot", "/docs/recipes#hubspot"),
+        ("Mailchimp", "/docs/recipes#mailchimp"),
+        ("n8n", "/docs/recipes#n8n"),
+    ],
+)
+def test_a_word_of_people_from_elsewhere_finds_its_section_first(
+    index: SearchIndex, query: str, url: str
+) -> None:
+    assert index.search(query)[0].url.startswith(url)
+
+
 def test_the_beginning_is_enough_of_the_last_word_from_three_letters(index: SearchIndex) -> None:
     """The beginning of any word was: `a b c d e f g h` took 50 ms of everybody's time."""
     assert index.search("idempot")
