@@ -58,6 +58,19 @@ def test_a_reader_searches_turns_pages_and_copies_what_runs(ann: BrowserPage) ->
     page.wait_for_url("**/docs/**#*")
 
 
+def test_a_reader_chooses_a_language_by_mouse_and_by_keyboard(visitor: BrowserPage) -> None:
+    visitor.page.goto(f"{visitor.service.url}/docs/api")
+    tabs = visitor.page.get_by_role("radiogroup").first
+    blocks = tabs.locator("pre")
+    expect(blocks.nth(0)).to_be_visible()
+    expect(blocks.nth(1)).to_be_hidden()
+    tabs.get_by_text("Python", exact=True).click()
+    expect(blocks.nth(0)).to_be_hidden()
+    expect(blocks.nth(1)).to_be_visible()
+    tabs.get_by_role("radio", name="Python").press("ArrowRight")
+    expect(blocks.nth(2)).to_be_visible()
+
+
 def test_a_link_of_an_older_error_finds_its_section(visitor: BrowserPage) -> None:
     visitor.page.goto(f"{visitor.service.url}/docs#limits")
     visitor.page.wait_for_url("**/docs/api#limits")
