@@ -68,10 +68,10 @@ def parse(text: str) -> Address:
     """
     if len(text) > TEXT_CHARACTERS_MAX:
         raise NotAnAddress(f"it is longer than {TEXT_CHARACTERS_MAX} characters")
-    return _parse_plain(text) or _parse_carefully(text)
+    return parse_plain(text) or parse_carefully(text)
 
 
-def _parse_plain(text: str) -> Address | None:
+def parse_plain(text: str) -> Address | None:
     """Parse an ordinary address; None means that the slower path has to decide."""
     found = _PLAIN.fullmatch(text)
     if found is None or len(text) > MAILBOX_OCTETS_MAX:
@@ -82,7 +82,7 @@ def _parse_plain(text: str) -> Address | None:
     return Address(text, local, domain.lower())
 
 
-def _parse_carefully(text: str) -> Address:
+def parse_carefully(text: str) -> Address:
     local, domain = _split(text)
     _check_local(local)
     address = Address(text, local, _read_domain(domain))

@@ -160,7 +160,7 @@ def read_route(octets: bytes, domain: str) -> RouteAnswer:
     """Read the answer to the MX query of a domain."""
     try:
         found = _read(octets, domain, "MX")
-    except _NoAnswer as error:
+    except NoAnswer as error:
         return LookupFailed(str(error))
     if not found.data:
         return NoMail(found.absence)
@@ -180,7 +180,7 @@ def read_addresses(octets: bytes, name: str, kind: Literal["A", "AAAA"]) -> Addr
     """Read the answer to the A or AAAA query of a host."""
     try:
         found = _read(octets, name, kind)
-    except _NoAnswer as error:
+    except NoAnswer as error:
         return LookupFailed(str(error))
     if not found.data:
         return NoAddress(found.absence, found.ttl_s)
@@ -191,7 +191,7 @@ def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
     """Read the host names in the answer to the PTR query of an address; there may be none."""
     try:
         found = _read(octets, reverse_name(ip), "PTR")
-    except _NoAnswer as error:
+    except NoAnswer as error:
         return LookupFailed(str(error))
     return tuple(dict.fromkeys(name for name in found.data if name))
 
@@ -209,7 +209,7 @@ def _host_name(labels: tuple[bytes, ...]) -> str | None:
     return b".".join(labels).decode("ascii")
 
 
-_NoAnswer = Uncertain
+NoAnswer = Uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,9 @@ class _Found:
 
 
 def _read(octets: bytes, name: str, kind: Kind) -> _Found:
-    """The records of this kind at the end of the name's CNAME chain. Raises _NoAnswer."""
+    """The records of this kind at the end of the name's CNAME chain. Raises NoAnswer."""
     question = encode_query(name, kind)[: -len(OPT)]
-    missing = _check_header(octets, question)
+    missing = check_header(octets, question)
     plain = read_records(octets, name, TYPES[kind], len(question), missing=missing)
     data, ttl_s = plain if plain is not None else _read_slowly(octets, kind, missing)
     if data:
@@ -243,11 +243,11 @@ def _read_slowly(octets: bytes, kind: Kind, missing: bool) -> Records:
     owner, ttls = _end_of_chain(message.question[0].name, aliases)
     found = records.get(owner)
     if missing and records:
-        raise _NoAnswer("NXDOMAIN with records contradicts itself")
+        raise NoAnswer("NXDOMAIN with records contradicts itself")
     if found is not None:
         return [_datum(record, kind) for record in found], min([*ttls, found.ttl])
     if records:
-        raise _NoAnswer("the records are of another name")
+        raise NoAnswer("the records are of another name")
     return [], _ttl_of_absence(message, ttls, missing)
 
 
@@ -266,22 +266,22 @@ _RCODES = {1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}
 _NXDOMAIN = 3
 
 
-def _check_header(octets: bytes, question: bytes) -> bool:
-    """Return whether the answer is NXDOMAIN. Raises _NoAnswer if it does not answer this."""
+def check_header(octets: bytes, question: bytes) -> bool:
+    """Return whether the answer is NXDOMAIN. Raises NoAnswer if it does not answer this."""
     if len(octets) > MESSAGE_OCTETS_MAX:
-        raise _NoAnswer(f"a message of more than {MESSAGE_OCTETS_MAX} octets")
+        raise NoAnswer(f"a message of more than {MESSAGE_OCTETS_MAX} octets")
     if len(octets) < 12 or octets[2] & 0xF8 != 0x80:  # QR set, opcode QUERY
-        raise _NoAnswer("not a DNS answer")
+        raise NoAnswer("not a DNS answer")
     rcode = octets[3] & 0x0F
     if rcode not in (0, _NXDOMAIN):  # such answers often leave the question out
-        raise _NoAnswer(_RCODES.get(rcode, f"rcode {rcode}"))
+        raise NoAnswer(_RCODES.get(rcode, f"rcode {rcode}"))
     # Names match in any case. No length octet of a label is a letter (at most 63), nor is
     # an octet of our types: so the whole question can be lowered.
     asked = question[12:].lower()
     if octets[4:6] != b"\0\1" or octets[12 : 12 + len(asked)].lower() != asked:
-        raise _NoAnswer("an answer to another question")
+        raise NoAnswer("an answer to another question")
     if octets[2] & 0x02:
-        raise _NoAnswer("the answer is truncated")
+        raise NoAnswer("the answer is truncated")
     return rcode == _NXDOMAIN
 
 
@@ -292,13 +292,13 @@ def _parse(octets: bytes) -> "dns.message.Message":
 
     counts = (int.from_bytes(octets[at : at + 2], "big") for at in (6, 8, 10))
     if sum(counts) > RECORDS_MAX:
-        raise _NoAnswer(f"more than {RECORDS_MAX} unusual records")
+        raise NoAnswer(f"more than {RECORDS_MAX} unusual records")
     try:
         message = dns.message.from_wire(octets)
     except (dns.exception.DNSException, ValueError) as error:
-        raise _NoAnswer(f"a broken DNS message ({type(error).__name__})") from error
+        raise NoAnswer(f"a broken DNS message ({type(error).__name__})") from error
     if (rcode := message.rcode()) != octets[3] & 0x0F:
-        raise _NoAnswer(f"rcode {int(rcode)}")  # its upper bits are in the OPT record
+        raise NoAnswer(f"rcode {int(rcode)}")  # its upper bits are in the OPT record
     for option in message.options:
         if isinstance(option, dns.edns.EDEOption) and option.code in FILTERED:
             raise filtered(option.code)
@@ -329,15 +329,15 @@ def _end_of_chain(
         owner = alias[0].target
         ttls.append(alias.ttl)
         if owner in passed:
-            raise _NoAnswer("a CNAME loop")
+            raise NoAnswer("a CNAME loop")
         if len(passed) > CNAMES_MAX:
-            raise _NoAnswer(f"a chain of more than {CNAMES_MAX} CNAMEs")
+            raise NoAnswer(f"a chain of more than {CNAMES_MAX} CNAMEs")
         passed.add(owner)
     return owner, ttls
 
 
 def _ttl_of_absence(message: "dns.message.Message", ttls: list[int], missing: bool) -> int:
-    """How long an absence may be kept, in s (RFC 2308 5). Raises _NoAnswer for a referral (2.2)."""
+    """How long an absence may be kept, in s (RFC 2308 5). Raises NoAnswer for a referral (2.2)."""
     authority_of_names, start_of_authority = 2, 6
     referral = False
     for rrset in message.authority:
@@ -348,5 +348,5 @@ def _ttl_of_absence(message: "dns.message.Message", ttls: list[int], missing: bo
     if missing:
         raise Uncertain(UNSIGNED_NXDOMAIN)
     if referral and not message.answer:
-        raise _NoAnswer("a referral to other servers")
+        raise NoAnswer("a referral to other servers")
     return 0

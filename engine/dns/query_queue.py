@@ -96,7 +96,7 @@ class QueryQueue:
         self._pace = pace or QueryPace()
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
-        self._slots: dict[str, int] = {}  # queries under way, by account
+        self.slots: dict[str, int] = {}  # queries under way, by account
         # In the order of their turns.
         self._by_account: OrderedDict[str, _AccountQueue] = OrderedDict()
         self._advancing = False
@@ -176,7 +176,7 @@ class QueryQueue:
                 while (queue := self._by_account.get(account)) is not None and self._pace.ready(
                     now
                 ):
-                    victim = late.victim(queue.first(), account, self._slots)
+                    victim = late.victim(queue.first(), account, self.slots)
                     if victim is None:
                         break
                     self._preempt(victim)
@@ -200,7 +200,7 @@ class QueryQueue:
         query.account = account
         query.sent_at = now
         self._sent[query] = None
-        self._slots[account] = self._slots.get(account, 0) + 1
+        self.slots[account] = self.slots.get(account, 0) + 1
         query.send(now)
 
     def _preempt(self, query: Query) -> None:
@@ -223,9 +223,9 @@ class QueryQueue:
         return True
 
     def _uncount(self, query: Query) -> None:
-        left = self._slots.pop(query.account) - 1
+        left = self.slots.pop(query.account) - 1
         if left:
-            self._slots[query.account] = left
+            self.slots[query.account] = left
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class QueryQueue:
         """Of the accounts whose turn is near, the one with the fewest slots."""
         best, fewest = "", -1
         for number, account in enumerate(self._by_account):
-            places = self._slots.get(account, 0)
+            places = self.slots.get(account, 0)
             if fewest < 0 or places < fewest:
                 best, fewest = account, places
             if not fewest or number >= ACCOUNTS_COMPARED:
@@ -254,7 +254,7 @@ class QueryQueue:
         near = [
             account for account, _ in zip(self._by_account, range(ACCOUNTS_COMPARED), strict=False)
         ]
-        return sorted(near, key=lambda account: self._slots.get(account, 0))
+        return sorted(near, key=lambda account: self.slots.get(account, 0))
 
 
 class _Late:

@@ -167,7 +167,7 @@ class Routes:
         exchange: FactExchange | None = None,
     ) -> None:
         self._observer = observer
-        self._resolvers = resolvers
+        self.resolver_set = resolvers
         self._rng = rng
         self._allow_private = settings.allow_private
         self._mx_kept_s = settings.cache_s
@@ -188,8 +188,8 @@ class Routes:
 
     def resolvers(self) -> list[ResolverState]:
         """Every resolver, in the order in which they are asked."""
-        now = self._resolvers.clock.now()
-        return [endpoint.state(now) for endpoint in self._resolvers.endpoints]
+        now = self.resolver_set.clock.now()
+        return [endpoint.state(now) for endpoint in self.resolver_set.endpoints]
 
     def failing_resolvers(self) -> list[str]:
         """The URLs of the resolvers that do not answer now, or refuse all queries for a while."""
@@ -274,10 +274,10 @@ class Routes:
             def done(answer: object) -> None:
                 in_flight.finish(answer, 0)
 
-            return Lookup(question, name, read, in_flight.wanted_by, done, self._resolvers)
+            return Lookup(question, name, read, in_flight.wanted_by, done, self.resolver_set)
 
         cache: SingleFlightCache[Any] = SingleFlightCache(
-            self._resolvers.clock, new_lookup, observer=self._observer
+            self.resolver_set.clock, new_lookup, observer=self._observer
         )
         return cast("Answer | LookupFailed", await cache.find(name, account))
 
@@ -301,7 +301,7 @@ class Routes:
 
         question = encode_query(domain, "MX")
         lookup: Lookup[RouteAnswer] = Lookup(
-            question, domain, read, in_flight.wanted_by, done, self._resolvers
+            question, domain, read, in_flight.wanted_by, done, self.resolver_set
         )
         return lookup
 
@@ -316,7 +316,7 @@ class Routes:
     def _new_address_lookup(
         self, name: str, in_flight: InFlightLookup[AddressAnswer]
     ) -> LookupHandle[AddressAnswer]:
-        return _AddressLookup(name, in_flight, self._any_usable, self._resolvers)
+        return _AddressLookup(name, in_flight, self._any_usable, self.resolver_set)
 
     def _new_family_lookup(
         self, key: str, in_flight: InFlightLookup[AddressAnswer]
@@ -335,7 +335,7 @@ class Routes:
 
         question = encode_query(name, records)
         lookup: Lookup[AddressAnswer] = Lookup(
-            question, name, read, in_flight.wanted_by, done, self._resolvers
+            question, name, read, in_flight.wanted_by, done, self.resolver_set
         )
         return lookup
 

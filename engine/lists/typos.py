@@ -120,7 +120,7 @@ class Typos:
     def __init__(
         self, table: TypoTable, tlds: frozenset[str], providers: Iterable[str] = ()
     ) -> None:
-        self._table = table
+        self.table = table
         self._tlds = tlds
         self._providers = providers
         self._endings = {**table.word, **table.name, **table.brand, **table.mark}
@@ -137,7 +137,7 @@ class Typos:
     def _slips(self) -> Mapping[str, str]:
         """Slip -> the name that was meant. A slip of two names counts for the better known one."""
         slips: dict[str, str] = {}
-        table = self._table
+        table = self.table
         for degree in (table.mark, table.brand, table.name, table.word):
             for name in sorted(degree):
                 for slip in _slips(name, self._degree(name)):
@@ -165,17 +165,17 @@ class Typos:
         return endings
 
     def _degree(self, name: str) -> str:
-        if name in self._table.mark:
+        if name in self.table.mark:
             return "mark"
-        if name in self._table.brand:
+        if name in self.table.brand:
             return "brand"
-        return "name" if name in self._table.name else "word"
+        return "name" if name in self.table.name else "word"
 
     def correct(self, domain: str) -> str | None:
         """The provider's domain that was meant, or None if that is not certain."""
         if domain in self.targets:
             return None
-        known = self._table.known.get(domain)
+        known = self.table.known.get(domain)
         if known is not None:
             return known
         if "xn--" in domain:
@@ -191,7 +191,7 @@ class Typos:
         if meant is None and not exists:
             near = _nearest(self._provider_endings.get(label, ()), ending)
             meant = None if near is None else f"{label}.{near}"
-        if meant is None and (not exists or label not in self._table.ordinary):
+        if meant is None and (not exists or label not in self.table.ordinary):
             name = self._named(label)
             meant = None if name is None else self._with_mended_name(name, ending)
         return meant
@@ -200,7 +200,7 @@ class Typos:
         """An international domain that looks exactly like a provider's."""
         seen = ".".join(_skeleton(label) for label in domain.split("."))
         meant = seen if seen in self.targets else None
-        return meant if meant and meant.partition(".")[0] not in self._table.word else None
+        return meant if meant and meant.partition(".")[0] not in self.table.word else None
 
     def _with_ending(self, name: str, ending: str) -> str | None:
         """The name is right: return the domain with the right ending, or None."""
@@ -210,7 +210,7 @@ class Typos:
         near = self._near_ending(name, ending)
         if near is not None:
             return f"{name}.{near}"
-        if name in self._table.word:
+        if name in self.table.word:
             return None
         famous = self._degree(name) in ("mark", "brand")
         slip = next((own for own in endings if "." in own and _is_slip(own, ending)), None)
@@ -252,7 +252,7 @@ class Typos:
             if of_same and _is_one_edit(own, ending):
                 return own
         if ending == CO and "com" in endings:
-            return "com" if name in self._table.co or name not in self._table.word else None
+            return "com" if name in self.table.co or name not in self.table.word else None
         return next((e for e in endings if ending in REAL_ENDING_SLIPS.get(e, ())), None)
 
     def _with_mended_name(self, name: str, ending: str) -> str | None:
@@ -271,7 +271,7 @@ class Typos:
             if fold != label and self._may_fold(fold):
                 return fold
         bare = label.strip("0123456789")  # 07gmail.com: digits on the wrong side of the @
-        if bare in self._table.mark:
+        if bare in self.table.mark:
             return bare
         for suffix in ("com", "net"):  # gmailcom.com: the dot was lost, and an ending added
             if label.endswith(suffix) and self._may_fold(label[: -len(suffix)]):
@@ -287,9 +287,7 @@ class Typos:
 
     def _may_fold(self, name: str) -> bool:
         return (
-            len(name) >= FUZZY_LETTERS_MIN
-            and name in self._endings
-            and name not in self._table.word
+            len(name) >= FUZZY_LETTERS_MIN and name in self._endings and name not in self.table.word
         )
 
 

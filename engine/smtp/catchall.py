@@ -205,7 +205,7 @@ class Domains:
         self._keep_s = keep_s
         self._mint = mint
         self._others = others
-        self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
+        self.records: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
         self._at: OrderedDict[tuple[Hashable, str], DomainAtHost] = OrderedDict()
         self._judging: OrderedDict[Hashable, float] = OrderedDict()  # hosts, and until when
         self._listener: AcceptanceListener | None = None
@@ -218,11 +218,11 @@ class Domains:
         """The record of a domain at a host, for addresses with the shape of this local part."""
         shape = shape_of(local)
         key = (host, _key_of(name, shape))
-        domain = self._domains.get(key)
+        domain = self.records.get(key)
         if domain is None:
             at = self._at_host(host, name)
             domain = DomainAcceptance(at, shape, host, self._listener, self._others)
-            self._domains[key] = domain
+            self.records[key] = domain
             for other in self._others:
                 tested = other.known(host, domain.key)
                 if tested and (tested.acceptance is _ALL or self.judges(host, now)):
@@ -230,8 +230,8 @@ class Domains:
             if self._listener is not None:
                 self._listener.recall(domain)
         else:
-            self._domains.move_to_end(key)
-        if len(self._domains) > DOMAINS_MAX:
+            self.records.move_to_end(key)
+        if len(self.records) > DOMAINS_MAX:
             self._forget_oldest()
         return domain
 
@@ -264,7 +264,7 @@ class Domains:
 
     def known(self, host: Hashable, key: str) -> DomainAcceptance | None:
         """The record of a domain and shape, if there is one; it is not used by this."""
-        return self._domains.get((host, key))
+        return self.records.get((host, key))
 
     def drop_test(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
         """Another egress has found that this no longer holds for the domain."""
@@ -273,9 +273,9 @@ class Domains:
             known.drop_test()
 
     def _forget_oldest(self) -> None:
-        for key, domain in self._domains.items():
+        for key, domain in self.records.items():
             if not domain.testing:
-                del self._domains[key]
+                del self.records[key]
                 return
 
     def learn(

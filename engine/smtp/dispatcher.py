@@ -74,8 +74,8 @@ class ProbeDispatcher:
 
     # With more than 30 attributes Python keeps a slower dict for each object: 6 µs per address.
     __slots__ = (
-        *("_admission", "_admitted", "_all_done", "_clocks", "_looking_up", "_marker", "_now"),
-        *("_nursery", "_reactor", "_relief", "_room_listeners", "_routes", "_tasks", "_waiting"),
+        *("_admission", "_admitted", "_all_done", "clocks", "address_lookups", "_marker", "_now"),
+        *("_nursery", "_reactor", "_relief", "_room_listeners", "_routes", "tasks", "waiting"),
         *(
             "_watched",
             "applying",
@@ -138,9 +138,9 @@ class ProbeDispatcher:
         self._relief = relief
         self._now = trio.lowlevel.current_clock().current_time
         self._admission = ProbeAdmission(settings) if admission is None else admission
-        self._clocks = self._admission.clocks
+        self.clocks = self._admission.clocks
         self._admitted = self._admission.admitted
-        self._waiting = self._admission.waiting
+        self.waiting = self._admission.waiting
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
         self.applying: list[Pool] = []  # to which a session's effects are being applied
         self.freed: dict[Pool | None, None] = {}  # capacity freed meanwhile
@@ -168,8 +168,8 @@ class ProbeDispatcher:
         )
         self.left_connections = LeftConnections(self.permits, self.start)
         self.hedges = Hedges(routes, self.pools, self._usable, self.start)
-        self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
-        self._tasks = 0
+        self.address_lookups = AddressLookups(routes, self._found, self._next_exchange)
+        self.tasks = 0
         self._all_done = trio.Event()
 
     # -- submitting and settling --------------------------------------------------------------
@@ -200,7 +200,7 @@ class ProbeDispatcher:
 
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now, and why."""
-        return resting_hosts(self._all_pools(), self.host_memory, self._now())
+        return resting_hosts(self.all_pools(), self.host_memory, self._now())
 
     def spent_budgets(self) -> list[SpentBudget]:
         """The hosts that have refused recipients within the hour, and what they tolerate."""
@@ -208,10 +208,10 @@ class ProbeDispatcher:
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
-        now, pools = trio.current_time(), list(self._all_pools())
+        now, pools = trio.current_time(), list(self.all_pools())
         return EngineStatistics(
             probes=self.under_way,
-            probes_in_flight=len(self._waiting),
+            probes_in_flight=len(self.waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self.permits.in_use,
             hosts=len(self.pools),
@@ -226,20 +226,20 @@ class ProbeDispatcher:
 
     def queue(self, probe: Probe) -> None:
         """Try its exchanges once there is a place for it. Its clock has begun."""
-        self._waiting.join(probe.asker, probe)
+        self.waiting.join(probe.asker, probe)
         self._admit()
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Submit probes whose first exchange has this pool; at most `room` of them."""
         admission = self._admission
         room = admission.limit - len(self._admitted) + admission.awaiting_proof
-        if admission.admitting or self._waiting.count or len(probes) > room:
+        if admission.admitting or self.waiting.count or len(probes) > room:
             for probe in probes:
                 self.submit(probe)
             return
         now = self._now()
         if probes:  # they are of one stream
-            self._clocks[probes[0].patient].begin(probes)
+            self.clocks[probes[0].patient].begin(probes)
             if probes[0].deferred_start:
                 self._admission.list_places.enter(probes[0].asker, len(probes))
         for probe in probes:
@@ -253,7 +253,7 @@ class ProbeDispatcher:
             self.permits.waits.joined(pool, probes)
         finally:
             admission.admitting = False
-        if self._waiting.count:
+        if self.waiting.count:
             self._admit()
 
     def refuse(self, probe: Probe, outcome: Outcome, rule: str) -> None:
@@ -264,7 +264,7 @@ class ProbeDispatcher:
     def _stop_clocks(self, probes: Sequence[Probe]) -> None:
         """These wait for a permit."""
         for probe in probes:
-            self._clocks[probe.patient].stop(probe)
+            self.clocks[probe.patient].stop(probe)
 
     def _leave_places(self, probes: Sequence[Probe]) -> None:
         """Others have the permits, however long: these do not count as under way meanwhile."""
@@ -273,13 +273,13 @@ class ProbeDispatcher:
 
     def fill_places(self) -> None:
         """Places were left by probes that are not settled."""
-        if self._waiting.count:
+        if self.waiting.count:
             self._admit()
         if self._admission.list_waits:
             self.capacity_freed(None)
 
     def _begin_clocks(self, probes: Sequence[Probe]) -> None:
-        for patient, clocks in enumerate(self._clocks):
+        for patient, clocks in enumerate(self.clocks):
             if of_kind := [probe for probe in probes if probe.patient == patient]:
                 clocks.begin(of_kind)
         self._admitted.update(probes)
@@ -331,7 +331,7 @@ class ProbeDispatcher:
         pool.counterpart, counterpart.counterpart = counterpart, pool
         return counterpart
 
-    def _all_pools(self) -> Iterator[Pool]:
+    def all_pools(self) -> Iterator[Pool]:
         return chain(self.pools.values(), self.patient_pools.values())
 
     def _recall_addresses(self, probe: Probe) -> None:
@@ -398,12 +398,12 @@ class ProbeDispatcher:
     def suspend_clock(self, probe: Probe) -> None:
         """A list's probe is answered, and waits for what confirms the answer: however long."""
         if probe.outcome is None and probe.stopped_at is None:
-            self._clocks[probe.patient].stop(probe)
+            self.clocks[probe.patient].stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
         """It is sent again, so its deadline begins anew."""
         if probe.outcome is None and probe.stopped_at is not None:
-            self._clocks[probe.patient].begin([probe])
+            self.clocks[probe.patient].begin([probe])
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
@@ -422,17 +422,17 @@ class ProbeDispatcher:
 
     def _remove(self, probe: Probe) -> None:
         list_waits = self._admission.list_waits
-        self._clocks[probe.patient].end(probe)
+        self.clocks[probe.patient].end(probe)
         self._admitted.discard(probe)
         if probe.deferred_start:
             self._admission.list_places.leave(probe)
-        if self._looking_up.pending:
-            self._looking_up.drop(probe)
+        if self.address_lookups.pending:
+            self.address_lookups.drop(probe)
         pool: Pool | None = probe.pool
         if pool is not None:
             pool.present -= 1
             probe.pool = None
-        if self._waiting.count:
+        if self.waiting.count:
             self._admit()
         if pool is not None and pool.present - pool.backlog <= pool.room_at:
             if self.applying:  # capacity_freed() inlined: this runs once for each answer
@@ -453,7 +453,7 @@ class ProbeDispatcher:
         pool.backlog += count
         if count < 0:
             return
-        if self._waiting.count:
+        if self.waiting.count:
             self._admit()
         if pool.present - pool.backlog <= pool.room_at:
             self.freed[pool] = None  # as capacity_freed(): effects are being applied
@@ -497,7 +497,7 @@ class ProbeDispatcher:
         admission.admitting = True
         try:
             now = self._now()
-            while not self.full and (probe := self._waiting.pop()) is not None:
+            while not self.full and (probe := self.waiting.pop()) is not None:
                 if not probe.settled and probe.deadline > now:
                     self._admitted.add(probe)
                     its: ProbeDispatcher = probe.dispatcher or self
@@ -511,7 +511,7 @@ class ProbeDispatcher:
         Another egress asks instead. Conversations that are under way are ended as usual.
         """
         self.is_out = is_out
-        for pool in list(self._all_pools()) if is_out else ():
+        for pool in list(self.all_pools()) if is_out else ():
             for probe in pool.waiting.pop_all():
                 if not pool.session_ended(probe):
                     pool.requeue_last(probe)
@@ -561,10 +561,10 @@ class ProbeDispatcher:
             self._begin_clocks([probe])
         successor = probe.successor_by(self.egress, doubted=doubted)
         probe.end(outcome, rule, successor)
-        self._clocks[probe.patient].pass_on(probe, successor)
+        self.clocks[probe.patient].pass_on(probe, successor)
         self._admitted.discard(probe)
         self._admitted.add(successor)
-        self._looking_up.drop(probe)
+        self.address_lookups.drop(probe)
         pool: Pool | None = probe.pool
         if pool is not None:
             pool.leave(probe)
@@ -588,12 +588,12 @@ class ProbeDispatcher:
             exchange = probe.exchanges[probe.exchange_index]
             known = self._routes.cached_addresses(exchange.name)
             if known is None:
-                self._looking_up.begin(probe, probe.exchange_index)
+                self.address_lookups.begin(probe, probe.exchange_index)
                 return
             self._recall_addresses(probe)
             if self._enter(probe, exchange.name, known):
                 return
-        if not self._looking_up.waits(probe):  # else a look-up may still find one
+        if not self.address_lookups.waits(probe):  # else a look-up may still find one
             cause = probe.cause or NO_ADDRESS
             self.settle(probe, cause.outcome, cause.rule)
 
@@ -604,14 +604,14 @@ class ProbeDispatcher:
         last, probe.exchange_index = probe.exchange_index, place
         if not self._enter(probe, probe.exchanges[place].name, answer):
             probe.exchange_index = last
-            if place == last or not self._looking_up.waits(probe):
+            if place == last or not self.address_lookups.waits(probe):
                 self._next_exchange(probe)
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
         """Queue the probe at the exchange's pool; False if it has no usable address."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
-                self._looking_up.drop(probe)
+                self.address_lookups.drop(probe)
                 pool = self._pool_at(usable, name, patient=probe.patient)
                 pool.join((probe,), self._now())
                 self.permits.waits.joined(pool, (probe,))
@@ -630,7 +630,9 @@ class ProbeDispatcher:
 
     async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
         """The usable addresses of the host's exchange in the family that the pool has none of."""
-        return self._usable(await self._looking_up.other_family(pool.name, pool.addresses, account))
+        return self._usable(
+            await self.address_lookups.other_family(pool.name, pool.addresses, account)
+        )
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
         ips = self._of_family(ips) if self._marker else ips
@@ -651,27 +653,27 @@ class ProbeDispatcher:
         return self._reactor.open_channel(stream) if self._reactor else StreamChannel(stream)
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
-        self._tasks += 1
+        self.tasks += 1
         self._nursery.start_soon(self._run, task, *args)
 
     async def _run(self, task: Callable[..., Any], *args: Any) -> None:
         try:
             await contained(task, *args)
         finally:
-            self._tasks -= 1
-            if not self._tasks:
+            self.tasks -= 1
+            if not self.tasks:
                 self._all_done.set()
 
     async def keep_time(self, *, patient: bool) -> None:
         """Settle every probe of this kind at its deadline. Runs until cancelled."""
-        await self._clocks[patient].keep(self._expire, self._time_out)
+        await self.clocks[patient].keep(self._expire, self._time_out)
 
     def _expire(self, probe: Probe) -> None:
         its: ProbeDispatcher = probe.dispatcher or self
         if its is not self:  # they share their clocks
             its._expire(probe)
-        elif self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
-            cause = self._looking_up.cause_at_deadline(probe)
+        elif self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
+            cause = self.address_lookups.cause_at_deadline(probe)
             self.settle(probe, cause.outcome, cause.rule)
         elif probe.unconfirmed is not None:
             has_changed = probe.pool.controls.has_changed(self._now())
@@ -704,10 +706,10 @@ class ProbeDispatcher:
     async def close(self) -> None:
         """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
-        for pool in self._all_pools():
+        for pool in self.all_pools():
             for session in pool.sessions:
                 session.withdraw()
         with trio.move_on_after(CLOSING_S):
-            while self._tasks:
+            while self.tasks:
                 self._all_done = trio.Event()
                 await self._all_done.wait()

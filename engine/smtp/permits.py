@@ -289,9 +289,9 @@ class PermitWaits:
         "_leave_places",
         "_now",
         "_past",
-        "_present",
         "_remembered_s",
         "_stop_clocks",
+        "present",
     )
 
     def __init__(
@@ -309,21 +309,21 @@ class PermitWaits:
         self._begin_clocks = begin_clocks
         self._remembered_s = remembered_s
         self._now = trio.lowlevel.current_clock().current_time
-        self._present: dict[Pool, _PermitWait] = {}
+        self.present: dict[Pool, _PermitWait] = {}
         # From and until; the pools in the order in which their latest waits ended.
         self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
 
     def begin(self, pool: Pool, *, short: bool) -> None:
         """The pool waits from now on, if it does not yet; `short`: because others have the permits."""
-        if pool not in self._present:
-            self._present[pool] = _PermitWait(self._now(), short, self._batches_beside(pool))
+        if pool not in self.present:
+            self.present[pool] = _PermitWait(self._now(), short, self._batches_beside(pool))
             self.joined(pool, list(pool.waiting))
         elif short:
             self.prolong(pool)
 
     def prolong(self, pool: Pool) -> None:
         """Others have the permits that the pool waits for: its probes leave their places."""
-        wait = self._present.get(pool)
+        wait = self.present.get(pool)
         if wait is not None and not wait.short:
             wait.short = True
             self._leave_places([probe for probe in wait.stopped if self._stands(probe, pool)])
@@ -335,7 +335,7 @@ class PermitWaits:
 
     def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
         """These probes are queued at the pool: stop those clocks that stand still while it waits."""
-        wait = self._present.get(pool)
+        wait = self.present.get(pool)
         if wait is None:
             return
         waiting = [
@@ -354,7 +354,7 @@ class PermitWaits:
 
     def end(self, pool: Pool) -> None:
         """The pool has a permit, or does not need one any more."""
-        wait = self._present.pop(pool, None)
+        wait = self.present.pop(pool, None)
         if wait is None:
             return
         now = self._now()
@@ -368,7 +368,7 @@ class PermitWaits:
     def lacked_s(self, pool: Pool, since: float) -> float:
         """How long since then the pool has waited through no fault of the host."""
         waits = list(self._past.get(pool, ()))
-        present = self._present.get(pool)
+        present = self.present.get(pool)
         if present is not None and not self._is_silent(pool, present):
             waits.append((present.since, self._now()))
         return sum(max(0.0, until - max(begun, since)) for begun, until in waits)

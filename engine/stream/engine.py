@@ -59,7 +59,8 @@ class Engine:
 
 
 @cache
-def _lists(own_folder: Path | None) -> Lists:
+def lists_of(own_folder: Path | None) -> Lists:
+    """The lists of this process, updated ones before shipped ones."""
     return load_lists(current_folder(own_folder))
 
 
@@ -71,7 +72,7 @@ def load_rules_and_lists(own_folder: Path | None = None) -> None:
 
     `own_folder` is the folder of the operator's lists, which updated lists are in, too.
     """
-    len(_lists(own_folder).disposable)  # builds its set
+    len(lists_of(own_folder).disposable)  # builds its set
     _operators()
     standard_rules().compile_all()
 
@@ -118,7 +119,7 @@ async def open_engine(
     """
     rng = rng or random.Random()
     own = settings.own_lists
-    lists = _lists(own.folder).with_own(own) if own.folder else _lists(None)
+    lists = lists_of(own.folder).with_own(own) if own.folder else lists_of(None)
     rules = standard_rules()
     try:
         async with (

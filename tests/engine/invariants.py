@@ -10,24 +10,24 @@ def assert_whole(engine: Engine) -> None:
     if isinstance(probing, ProbeDispatcher):
         assert_dispatcher_whole(probing)
     else:
-        assert probing._held.pop() is None
-        for way in probing._ways:
+        assert probing.held.pop() is None
+        for way in probing.ways:
             assert_dispatcher_whole(way.dispatcher)
 
 
 def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
     """Likewise of one egress."""
     assert dispatcher.under_way == 0
-    assert not any(map(len, dispatcher._clocks))
-    assert not len(dispatcher._waiting)
+    assert not any(map(len, dispatcher.clocks))
+    assert not len(dispatcher.waiting)
     assert not dispatcher.permits.in_use
-    assert not dispatcher._looking_up.pending
-    assert dispatcher._tasks == 0
-    for pool in dispatcher._all_pools():
+    assert not dispatcher.address_lookups.pending
+    assert dispatcher.tasks == 0
+    for pool in dispatcher.all_pools():
         assert pool.connections == 0
         assert not pool.left
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)
-    for domain in dispatcher.domains._domains.values():
+    for domain in dispatcher.domains.records.values():
         assert not domain.testing
         assert all(question.settled for question in domain.awaiting)

@@ -20,9 +20,9 @@ from mailprobe.engine.address import (
     TEXT_CHARACTERS_MAX,
     Address,
     NotAnAddress,
-    _parse_carefully,
-    _parse_plain,
     parse,
+    parse_carefully,
+    parse_plain,
 )
 from mailprobe.engine.smtp import wire
 from tests.seeds import seeds
@@ -306,9 +306,9 @@ def test_both_ways_agree_on_the_table() -> None:
 
 
 def check_both_ways(text: str) -> None:
-    quick = _parse_plain(text)
+    quick = parse_plain(text)
     try:
-        careful = _parse_carefully(text)
+        careful = parse_carefully(text)
     except NotAnAddress:
         assert quick is None
         return

@@ -132,19 +132,19 @@ class EgressRouter:
         self._quarantine_share = quarantine_share
         self._cause_of = cause_of
         self._now = trio.lowlevel.current_clock().current_time
-        self._ways = [_Way(*each) for each in dispatchers(self)]
-        self._first = self._ways[0].dispatcher  # for what is common to all
-        self._by_name = {way.name: way for way in self._ways}
+        self.ways = [_Way(*each) for each in dispatchers(self)]
+        self._first = self.ways[0].dispatcher  # for what is common to all
+        self._by_name = {way.name: way for way in self.ways}
         self._trials_at = self._now()
         self._states_changed = trio.Event()
-        self._held = HeldProbes()
+        self.held = HeldProbes()
         self._held_again_at = float("-inf")  # those that were tried without success
         self._is_trying = False  # what goes on may submit more
         # Ask the host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, _Way] = {}
         # Until when an egress does not ask an exchange that judges nobody who comes by it.
         self._unsuited: OrderedDict[tuple[str, str], float] = OrderedDict()
-        for way in self._ways:  # before any list does
+        for way in self.ways:  # before any list does
             way.dispatcher.subscribe_capacity(self._room_freed)
 
     # -- what callers use of a dispatcher -------------------------------------------------------
@@ -189,7 +189,7 @@ class EgressRouter:
 
     def submit(self, probe: Probe) -> None:
         """Queue the probe at one of the egresses; `on_settled` is called once."""
-        if len(self._held) and self._now() >= self._held_again_at:
+        if len(self.held) and self._now() >= self._held_again_at:
             self._try_held()  # they have waited longer
         task = _Task(probe.domain, probe.exchanges)
         way = self._trial(probe) or self._reserve(task)
@@ -222,28 +222,28 @@ class EgressRouter:
         self._first.abandon(probes)
 
     def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        for way in self._ways:
+        for way in self.ways:
             way.dispatcher.subscribe_capacity(listener)
 
     def unsubscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        for way in self._ways:
+        for way in self.ways:
             way.dispatcher.unsubscribe_capacity(listener)
 
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now by an egress, and why."""
         return [
             replace(host, words=f"{way.name}: {host.words}")
-            for way in self._ways
+            for way in self.ways
             for host in way.dispatcher.hosts_backing_off()
         ]
 
     def spent_budgets(self) -> list[SpentBudget]:
         """The hosts that have refused recipients within the hour, by egress."""
-        return [spent for way in self._ways for spent in way.dispatcher.spent_budgets()]
+        return [spent for way in self.ways for spent in way.dispatcher.spent_budgets()]
 
     def statistics(self) -> EngineStatistics:
         """Return current counts; a host counts once for each egress that has asked it."""
-        each = [way.dispatcher.statistics() for way in self._ways]
+        each = [way.dispatcher.statistics() for way in self.ways]
         return EngineStatistics(
             probes=self.under_way,
             probes_in_flight=len(self._admission.waiting),
@@ -304,7 +304,7 @@ class EgressRouter:
         return sorted(
             (
                 way
-                for way in self._ways
+                for way in self.ways
                 if way.name not in task.tried
                 and is_candidate(way)
                 and way.may_ask(operators)
@@ -344,7 +344,7 @@ class EgressRouter:
         with self._control.notifying(lambda: self._states_changed.set()):
             while True:
                 self._states_changed = trio.Event()
-                for way in self._ways:
+                for way in self.ways:
                     is_out = self._control.state(way.name) != "active"
                     way.dispatcher.admit_probes(is_out=is_out)
                 await self._states_changed.wait()
@@ -361,14 +361,14 @@ class EgressRouter:
     def _hold(self, probe: Probe) -> None:
         probe.belong_to(self._first)
         self._admission.hold(probe, AWAITS_EGRESS)
-        self._held.add(probe)
+        self.held.add(probe)
 
     async def keep_held(self) -> None:
         """Let held probes go on as egresses have addresses again. Runs until cancelled."""
         while True:
-            await self._held.wait()
+            await self.held.wait()
             await trio.sleep(SPENT_S)
-            self._held.drop_settled(self._now())
+            self.held.drop_settled(self._now())
             self._try_held()
 
     def _try_held(self) -> None:
@@ -379,7 +379,7 @@ class EgressRouter:
         self._is_trying = True
         try:
             while len(kept) < HELD_IN_VAIN_MAX and not self._is_in_vain():
-                if (probe := self._held.pop()) is None:
+                if (probe := self.held.pop()) is None:
                     break
                 kept.append(probe)
                 if self._try(probe):
@@ -387,13 +387,13 @@ class EgressRouter:
         finally:
             self._is_trying = False
             for probe in kept:
-                self._held.add(probe)
+                self.held.add(probe)
         if kept:
             self._held_again_at = self._now() + SPENT_S
 
     def _room_freed(self, pool: Pool | None) -> None:
         """A host has room: what is held has waited longer than what lists hold back."""
-        if pool is not None and len(self._held) and self._now() >= self._held_again_at:
+        if pool is not None and len(self.held) and self._now() >= self._held_again_at:
             self._try_held()
 
     def _try(self, probe: Probe) -> bool:
@@ -425,8 +425,8 @@ class EgressRouter:
 
     def _is_in_vain(self) -> bool:
         """Has no egress addresses now, while one is awaited?"""
-        return not any(map(self._is_usable, self._ways)) and any(
-            map(self._awaits_addresses, self._ways)
+        return not any(map(self._is_usable, self.ways)) and any(
+            map(self._awaits_addresses, self.ways)
         )
 
     def _is_too_late(self, probe: Probe) -> bool:
@@ -440,7 +440,7 @@ class EgressRouter:
         self._trials_at = now + TRIALS_S
         self._witnesses = {each: of for each, of in self._witnesses.items() if not each.settled}
         operators = {self.operators.id_of(exchange.name) for exchange in probe.exchanges}
-        for way in self._ways:
+        for way in self.ways:
             if (
                 not way.is_tried
                 and way not in self._witnesses.values()
@@ -594,7 +594,7 @@ class EgressRouter:
         """Too many hosts refuse it. A few hosts of one customer may: so the last one stays."""
         why = way.standing.words
         way.standing.forget_answers()
-        others = (each for each in self._ways if each is not way)
+        others = (each for each in self.ways if each is not way)
         if any(self._is_usable(each) or self._awaits_addresses(each) for each in others):
             self._control.quarantine(way.name, why)
             log.error("egress quarantined: egress=%s why=%s", way.name, why)
@@ -622,7 +622,7 @@ class EgressRouter:
         since = way.standing.unreached_since
         return any(
             other.standing.worked_at >= since and not other.standing.has_failed
-            for other in self._ways
+            for other in self.ways
             if other is not way
         )
 

@@ -125,7 +125,7 @@ class Pattern:
         self.pattern = pattern
 
     @cached_property
-    def _compiled(self) -> re.Pattern[str]:
+    def compiled(self) -> re.Pattern[str]:
         return re.compile(self.pattern)
 
     @cached_property
@@ -134,19 +134,19 @@ class Pattern:
 
     @cached_property  # after the first access as fast as the compiled pattern's own
     def match(self) -> Callable[[str, int], re.Match[str] | None]:
-        return self._compiled.match
+        return self.compiled.match
 
     @cached_property
     def search(self) -> Callable[[str], re.Match[str] | None]:
-        return self._compiled.search
+        return self.compiled.search
 
     @cached_property
     def fullmatch(self) -> Callable[[str], re.Match[str] | None]:
-        return self._compiled.fullmatch
+        return self.compiled.fullmatch
 
     def compile(self) -> bool:
         """Compile it now; False if it was compiled before. Raises re.error if it is invalid."""
-        return "_compiled" not in vars(self) and bool(self._compiled)
+        return "compiled" not in vars(self) and bool(self.compiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +232,16 @@ class Rules:
     """
 
     def __init__(self, table: "RuleTable") -> None:
-        self._table = table
-        self._kept: dict[tuple[Step, int, str, str, str, str | None], ReplyMeaning] = {}
+        self.table = table
+        self.kept: dict[tuple[Step, int, str, str, str, str | None], ReplyMeaning] = {}
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        return self._table.rules
+        return self.table.rules
 
     def forgetful(self) -> "Rules":
         """Return the same rules with an empty cache."""
-        return Rules(self._table)
+        return Rules(self.table)
 
     @cached_property
     def readings(self) -> Mapping[str, ReplyMeaning]:
@@ -317,25 +317,25 @@ class Rules:
         if self._links is None or not self._links.search(links):
             links = ""  # no rule matches them, so they must not split the cache
         key = (step, reply.code, names.enhanced, text, links, site)
-        reading = self._kept.get(key)
+        reading = self.kept.get(key)
         if reading is None:
             asked = ReplyContext(step, str(reply.code), names.enhanced, links, site)
             reading = self._search(asked, text)
-            if len(self._kept) >= READINGS_MAX:
-                self._kept.clear()
-            self._kept[key] = reading
+            if len(self.kept) >= READINGS_MAX:
+                self.kept.clear()
+            self.kept[key] = reading
         return reading
 
     def _search(self, asked: ReplyContext, text: str) -> ReplyMeaning:
-        words = fold(text, self._table.lexicon)
-        search = Search(self.rules, asked, joined(words), self._table.doubt)
-        spoken = self._table.subjects.mark_subjects(words)
+        words = fold(text, self.table.lexicon)
+        search = Search(self.rules, asked, joined(words), self.table.doubt)
+        spoken = self.table.subjects.mark_subjects(words)
         try:
-            search.by_words(search.words, self._table.text_index)
-            search.by_words(spoken, self._table.subject_index)
+            search.by_words(search.words, self.table.text_index)
+            search.by_words(spoken, self.table.subject_index)
         except TooManyTriesError:
             return NOT_UNDERSTOOD
-        search.by_other_rules(self._table.wordless)
+        search.by_other_rules(self.table.wordless)
         return search.reading
 
 
@@ -418,25 +418,25 @@ class RuleTable:
         self._toml = toml
 
     @cached_property
-    def _data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         return tomllib.loads(self._toml())
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        words = self._data.get("words", {})
-        return tuple(_rule(row, words) for row in self._data["rule"])
+        words = self.data.get("words", {})
+        return tuple(_rule(row, words) for row in self.data["rule"])
 
     @cached_property
     def lexicon(self) -> Lexicon:
-        return Lexicon.of(self._data.get("lexicon", {}))
+        return Lexicon.of(self.data.get("lexicon", {}))
 
     @cached_property
     def subjects(self) -> Subjects:
-        return Subjects.of(self._data.get("subjects", {}))
+        return Subjects.of(self.data.get("subjects", {}))
 
     @cached_property
     def doubt(self) -> Pattern | None:
-        words = self._data.get("doubt", {}).get("words")
+        words = self.data.get("doubt", {}).get("words")
         return Pattern(rf"\b(?:{words})(?!\w)") if words else None
 
     @cached_property

@@ -478,7 +478,7 @@ async def test_an_endpoint_that_refuses_everything_is_queried_at_the_pace_it_all
             assert faults.questions <= 12  # in ten seconds, with those of the first moment
             await trio.sleep(5)
             assert faults.questions <= 12
-            [endpoint] = engine.routes._resolvers.endpoints
+            [endpoint] = engine.routes.resolver_set.endpoints
             assert not endpoint.queue.waiting
 
 

@@ -225,6 +225,6 @@ async def test_an_account_that_leaves_frees_its_look_ups(autojump_clock):
             with trio.move_on_after(0.5):
                 await verify(engine, "known@shop.test")
             await trio.testing.wait_all_tasks_blocked()
-            for endpoint in engine.routes._resolvers.endpoints:
+            for endpoint in engine.routes.resolver_set.endpoints:
                 assert endpoint.queue.under_way == 0
             assert_whole(engine)

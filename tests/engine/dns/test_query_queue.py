@@ -220,4 +220,4 @@ def test_any_sequence_keeps_the_slots_and_serves_every_query(seed):
             queue.answer(gone, now)
     assert not queue.waiting
     assert queue.under_way == 0
-    assert not queue._slots
+    assert not queue.slots

@@ -9,9 +9,9 @@ import pytest
 from publicsuffixlist import PSLFILE, PublicSuffixList
 
 from mailprobe.engine.address import Address
+from mailprobe.engine.lists import lists as lists_module
 from mailprobe.engine.lists.lists import (
     DATA,
-    DOMAINS_REMEMBERED_MAX,
     SEARCHES_MAX,
     DisposableHosts,
     Lists,
@@ -362,7 +362,22 @@ def test_odd_domains_do_no_harm(lists, domain):
     assert signals_of(lists, f"ann@{domain}") == Signals()
 
 
-def test_the_cache_is_bounded(lists):
-    info = lists._both.cache_info()
-    assert info.maxsize == DOMAINS_REMEMBERED_MAX
-    assert signals_of(lists, "ann@example.org") is signals_of(lists, "bob@example.org")
+def test_the_signals_of_many_domains_are_kept_but_not_of_all(monkeypatch):
+    """A domain is matched again once DOMAINS_REMEMBERED_MAX others followed it."""
+    monkeypatch.setattr(lists_module, "DOMAINS_REMEMBERED_MAX", 100)
+    lists = load_lists()
+    matched: list[str] = []
+    match = lists.typos.correct
+
+    def counted(domain: str) -> str | None:
+        matched.append(domain)
+        return match(domain)
+
+    monkeypatch.setattr(lists.typos, "correct", counted)
+    domains = [f"d{number}.example.org" for number in range(101)]
+    for domain in [*domains[:100], *domains[:100]]:
+        signals_of(lists, f"ann@{domain}")
+    assert matched == domains[:100]
+    signals_of(lists, f"ann@{domains[100]}")
+    signals_of(lists, f"ann@{domains[0]}")
+    assert matched == [*domains, domains[0]]

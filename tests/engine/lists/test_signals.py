@@ -102,7 +102,7 @@ def test_a_suggestion_is_another_domain_of_a_known_provider(domain: str) -> None
 
 def test_every_domain_that_can_be_suggested_is_a_known_provider_and_no_throwaway() -> None:
     lists = shipped()
-    suggested = lists.typos.targets | set(lists.typos._table.known.values())
+    suggested = lists.typos.targets | set(lists.typos.table.known.values())
     assert suggested <= lists.free_providers
     assert [domain for domain in suggested if lists.is_disposable(domain)] == []
 

@@ -372,7 +372,7 @@ async def test_a_list_that_is_left_while_it_waits_leaves_nothing(autojump_clock)
                 await verify(engine, *knowns(9), deferred_start=True)
             permits.grant(address, 1)
             await trio.sleep(1)
-            assert not engine.dispatcher.permits.waits._present
+            assert not engine.dispatcher.permits.waits.present
             check(await verify(engine, *knowns(1)))
 
 

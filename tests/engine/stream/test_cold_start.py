@@ -3,21 +3,19 @@
 import itertools
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_engine
+from mailprobe.engine.lists.lists import LongList, load_lists
 from mailprobe.engine.smtp.replies.rules import Pattern, Rules, load_rules
 from mailprobe.engine.stream import engine as engine_module
 
 
 def left_to_compile(rules: Rules) -> int:
     patterns = (p for rule in rules.rules for p in (rule.enhanced, rule.text, rule.link))
-    return sum(
-        1 for pattern in patterns if pattern is not None and "_compiled" not in vars(pattern)
-    )
+    return sum(1 for pattern in patterns if pattern is not None and "compiled" not in vars(pattern))
 
 
 class Silence:
@@ -72,10 +70,18 @@ async def test_an_engine_that_closes_at_once_compiles_nothing(autojump_clock, mo
 def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch):
     rules = load_rules()
     monkeypatch.setattr(engine_module, "standard_rules", lambda: rules)
+    lists = load_lists()
+    monkeypatch.setattr(engine_module, "lists_of", lambda folder: lists)
+    make, made = LongList.names, list[LongList]()
+
+    def watched(names: LongList) -> frozenset[str]:
+        made.append(names)
+        return make(names)
+
+    monkeypatch.setattr(LongList, "names", watched)
     engine_module.load_rules_and_lists()
     assert left_to_compile(rules) == 0
-    names: Any = engine_module._lists(None).disposable
-    assert names._names is not None
+    assert made == [lists.disposable]
 
 
 def test_the_package_alone_imports_no_layer():

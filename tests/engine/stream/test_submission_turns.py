@@ -134,34 +134,42 @@ class Processor:
         return self.computed_s
 
 
-async def step(turns: SubmissionTurns, account: str, took_s: float = 0.0) -> float:
-    """Submit a step that computes for so long; return when it began."""
+@dataclass
+class Computed:
+    """A step that takes this thread's processor for so long."""
+
+    processor: Processor
+    took_s: float
+
+
+async def step(turns: SubmissionTurns, account: str, computed: Computed | None = None) -> float:
+    """Submit a step; return when it began."""
     with turns.of(account) as turn:
         await turn.begin()
         began = trio.current_time()
-        if took_s:
-            computed = turns._computed_s
-            assert isinstance(computed, Processor)
-            computed.computed_s += took_s
-            await trio.sleep(took_s)
+        if computed is not None:
+            computed.processor.computed_s += computed.took_s
+            await trio.sleep(computed.took_s)
     return began
 
 
 async def test_steps_beside_another_account_leave_it_time(autojump_clock):
-    turns = SubmissionTurns(Processor())
+    turns = SubmissionTurns(processor := Processor())
+    computed = Computed(processor, 0.014)
     turns.note_active("neighbour")
-    first = await step(turns, "busy", took_s=0.014)
-    second = await step(turns, "busy", took_s=0.014)
+    first = await step(turns, "busy", computed)
+    second = await step(turns, "busy", computed)
     assert second - first == pytest.approx(0.014 / BUSY_MAX)
 
 
 async def test_steps_of_an_account_that_is_alone_follow_at_once(autojump_clock):
-    turns = SubmissionTurns(Processor())
-    first = await step(turns, "busy", took_s=0.014)
-    assert await step(turns, "busy", took_s=0.014) - first == pytest.approx(0.014)
+    turns = SubmissionTurns(processor := Processor())
+    computed = Computed(processor, 0.014)
+    first = await step(turns, "busy", computed)
+    assert await step(turns, "busy", computed) - first == pytest.approx(0.014)
     turns.note_active("neighbour")
     await trio.sleep(2 * ACTIVE_S)
-    first = await step(turns, "busy", took_s=0.014)
+    first = await step(turns, "busy", computed)
     assert await step(turns, "busy") - first == pytest.approx(0.014)
 
 

@@ -220,5 +220,5 @@ async def test_addresses_whose_caller_has_gone_are_not_held_behind_those_that_wa
                     with trio.move_on_after(0.5):
                         await answers_of(engine, texts, deferred_start=True)
                 await trio.sleep(1.2)
-                assert 0 < len(router._held) <= len(texts)
+                assert 0 < len(router.held) <= len(texts)
                 nursery.cancel_scope.cancel()

@@ -25,7 +25,8 @@ FAVOURED = Egress("a", weight=1e9)
 def present_at(engine: Engine, egress: str) -> int:
     """Probes that wait or are under way at the pools of an egress."""
     assert isinstance(engine.probing, EgressRouter)
-    pools = engine.probing._by_name[egress].dispatcher.pools.values()
+    [way] = [way for way in engine.probing.ways if way.name == egress]
+    pools = way.dispatcher.pools.values()
     return sum(pool.present for pool in pools)
 
 

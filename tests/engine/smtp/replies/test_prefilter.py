@@ -9,7 +9,7 @@ from mailprobe.engine.smtp.replies.rules import load_rules
 from mailprobe.engine.smtp.replies.text import Names, fold, joined
 from tests.engine.smtp.replies.reply_rows import ALL_ROWS, reply_of
 
-TABLE = load_rules()._table
+TABLE = load_rules().table
 
 
 @pytest.mark.parametrize(

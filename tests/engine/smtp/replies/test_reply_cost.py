@@ -117,7 +117,7 @@ def test_a_reply_that_needs_too_many_tries_has_no_meaning(monkeypatch):
 
 def test_no_real_reply_comes_near_the_bound_of_tries(monkeypatch):
     monkeypatch.setattr(replies_rules, "TRIES_MAX", TRIES_MAX // 3)
-    rules, deferred_start = RULES.forgetful(), Rules(RULES._table)
+    rules, deferred_start = RULES.forgetful(), Rules(RULES.table)
     read_short = [rules.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
     monkeypatch.undo()
     assert read_short == [deferred_start.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]

@@ -431,7 +431,7 @@ def test_many_lines_are_read_as_one():
 
 # ------------------------------------------------ who is spoken of, in all tongues of the lexicon
 
-LEXICON = RULES._table._data["lexicon"]
+LEXICON = RULES.table.data["lexicon"]
 
 
 def words_of_entries(*english: str) -> list[str]:
@@ -492,7 +492,7 @@ def test_readings_are_kept_within_bounds():
     rules = parse_rules_once()
     for number in range(READINGS_MAX + 10):
         rules.read(Step.RCPT, SmtpReply(550, (f"word {'x' * (number % 40)} {number}",)))
-    assert len(rules._kept) <= READINGS_MAX
+    assert len(rules.kept) <= READINGS_MAX
 
 
 def test_the_most_frequent_replies_are_read_fast():

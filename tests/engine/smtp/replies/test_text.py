@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mailprobe.engine.smtp.replies.rules import load_rules
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, WORDS_MAX, Names, fold, joined
 
-TABLE = load_rules()._table
+TABLE = load_rules().table
 
 
 def words_of(text: str) -> str:
@@ -87,7 +87,7 @@ def test_any_text_gives_few_words(text: str):
 def test_no_word_stands_in_two_places_of_the_lexicon():
     """The later one would win unseen."""
     seen: dict[str, str] = {}
-    for english, others in TABLE._data["lexicon"].items():
+    for english, others in TABLE.data["lexicon"].items():
         for other in others.split():
             assert other not in seen, (other, english, seen[other])
             seen[other] = english
@@ -95,6 +95,6 @@ def test_no_word_stands_in_two_places_of_the_lexicon():
 
 def test_the_lexicon_translates_into_english():
     """A word that it gives is not one that it would translate further."""
-    for english in TABLE._data["lexicon"]:
+    for english in TABLE.data["lexicon"]:
         for word in english.split():
             assert TABLE.lexicon.english(word) == word
