@@ -4,14 +4,20 @@ werkzeug parses each of 93 routes and compiles two functions for it, which is th
 what opening a service costs. Most of the time of a dashboard's first pages goes to their templates.
 """
 
+from copy import copy
 from functools import cache
-from types import CodeType
+from types import CodeType, MethodType
+from typing import Any
 
 from jinja2 import Environment
 from werkzeug.routing import Rule
 
 _compile = Rule.compile
-_compiled: dict[tuple[object, ...], Rule] = {}
+_compiled: dict[tuple[object, ...], dict[str, Any]] = {}  # the attributes that it sets
+
+
+def _copied(value: Any) -> Any:
+    return copy(value) if isinstance(value, set | list | dict) else value
 
 
 def _copy_compiled(rule: Rule) -> None:
@@ -26,15 +32,16 @@ def _copy_compiled(rule: Rule) -> None:
         rule.merge_slashes,
         rule.map.host_matching,
     )
-    equal = _compiled.get(key)
-    if equal is None:
+    made = _compiled.get(key)
+    if made is None:
+        before = {name: _copied(value) for name, value in vars(rule).items()}
         _compile(rule)
-        _compiled[key] = rule
+        made = {name: value for name, value in vars(rule).items() if before.get(name) != value}
+        _compiled[key] = made
         return
-    rule._parts, rule._trace, rule._converters = equal._parts, equal._trace, equal._converters
-    rule.arguments = set(equal.arguments)
-    for name in ("_build", "_build_unknown"):
-        setattr(rule, name, getattr(equal, name).__func__.__get__(rule))
+    for name, value in made.items():
+        is_bound = isinstance(value, MethodType)
+        setattr(rule, name, value.__func__.__get__(rule) if is_bound else _copied(value))
 
 
 _environments: dict[type[Environment], Environment] = {}  # each service has an equal one

@@ -160,7 +160,7 @@ def pytest_runtest_teardown(item: pytest.Function) -> Iterator[None]:
     finally:
         _background.removeHandler(item.stash[_faults])
     logged = item.stash[_faults].logged
-    if "faults" not in item._fixtureinfo.argnames:
+    if "faults" not in item.fixturenames:
         assert not logged, logged[0]
     # A command that sets up its log belongs in a process of its own: tests after it count lines.
     assert logging.getLogger().level == item.stash[_log_level], "the test changed the log's level"

@@ -4,7 +4,7 @@ The engine's thread runs on the real clock: nothing here waits for a deadline.
 """
 
 import asyncio
-import sys
+import inspect
 import threading
 import time
 import typing
@@ -367,8 +367,10 @@ def test_a_local_helo_name_is_warned_of(name):
 
 
 def line_of_this_file() -> int:
-    frame = sys._getframe(1)
-    return frame.f_lineno
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
 
 
 @pytest.mark.parametrize("how", ["verify", "asyncio.run", "await", "trio.run", "trio await"])

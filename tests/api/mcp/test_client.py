@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio._backends._trio  # noqa: F401  now: pytest rewrites it, which CPython 3.11 may fail at deep in a stack
+import anyio
 import httpx2
 import pytest
 import trio
@@ -21,6 +21,9 @@ from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from tests.api.raw_http import serving
 from tests.api.service_fixture import RunningService, open_shop
+
+# Loads the backend now: pytest rewrites it, which CPython 3.11 may fail at deep in a stack.
+anyio.run(anyio.sleep, 0, backend="trio")
 
 # by the handshake; by asking the server; without a question
 MODES = {"legacy": "2025-11-25", "auto": "2026-07-28", "2026-07-28": "2026-07-28"}

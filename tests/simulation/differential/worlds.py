@@ -4,14 +4,15 @@ A world is its hosts, the lists and requests that are sent there, and when their
 """
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from math import inf
-from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -154,16 +155,12 @@ def scheduled_in_order() -> Iterator[None]:
     Deadlines of the same moment end in the order in which they were set; trio compares the
     addresses of their scopes in memory.
     """
-    run: Any = trio._core._run
-    chance, run._r = run._r, _InOrder()
-    is_shuffled, run._ALLOW_DETERMINISTIC_SCHEDULING = run._ALLOW_DETERMINISTIC_SCHEDULING, False
-    numbers = count()
-    run.id = lambda scope: next(numbers)
-    try:
+    run, numbers = sys.modules["trio._core._run"], count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_r", _InOrder())
+        patch.setattr(run, "_ALLOW_DETERMINISTIC_SCHEDULING", False)
+        patch.setattr(run, "id", lambda scope: next(numbers), raising=False)
         yield
-    finally:
-        run._r, run._ALLOW_DETERMINISTIC_SCHEDULING = chance, is_shuffled
-        del run.id
 
 
 def run_world(kind: str, seed: int) -> WorldEnd:
