@@ -284,9 +284,9 @@ async def _open_engine(
     observer: Observer,
 ) -> AsyncIterator[tuple[Engine, StoredControl | None]]:
     """The engine, and what it shares with other processes: connections, refusals, egresses and facts."""
-    facts = _known_facts(settings, store, metrics, deployment)
+    facts = known_facts_of(settings, store, metrics, deployment)
     async with (
-        _open_leases(settings, store, facts) as leases,
+        leases_of(settings, store, facts) as leases,
         _open_refusal_leases(settings, store) as refusals,
         _open_control(settings, store) as control,
         open_engine(
@@ -353,7 +353,7 @@ async def _watching(
         nursery.cancel_scope.cancel()
 
 
-def _open_leases(
+def leases_of(
     settings: Settings, store: Store, facts: KnownFacts | None
 ) -> AbstractAsyncContextManager[ConnectionBudget | None]:
     if not is_shared(settings.database):
@@ -378,7 +378,7 @@ def _open_control(
     return open_control(settings.engine.egresses, store, utc_now)
 
 
-def _known_facts(
+def known_facts_of(
     settings: Settings, store: Store, metrics: Metrics | None, deployment: Deployment | None
 ) -> KnownFacts | None:
     """This process's side of the fleet's knowledge; None for the only process of a store.
@@ -557,13 +557,13 @@ async def _stop_jobs(service: Service, drain: trio.Event) -> None:
 async def applying_retention(service: Service) -> AsyncIterator[None]:
     """Apply retention to the service's store for the duration of the block."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, _apply_retention, service)
+        nursery.start_soon(supervised, apply_retention, service)
         yield
         await contained(_save_counts, service)  # of the last minute
         nursery.cancel_scope.cancel()
 
 
-async def _apply_retention(service: Service) -> None:
+async def apply_retention(service: Service) -> None:
     """Every minute, delete rows past their retention and leases that have ended."""
     while True:
         await contained(_apply_retention_once, service)

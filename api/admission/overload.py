@@ -175,22 +175,22 @@ class AdmissionQueue:
 class Ticket:
     """One request's entry in the admission queue, from its last byte to its reservation."""
 
-    __slots__ = ("_activated", "_left", "_queue", "is_active", "since")
+    __slots__ = ("_activated", "_queue", "has_left", "is_active", "since")
 
     def __init__(self, queue: AdmissionQueue) -> None:
         self._queue = queue
-        self._left = False
+        self.has_left = False
         self._activated: trio.Event | None = None
         self.is_active = False
         self.since = NEVER  # when it entered the queue
 
     def try_enter(self) -> bool:
         """Enter the queue; False if the request must be rejected."""
-        if self._left or self.since != NEVER:
+        if self.has_left or self.since != NEVER:
             return True  # it was answered already
         if self._queue.is_full:
             self._queue.note_rejection()
-            self._left = True
+            self.has_left = True
             return False
         self.since = self._queue.enter(self)
         return True
@@ -203,13 +203,13 @@ class Ticket:
 
     async def wait_until_active(self) -> None:
         """Wait in the queue; returns at once for a ticket that has not entered or has left."""
-        if not (self.is_active or self._left or self.since == NEVER):
+        if not (self.is_active or self.has_left or self.since == NEVER):
             self._activated = trio.Event()
             await self._activated.wait()
 
     def leave(self) -> None:
         """The request is admitted or has ended; further calls do nothing."""
-        if not self._left:
-            self._left = True
+        if not self.has_left:
+            self.has_left = True
             if self.since != NEVER:
                 self._queue.leave(self)

@@ -41,7 +41,7 @@ class BodyBudget:
         self._in_pieces_max = octets_max - int(octets_max * ONE_PIECE_SHARE)
         self._small = int(octets_max * SMALL_SHARE)
         self._awaited_max = {"address": address_bodies_max, "account": account_bodies_max}
-        self._awaited: dict[Owner, dict[ArrivingBody, None]] = {}  # ordered: awaited longest first
+        self.awaited: dict[Owner, dict[ArrivingBody, None]] = {}  # ordered: awaited longest first
         self._holding: dict[ArrivingBody, None] = {}  # ordered: oldest first
 
     def try_acquire(self, octets: int) -> bool:
@@ -57,17 +57,17 @@ class BodyBudget:
 
     def await_body(self, arrival: "ArrivingBody") -> None:
         """Count an awaited body of its owner; may refuse the owner's oldest."""
-        awaited = self._awaited.setdefault(arrival.owner, {})
+        awaited = self.awaited.setdefault(arrival.owner, {})
         awaited[arrival] = None
         if len(awaited) > self._awaited_max[arrival.owner[0]]:
             next(iter(awaited)).refuse()
 
     def await_no_more(self, arrival: "ArrivingBody") -> None:
         """The body is complete or refused."""
-        awaited = self._awaited.get(arrival.owner, {})
+        awaited = self.awaited.get(arrival.owner, {})
         awaited.pop(arrival, None)
         if not awaited:
-            self._awaited.pop(arrival.owner, None)
+            self.awaited.pop(arrival.owner, None)
 
     def acquire(self, arrival: "ArrivingBody", octets: int) -> None:
         """Count so many more octets of a body; may refuse it or others."""

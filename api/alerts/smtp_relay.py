@@ -196,7 +196,7 @@ class _RelaySession:
         if not self._relay.tls:
             if client.has_extn("starttls"):
                 client.starttls(context=self._relay.tls_context())
-            elif not _is_this_machine(client.sock):
+            elif not is_this_machine(client.sock):
                 raise smtplib.SMTPNotSupportedError(
                     "the relay offers no STARTTLS, and a password is not sent in the clear"
                 )
@@ -230,5 +230,5 @@ def _dotted(octets: bytes) -> bytes:
     return b"\r\n".join([*(b"." + line if line[:1] == b"." else line for line in lines), b".", b""])
 
 
-def _is_this_machine(sock: socket.socket | None) -> bool:
+def is_this_machine(sock: socket.socket | None) -> bool:
     return sock is not None and ipaddress.ip_address(sock.getpeername()[0]).is_loopback

@@ -55,17 +55,17 @@ class AccountLocks:
     """A lock per name, removed when no task holds it or waits for it."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, trio.Lock] = {}
+        self.by_name: dict[str, trio.Lock] = {}
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(name, trio.Lock())
+        lock = self.by_name.setdefault(name, trio.Lock())
         try:
             async with lock:
                 yield
         finally:
             if not lock.locked():
-                self._locks.pop(name, None)
+                self.by_name.pop(name, None)
 
 
 class StripeCustomers:

@@ -165,17 +165,17 @@ class Trust:
     """
 
     def __init__(self, ca_file: str | None) -> None:
-        self._context = None if ca_file is None else _http_context(ca_file)
+        self._context = None if ca_file is None else http_context(ca_file)
         self._reading = trio.Lock()
 
     async def context(self) -> ssl.SSLContext:
         async with self._reading:
             if self._context is None:
-                self._context = await trio.to_thread.run_sync(_http_context, None)
+                self._context = await trio.to_thread.run_sync(http_context, None)
             return self._context
 
 
-def _http_context(ca_file: str | None) -> ssl.SSLContext:
+def http_context(ca_file: str | None) -> ssl.SSLContext:
     tls = tls_context(ca_file)
     tls.set_alpn_protocols(["http/1.1"])
     return tls

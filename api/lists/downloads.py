@@ -20,7 +20,7 @@ PAUSE_S_MAX = 0.1
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-_downloads = FairTurns(inf, account_max=ACCOUNT_DOWNLOADS_MAX, wait_s=WAITING_S_MAX)
+download_turns = FairTurns(inf, account_max=ACCOUNT_DOWNLOADS_MAX, wait_s=WAITING_S_MAX)
 _pieces = FairTurns(1)
 
 
@@ -29,7 +29,7 @@ async def begun(account_id: str, parts: AsyncGenerator[bytes, None]) -> AsyncIte
 
     It is one of the account's downloads until its end. Raises Overloaded, and what `parts` raises.
     """
-    turn = await _downloads.begin(account_id)
+    turn = await download_turns.begin(account_id)
     try:
         first = await anext(parts, b"")
     except BaseException:

@@ -135,7 +135,7 @@ class UploadPlaces:
         self._uploads.pop(upload, None)
 
 
-_places = UploadPlaces()
+upload_places = UploadPlaces()
 
 
 @asynccontextmanager
@@ -154,10 +154,10 @@ async def spooled(
     with ExitStack() as stack:
         with _refusing_trouble(folder):
             file = stack.enter_context(_unnamed_file(folder))
-        async with _places.taken(account_id, file) as upload:
+        async with upload_places.taken(account_id, file) as upload:
             with _refusing_trouble(folder):
                 await _spool(receive, upload, octets_max, stored)
-            _places.leave(upload)
+            upload_places.leave(upload)
             yield upload
 
 

@@ -156,7 +156,7 @@ class ListQueue:
         Then other processes, which may see mail hosts, can claim it.
         """
         if claim.is_last:
-            return AttemptResult(partial(self._finish, claim))
+            return AttemptResult(partial(self.finish, claim))
         protection = self._quota.protection
         if claim.caller.key.is_test or not claim.list.asks_hosts:
             return await self._verify_chunk(claim)
@@ -340,7 +340,7 @@ class ListQueue:
         await self._store.change_list(claim.list.id, "paused", before=["running"], cause=code)
         await self._store.release_chunk(claim, self._now())
 
-    async def _finish(self, claim: ListClaim) -> None:
+    async def finish(self, claim: ListClaim) -> None:
         """Begin another pass; else store the callback, then end the list.
 
         A repetition finds the callback there. A claim that has ended does nothing, for instance

@@ -109,7 +109,7 @@ class LeasedBudget:
         self._limit = limit
         self._before_use = before_use
         self._permit_holder: PermitHolder | None = None
-        self._addresses: dict[str, _LeasedAddress] = {}
+        self.addresses: dict[str, _LeasedAddress] = {}
         self._due: dict[str, None] = {}  # ordered: the next call begins with the first
         self._is_due = trio.Event()
         self._has_addresses = trio.Event()  # there is an address
@@ -124,11 +124,11 @@ class LeasedBudget:
         self._permit_holder = permit_holder
 
     def at(self, address: str) -> int:
-        leased = self._addresses.get(address)
+        leased = self.addresses.get(address)
         return leased.at(trio.current_time()) if leased else 0
 
     def short(self, address: str) -> bool:
-        leased = self._addresses.get(address)
+        leased = self.addresses.get(address)
         return leased is not None and leased.short
 
     def request(self, address: str) -> None:
@@ -148,9 +148,9 @@ class LeasedBudget:
             leased.spare_since = math.inf
 
     def _address(self, address: str) -> _LeasedAddress:
-        leased = self._addresses.get(address)
+        leased = self.addresses.get(address)
         if leased is None:
-            leased = self._addresses[address] = _LeasedAddress()
+            leased = self.addresses[address] = _LeasedAddress()
             self._has_addresses.set()
         return leased
 
@@ -163,14 +163,14 @@ class LeasedBudget:
     async def keep_time(self) -> None:
         """End leases before the store does, and wake `allocate`. Runs until cancelled."""
         while True:
-            if not self._addresses:
+            if not self.addresses:
                 self._has_addresses = trio.Event()
                 await self._has_addresses.wait()
             await trio.sleep(TICK_S)
             now = trio.current_time()
             if (session := self._store.lease_session()) != self._session:
                 self._session, self._session_changed_at = session, now
-            for address, leased in list(self._addresses.items()):
+            for address, leased in list(self.addresses.items()):
                 try:
                     self._check_clock(address, leased, now)
                 except Exception:
@@ -193,7 +193,7 @@ class LeasedBudget:
         if leased.due(now, self._limit, self._session):
             self._wake(address)
         elif leased.empty and now >= leased.requested_until:
-            del self._addresses[address]
+            del self.addresses[address]
 
     def _end(self, address: str, leased: _LeasedAddress) -> None:
         leased.held = leased.revoked = 0
@@ -242,7 +242,7 @@ class LeasedBudget:
         while self._due and len(asked) < GROUP_MAX:
             address = next(iter(self._due))
             del self._due[address]
-            leased = self._addresses.get(address)
+            leased = self.addresses.get(address)
             if leased is not None and leased.due(began, self._limit, session):
                 asked[address] = self._request(leased, began)
         if not asked:
@@ -255,13 +255,13 @@ class LeasedBudget:
                 await self._before_use()
         except StoreUnavailable:
             for address in asked:
-                self._addresses[address].known = False
+                self.addresses[address].known = False
             raise
         finally:
             for address in asked:
-                self._addresses[address].requesting = False
+                self.addresses[address].requesting = False
         for address, request in asked.items():
-            self._addresses[address].session = session
+            self.addresses[address].session = session
             self._apply(address, request, granted[address], began)
         self._poll_at = min(self._poll_at, began + POLL_S)
 
@@ -276,7 +276,7 @@ class LeasedBudget:
         return LeaseRequest(leased.held, leased.held + leased.requests(now, self._limit))
 
     def _apply(self, address: str, request: LeaseRequest, granted: int, began: float) -> None:
-        leased = self._addresses[address]
+        leased = self.addresses[address]
         leased.known = True
         leased.queued = request.requested > 0 and not granted
         leased.denied = request.requested > granted
@@ -296,11 +296,11 @@ class LeasedBudget:
     async def _poll(self) -> None:
         """Learn from the store which permits other processes wait for."""
         self._poll_at = math.inf
-        if not any(leased.held for leased in self._addresses.values()):
+        if not any(leased.held for leased in self.addresses.values()):
             return
         self._poll_at = trio.current_time() + POLL_S
         revocable = await self._store.revocable_connections(self.holder, limit=self._limit)
-        for address, leased in list(self._addresses.items()):
+        for address, leased in list(self.addresses.items()):
             leased.revoked = min(revocable.get(address, 0), leased.held)
             self._notify(address, leased)
             if leased.revoked and leased.returns(trio.current_time()):

@@ -152,12 +152,12 @@ class KnownFacts:
             read = await self._store.read_facts(after, not_by=self._process, kind=kind, limit=PAGE)
             after, took_s = read.last, trio.current_time() - began
             for each in read.facts:
-                self._heed(Fact(each.kind, each.key, each.value, each.left_s - took_s))
+                self.heed(Fact(each.kind, each.key, each.value, each.left_s - took_s))
             if not read.more:
                 break
         return after
 
-    def _heed(self, fact: Fact) -> None:
+    def heed(self, fact: Fact) -> None:
         for listener in self._listeners.get(fact.kind, ()):
             if heed(fact, listener):
                 self._count_absorbed(fact.kind, 1)

@@ -72,7 +72,7 @@ async def store_callback(quota: QuotaService, claim: ListClaim, order: JobOrder)
         await quota.store.create_job(claim.caller, order, lambda ledger: None)
 
 
-def _marks(numbers: Sequence[int], answers: Sequence[Answer]) -> dict[int, str]:
+def marks_of(numbers: Sequence[int], answers: Sequence[Answer]) -> dict[int, str]:
     return {
         numbers[answer.position]: mark_of(answer.verdict, answer.cause.reason) for answer in answers
     }
@@ -149,7 +149,7 @@ class ChargedChunk(Charge):
             ends=self._is_rest and not self._left,
             passing=sum(answer.cause.reason in PASSING for answer in answers),
             has_waited=self._claim.chunk.waits_since is not None,
-            marks=_marks(self._numbers, answers),
+            marks=marks_of(self._numbers, answers),
         )
         part = self._parts
         self._parts += 1
@@ -290,7 +290,7 @@ class ChargedRecheck(Charge):
             counts,
             ends=True,
             passing=-len(better),
-            marks=_marks(self._numbers, better),
+            marks=marks_of(self._numbers, better),
         )
 
         async def write() -> None:

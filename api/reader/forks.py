@@ -135,9 +135,9 @@ class Forks:
     """Forks readers by a server of this process, which is started when it is not there."""
 
     def __init__(self) -> None:
-        self._server: Spawned[subprocess.Popen[bytes]] | None = None
-        self._fresh: list[Fork] = []  # one at most
-        self._kept: list[Fork] = []  # have read short texts
+        self.server: Spawned[subprocess.Popen[bytes]] | None = None
+        self.fresh: list[Fork] = []  # one at most
+        self.kept: list[Fork] = []  # have read short texts
         self._at_work = 0
 
     def acquire(self, *, is_short_text: bool) -> Fork:
@@ -147,7 +147,7 @@ class Forks:
         return reader
 
     def _acquired(self, *, is_short_text: bool) -> Fork:
-        for ready in (self._kept, self._fresh) if is_short_text else (self._fresh,):
+        for ready in (self.kept, self.fresh) if is_short_text else (self.fresh,):
             while ready:
                 reader = ready.pop()
                 if reader.is_waiting():
@@ -161,20 +161,20 @@ class Forks:
 
     def statistics(self) -> ReaderCounts:
         """The processes that there are."""
-        return ReaderCounts(self._at_work, len(self._fresh) + len(self._kept))
+        return ReaderCounts(self._at_work, len(self.fresh) + len(self.kept))
 
     def hand_back(self, reader: Fork) -> None:
         """Keep a reader that has read a short text, and nothing else since its fork."""
-        if len(self._kept) < KEPT_MAX and reader.reads < READS_MAX and reader.is_waiting():
-            self._kept.append(reader)
+        if len(self.kept) < KEPT_MAX and reader.reads < READS_MAX and reader.is_waiting():
+            self.kept.append(reader)
         else:
             reader.close()
 
     def prepare(self) -> None:
         """Have a fresh reader ready."""
-        if not self._fresh and self._server is not None:
+        if not self.fresh and self.server is not None:
             with suppress(OSError):  # the next file forks its own
-                self._fresh.append(self.fork())
+                self.fresh.append(self.fork())
 
     def fork(self) -> Fork:
         """Fork a reader. Raises OSError."""
@@ -190,25 +190,25 @@ class Forks:
         return Fork(ours, end)
 
     def _send(self, files: Sequence[int]) -> None:
-        if self._server is not None:
+        if self.server is not None:
             # Readers that end after it have its socket until then: an order would be lost there.
-            if self._server.process.poll() is None:
+            if self.server.process.poll() is None:
                 with suppress(ConnectionError, BlockingIOError):  # it does not answer any more
-                    socket.send_fds(self._server.connection, [b"f"], files)
+                    socket.send_fds(self.server.connection, [b"f"], files)
                     return
             self.close()
-        self._server = starting.start(FORK_SERVER, [os.getpid()])
-        self._server.connection.setblocking(False)
-        socket.send_fds(self._server.connection, [b"f"], files)
+        self.server = starting.start(FORK_SERVER, [os.getpid()])
+        self.server.connection.setblocking(False)
+        socket.send_fds(self.server.connection, [b"f"], files)
 
     def close(self) -> None:
         """End the server, and its readers with it."""
-        for reader in (*self._fresh, *self._kept):
+        for reader in (*self.fresh, *self.kept):
             reader.close()
-        self._fresh.clear()
-        self._kept.clear()
-        if self._server is not None:
-            self._server.connection.close()
-            self._server.process.kill()
-            self._server.process.wait()
-            self._server = None
+        self.fresh.clear()
+        self.kept.clear()
+        if self.server is not None:
+            self.server.connection.close()
+            self.server.process.kill()
+            self.server.process.wait()
+            self.server = None

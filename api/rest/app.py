@@ -92,7 +92,7 @@ def create_api(service: Service) -> "ApiApp":
 
 def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
     async def view() -> Response:
-        inbound = _inbound(this_request(), {})
+        inbound = inbound_of(this_request(), {})
         return _response(await preflight(service, inbound), inbound.request_id)
 
     return view
@@ -100,13 +100,13 @@ def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
 
 def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
     async def view(**path: str) -> Response:
-        inbound = _inbound(this_request(), path)
+        inbound = inbound_of(this_request(), path)
         return _response(await answer(service, operation, inbound), inbound.request_id)
 
     return view
 
 
-def _inbound(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
+def inbound_of(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
     scope, query = incoming.scope, NO_QUERY
     if scope["query_string"]:
         query = {name: incoming.args.getlist(name) for name in incoming.args}

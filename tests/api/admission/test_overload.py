@@ -298,7 +298,7 @@ async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
         assert ticket.try_enter()
         nursery.start_soon(come, ticket)
     await trio.sleep(1)
-    assert sum(ticket in at_work and not ticket._left for ticket in tickets) == at_idempotency
+    assert sum(ticket in at_work and not ticket.has_left for ticket in tickets) == at_idempotency
 
 
 async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):

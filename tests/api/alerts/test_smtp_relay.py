@@ -242,7 +242,7 @@ async def test_a_password_in_the_clear_stays_on_this_machine(monkeypatch):
     async with open_relay(features=["AUTH PLAIN"]) as relay:
         mailer = towards(relay, user="mail", password="x")
         assert await mailer.send(a_mail()) == ACCEPTED
-        monkeypatch.setattr("mailprobe.api.alerts.smtp_relay._is_this_machine", lambda sock: False)
+        monkeypatch.setattr("mailprobe.api.alerts.smtp_relay.is_this_machine", lambda sock: False)
         send_result = await mailer.send(a_mail())
         assert "STARTTLS" in (send_result.why or "")
         assert len(relay.mails) == 1

@@ -4,7 +4,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,14 @@ class BillingSetup:
     fake: FakeStripe
     clock: Clock
     stripe: Stripe
-    outbox_worker: Worker[OutboxMessage]
+    sender: MeterSender
     payments: StripePayments
     caller: Caller
+
+    @property
+    def outbox_worker(self) -> Worker[OutboxMessage]:
+        """A worker that rests for nothing yet, as in a process that has just begun."""
+        return self.sender.worker()
 
     async def use(self, count: int, caller: Caller | None = None) -> None:
         """Settle this many billable verifications, and one that is not billable."""
@@ -82,11 +86,16 @@ class BillingSetup:
 
 
 async def deliver_batch(worker: Worker[OutboxMessage]) -> Batch[OutboxMessage]:
-    """Claim and deliver one batch, whatever the worker rests for."""
-    worker._rests_until = -inf
+    """Claim and deliver one batch."""
     batch = await worker.claim()
     await worker.work_off(batch)
     return batch
+
+
+def meter_sender(
+    store: Any, stripe: Stripe, customers: StripeCustomers, clock: Clock
+) -> MeterSender:
+    return MeterSender(store, stripe, customers, now=clock, rng=random.Random(0), pace=QUICK)
 
 
 @asynccontextmanager
@@ -97,13 +106,12 @@ async def open_billing(tier: str = "builder") -> AsyncIterator[BillingSetup]:
     async with open_fake_stripe(now=clock) as fake:
         stripe = Stripe(KEY, fake.url, QUICK)
         customers = StripeCustomers(store, stripe)
-        rng = random.Random(0)
         yield BillingSetup(
             store,
             fake,
             clock,
             stripe,
-            MeterSender(store, stripe, customers, now=clock, rng=rng, pace=QUICK).worker(),
+            meter_sender(store, stripe, customers, clock),
             StripePayments(
                 store,
                 stripe,

@@ -115,9 +115,8 @@ async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
     meter = MeterSender(
         store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)
     )
-    outbox_worker = meter.worker()
     for _ in range(20):
-        while (await deliver_batch(outbox_worker)).claims:
+        while (await deliver_batch(meter.worker())).claims:
             pass
         if all(message.sent_at for message in await store.messages("meter", limit=1000)):
             break

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.billing.client import StripeFailed
+from mailprobe.api.billing.client import Stripe, StripeFailed
 from mailprobe.api.billing.provider import (
+    StripeCustomers,
     open_stripe_payments,
 )
 from mailprobe.api.billing.rules import (
@@ -24,14 +25,17 @@ from tests.api import service_fixture
 from tests.api.billing.billing_fixture import (
     DASHBOARD,
     LOST,
+    QUICK,
     REFUSED,
     SLOT,
     BillingSetup,
     deliver_batch,
+    meter_sender,
     open_billing,
     throw,
 )
 from tests.api.billing.fake_stripe import (
+    KEY,
     MODES,
 )
 from tests.api.service_fixture import Unsteady
@@ -120,11 +124,11 @@ async def test_a_rejected_message_is_sent_again_for_weeks(billing: BillingSetup)
         billing.fake.next("meter_events", mode)
         await billing.deliver()
         billing.clock.advance(days=8)
-    url, billing.stripe._client._requestor._options.base_addresses["api"] = (
-        billing.fake.url, "http://127.0.0.1:9",
-    )  # fmt: skip
-    await billing.deliver()
-    billing.stripe._client._requestor._options.base_addresses["api"] = url
+    away = Stripe(KEY, "http://127.0.0.1:9", QUICK)
+    customers = StripeCustomers(billing.store, away)
+    sender = meter_sender(billing.store, away, customers, billing.clock)
+    await replace(billing, sender=sender).deliver()
+    await away.close()
     await billing.deliver()
     assert billing.fake.counted == 3
 

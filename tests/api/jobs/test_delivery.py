@@ -240,7 +240,7 @@ async def test_no_more_than_64_kib_of_an_answer_is_read(authority, ca_file, body
     async def counting(stream, max_bytes=None):
         nonlocal read
         octets = await receive_some(stream, max_bytes)
-        read += len(octets) * (not stream._ssl_object.server_side)
+        read += len(octets) * (not stream.server_side)
         return octets
 
     monkeypatch.setattr(trio.SSLStream, "receive_some", counting)

@@ -18,6 +18,7 @@ from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
 from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
+from mailprobe.engine import open_answers
 from mailprobe.engine.testing.host_profiles import new_host
 from tests.api.service_fixture import VERIFY, RunningService, open_shop
 from tests.api.stores import KIND
@@ -397,15 +398,17 @@ async def test_a_long_verification_keeps_its_claim(autojump_clock, monkeypatch):
     """No other worker begins a job while its verification waits."""
     receiver = Receiver()
     async with open_shop() as shop:
-        async with working(shop, receiver) as board:
+        async with working(shop, receiver):
             asked = []
 
-            async def slowly(claim: Any) -> Any:
-                asked.append(claim.job.id)
+            @asynccontextmanager
+            async def open_slowly(engine: Any, texts: list[str], **more: Any) -> AsyncIterator[Any]:
+                asked.extend(texts)
                 await trio.sleep(LEASE_S * 3)
-                return await jobs_module.JobQueue._verify_all(board, claim)
+                async with open_answers(engine, texts, **more) as answers:
+                    yield answers
 
-            monkeypatch.setattr(board, "_verify_all", slowly)
+            monkeypatch.setattr(jobs_module, "open_answers", open_slowly)
             await promise(shop)
             async with working(shop, receiver):
                 await trio.sleep(LEASE_S * 4)
@@ -435,15 +438,14 @@ async def test_a_bug_is_logged_and_tried_a_few_times_and_holds_up_nobody(
 ):
     async with open_shop() as shop:
         receiver = Receiver()
-        async with working(shop, receiver) as board:
-            whole = board._verify_all
+        async with working(shop, receiver):
 
-            async def broken(claim: Any) -> Any:
-                if claim.job.email == "poison":
+            def open_or_fail(engine: Any, texts: list[str], **more: Any) -> Any:
+                if texts == ["poison"]:
                     raise ZeroDivisionError
-                return await whole(claim)
+                return open_answers(engine, texts, **more)
 
-            monkeypatch.setattr(board, "_verify_all", broken)
+            monkeypatch.setattr(jobs_module, "open_answers", open_or_fail)
             poison = (await promise(shop, "poison")).body["job_id"]
             await promise(shop, "fine")
             await trio.sleep(200)

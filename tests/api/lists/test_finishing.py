@@ -29,7 +29,7 @@ async def test_a_claim_that_has_ended_finishes_no_list(tmp_path: Path, passes: i
         clock.advance(LEASE_S + 1)
         [last] = await claimed(store)
         for each, left in ((slow, passes), *((late, passes - 1) for late in (last, last, slow))):
-            await queue._finish(each)
+            await queue.finish(each)
             found = await store.stored_list("list-1")
             assert found is not None
             assert (found.state, found.rechecks) == ("running", left)

@@ -5,10 +5,12 @@ import gzip
 import io
 import json
 import random
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +23,8 @@ import xlsxwriter
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.lists import downloads, spool
+from mailprobe.api.lists import downloads
+from mailprobe.api.lists import worker as list_worker
 from mailprobe.api.lists.worker import LEASE_S, open_lists
 from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, ROWS_MAX, ListLimits
 from mailprobe.api.quota.plans import PLANS
@@ -412,9 +415,9 @@ async def test_killed_processes_answer_and_count_each_row_once(
             await trio.lowlevel.checkpoint()
             list_id = (await send(shop, many(400, "slow.test"))).body["list_id"]
         for kill in range(5):
-            with trio.move_on_after(rng.uniform(0.2, 4)):
-                async with working_lists(shop, kill) as queue:
-                    queue.worker._pace = replace(queue.worker._pace, drain_s=0)
+            with monkeypatch.context() as killed, trio.move_on_after(rng.uniform(0.2, 4)):
+                killed.setattr(list_worker, "DRAIN_S", 0)
+                async with working_lists(shop, kill):
                     await trio.sleep_forever()
             await trio.sleep(rng.choice([0, LEASE_S + 1]))
         async with working_lists(shop):
@@ -460,12 +463,10 @@ async def test_a_list_that_unpacks_to_too_much_is_refused(
 async def test_a_full_disk_is_507_and_leaves_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     async with open_list_shop() as shop:
         with monkeypatch.context() as patch:
-            patch.setattr(spool, "_spool", full)
+            full = partial(open, "/dev/full", "r+b", buffering=0)
+            patch.setattr(tempfile, "TemporaryFile", lambda **_: full())
             got = await send(shop)
             assert (got.status, got.error) == (507, "storage_full")
         await trio.sleep(1)
@@ -493,7 +494,7 @@ async def test_many_downloads_take_turns_and_end(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = FairTurns(inf, account_max=ACCOUNT_DOWNLOADS_MAX)  # virtual time passes meanwhile
-    monkeypatch.setattr(downloads, "_downloads", turns)
+    monkeypatch.setattr(downloads, "download_turns", turns)
     async with open_list_shop() as shop:
         list_id = (await send(shop, many(400))).body["list_id"]
         await ended(shop, list_id)

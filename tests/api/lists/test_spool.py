@@ -39,7 +39,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> UploadPlaces:
         return act(*arguments)
 
     places = UploadPlaces()
-    monkeypatch.setattr(spool, "_places", places)
+    monkeypatch.setattr(spool, "upload_places", places)
     monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
     return places
 
@@ -186,7 +186,7 @@ async def test_uploads_that_wait_to_be_read_hold_no_place(autojump_clock, places
 async def test_too_many_octets_that_wait_end_the_newest_of_the_account_with_most(
     autojump_clock, monkeypatch
 ):
-    monkeypatch.setattr(spool, "_places", UploadPlaces(waiting_octets_max=100))
+    monkeypatch.setattr(spool, "upload_places", UploadPlaces(waiting_octets_max=100))
     waiting = [
         WaitingUpload(*each) for each in (("ann", 40), ("bob", 20), ("bob", 30), ("eve", 20))
     ]
@@ -199,7 +199,7 @@ async def test_too_many_octets_that_wait_end_the_newest_of_the_account_with_most
 
 
 async def test_an_upload_that_is_read_is_not_ended_for_others(autojump_clock, monkeypatch):
-    monkeypatch.setattr(spool, "_places", UploadPlaces(waiting_octets_max=50))
+    monkeypatch.setattr(spool, "upload_places", UploadPlaces(waiting_octets_max=50))
     async with spooled(body((0.0, 45)), "ann", OCTETS_MAX) as upload:
         upload.begin_reading()
         other = WaitingUpload("bob", 10)

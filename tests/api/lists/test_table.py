@@ -99,7 +99,7 @@ async def test_results_of_an_earlier_version_are_marked_when_they_are_seen(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr("mailprobe.api.quota.list_charge._marks", lambda *_: {})
+        earlier.setattr("mailprobe.api.quota.list_charge.marks_of", lambda *_: {})
         async with open_list_shop() as shop:
             made = await cleaned(shop)
             assert await shop.store.list_marks(made.id, first=0) == []

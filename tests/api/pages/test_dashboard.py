@@ -48,7 +48,7 @@ class PageClient:
         self.csrf = ""
 
     async def get(self, path: str, **headers: str) -> HttpAnswer:
-        got = await self.shop.request("GET", HOME + path, key=None, headers=self._sent(headers))
+        got = await self.shop.request("GET", HOME + path, key=None, headers=self.sent(headers))
         found = re.search(rb'name="csrf" content="([0-9a-f]+)"', got.octets)
         self.csrf = found[1].decode() if found else self.csrf
         return got
@@ -57,7 +57,7 @@ class PageClient:
         self, path: str, fields: Mapping[str, str] | None = None, **headers: str
     ) -> HttpAnswer:
         body = urlencode({"csrf": self.csrf, **(fields or {})}).encode()
-        sent = self._sent({**FORM, "origin": "https://api.test", **headers})
+        sent = self.sent({**FORM, "origin": "https://api.test", **headers})
         got = await self.shop.request("POST", HOME + path, octets=body, key=None, headers=sent)
         for line in got.headers.get("set-cookie", "").splitlines():
             name, _, rest = line.partition("=")
@@ -71,7 +71,7 @@ class PageClient:
                 self.browser_cookie = value
         return got
 
-    def _sent(self, headers: Mapping[str, str]) -> dict[str, str | None]:
+    def sent(self, headers: Mapping[str, str]) -> dict[str, str | None]:
         cookies = {
             HOST_COOKIE: self.cookie,
             BROWSER_COOKIE: self.browser_cookie,

@@ -103,7 +103,7 @@ async def test_a_form_with_a_file_is_read_on_the_page_of_lists_alone(autojump_cl
     async with open_list_shop() as shop:
         visitor = await signed_in(shop)
         shop.app = create_app(shop.service)
-        headers = visitor._sent(
+        headers = visitor.sent(
             {"content-type": "multipart/form-data; boundary=edge", "origin": "https://api.test"}
         )
         token = part("csrf", visitor.csrf.encode())

@@ -118,9 +118,9 @@ def main(words: list[str]) -> None:
     countdown = Countdown(Path(words[0]))
     doom_sqlite(countdown)
     doom_postgres(countdown)
-    serve._apply_retention = no_upkeep
+    serve.apply_retention = no_upkeep
     # a killed process's connection leases would delay the next one for 12 s
-    serve._open_leases = lambda settings, store, facts: nullcontext()
+    serve.leases_of = lambda settings, store, facts: nullcontext()
     idempotency.LEASE_S = idempotency.UPLOAD_LEASE_S = worker.LEASE_S = LEASE_S
     list_limits.BOUNDS = replace(list_limits.BOUNDS, per_minute_max=1000)
     serve.list_limits_of = lambda settings: list_limits.ListLimits(active_max=1000)

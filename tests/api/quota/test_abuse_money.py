@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.jobs.delivery import Delivered, _http_context
+from mailprobe.api.jobs.delivery import Delivered, http_context
 from mailprobe.api.jobs.worker import BOUNDS
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS
@@ -195,9 +195,7 @@ async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
 async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, faults, shop):
     """The task that settles a verdict delivers it: the shared timer, or a mail host's session."""
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "mailprobe.engine.stream.scheduler._Scheduler._finish", throw_at_idempotency
-        )
+        patched.setattr("mailprobe.engine.stream.answers.Answers.put", throw_at_idempotency)
         assert (await shop.verify()).status == 500
     assert (await shop.verify()).status == 200
 
@@ -491,4 +489,4 @@ async def test_an_account_makes_twenty_keys_a_minute(autojump_clock):
 def test_a_certificate_is_accepted_by_its_alternative_names_alone():
     """The common name is ignored (RFC 9525 6.3), for callbacks and for resolvers."""
     assert tls_context(None).hostname_checks_common_name is False
-    assert _http_context(None).hostname_checks_common_name is False
+    assert http_context(None).hostname_checks_common_name is False

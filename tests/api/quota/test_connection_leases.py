@@ -134,7 +134,7 @@ async def test_unused_leases_are_returned_and_a_stop_leaves_none(autojump_clock)
             check(await verify(engine, "known1@a.test"))
             await trio.sleep(3 + KEEP_S + 1)  # a session idles for 3
             assert store.leased(address) == 0
-            assert not permits._addresses
+            assert not permits.addresses
             check(await verify(engine, "known1@b.test"))
             assert store.leased(other) == 1
         assert store.leased(other) == 0
@@ -324,7 +324,7 @@ async def test_in_a_new_session_all_is_leased_again_and_nothing_is_noticed(autoj
             await trio.sleep(2)
             store.session += 1
             await trio.sleep(LOST_S)
-            assert permits._addresses[address].session == store.session
+            assert permits.addresses[address].session == store.session
             assert host.record.connections_now == 4
     assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
 

@@ -165,7 +165,7 @@ class Rig:
             *(server.in_flight for server in self.servers if server.in_flight),
             *service.quota.leases,
             *filter(None, (
-                len(service.admission_queue), service.intake.octets, service.intake._awaited,
+                len(service.admission_queue), service.intake.octets, service.intake.awaited,
                 service.capacity.addresses, service.background_writes.pending,
                 service.quota.engine.dispatcher.under_way,
             )),

@@ -17,7 +17,7 @@ from mailprobe.api.quota.known_facts import (
     KnownFacts,
     exchanging,
 )
-from mailprobe.api.serve import _known_facts, deployment_of
+from mailprobe.api.serve import deployment_of, known_facts_of
 from mailprobe.api.settings import Settings
 from mailprobe.engine import Engine
 from mailprobe.engine.shared_knowledge import Fact
@@ -248,9 +248,9 @@ async def test_facts_that_make_no_sense_are_ignored(autojump_clock, faults):
         facts = KnownFacts(new_store())
         async with open_test_engine(network, exchange=facts, helo_name=HELO) as engine:
             for kind, key, value, left_s in FACTS:
-                facts._heed(Fact(kind, key, value, left_s))
+                facts.heed(Fact(kind, key, value, left_s))
             for absurd_s in (float("nan"), float("inf"), float("-inf")):
-                facts._heed(Fact("strike", f"{HELO} mx.shop.test", "", absurd_s))
+                facts.heed(Fact("strike", f"{HELO} mx.shop.test", "", absurd_s))
             [verdict] = await verify(engine, "known1@shop.test")
             assert fields_of(verdict) == DELIVERABLE
             assert engine.dispatcher.hosts_backing_off() == []
@@ -264,7 +264,7 @@ async def test_an_absurd_end_is_cut_to_that_of_its_kind(autojump_clock):
         facts = KnownFacts(new_store())
         async with open_test_engine(network, exchange=facts, helo_name=HELO) as engine:
             backoff = '["REFUSED_BY_POLICY","x",9999999]'
-            facts._heed(Fact("backoff", f"{HELO} name mx.shop.test", backoff, 1e15))
+            facts.heed(Fact("backoff", f"{HELO} name mx.shop.test", backoff, 1e15))
             [verdict] = await verify(engine, "known1@shop.test")
             assert verdict.status == "unknown"
             await trio.sleep(3601 + LATER_S + APART_SHARE * 3600)
@@ -378,4 +378,4 @@ def test_the_only_process_of_a_store_shares_nothing(database, workers, shares):
     secret = {"MAILPROBE_SECRET_KEY": base64.b64encode(SECRET).decode()}
     settings = Settings.read({"MAILPROBE_DATABASE": database, **secret})
     deployment = deployment_of(settings, workers, None)
-    assert (_known_facts(settings, new_store(), None, deployment) is not None) == shares
+    assert (known_facts_of(settings, new_store(), None, deployment) is not None) == shares

@@ -115,16 +115,16 @@ async def test_a_fork_server_that_is_stopped_is_replaced(
     monkeypatch.setattr(client, "END_S", 0.5)
     monkeypatch.setattr(forks, "FORK_SERVER", program_of(REPORTS.format(deed="pass")))
     assert await reports_of(path, lambda reader: None) == ALL
-    server = client.forks._server
+    server = client.forks.server
     assert server is not None
-    for ready in (client.forks._fresh, client.forks._kept):
+    for ready in (client.forks.fresh, client.forks.kept):
         while ready:
             ready.pop().close()
     server.process.send_signal(signal.SIGSTOP)
     with pytest.raises(ReaderLost, match="stood still"):
         await reports_of(path, lambda reader: None, Bounds(cpu_s=60, wall_s=1))
     assert await reports_of(path, lambda reader: None) == ALL
-    assert client.forks._server is not server
+    assert client.forks.server is not server
 
 
 class OneSlice:

@@ -227,12 +227,12 @@ async def test_a_fork_server_that_has_died_is_replaced(tmp_path: Path, real_read
     path.write_text("email\nann@shop.test\n")
     reports = await reports_on(path)
     assert await reports_on(path) == reports
-    server = client.forks._server
+    server = client.forks.server
     assert server is not None
     server.process.kill()
     server.process.wait()
     assert await reports_on(path) == reports
-    assert client.forks._server is not server
+    assert client.forks.server is not server
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -251,9 +251,9 @@ async def test_a_file_is_read_again_once_after_the_fork_server_died(
             reader = super().fork()
             if times:
                 times -= 1
-                assert self._server is not None
-                self._server.process.kill()
-                self._server.process.wait()
+                assert self.server is not None
+                self.server.process.kill()
+                self.server.process.wait()
             return reader
 
     dying, is_lost = Dying(), times > 1
