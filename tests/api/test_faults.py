@@ -5,7 +5,8 @@ Each place fails once, in a server on real sockets; then the server answers the 
 
 import socket
 import struct
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,85 +23,29 @@ from mailprobe.api.http.output import Output
 from mailprobe.api.http.parser import FastReader, StrictReader
 from mailprobe.api.http.shared import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
-from tests.engine.test_faults import failing
+from tests.fault_places import Place, failing, places_reached
 
 POST = "POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\nbody"
 GET = "GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n"
 CHUNKED = "POST /a HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n"
 CONTINUED = POST.replace("Host", "Expect: 100-continue\r\nHost").removesuffix("body")
 
-PLACES: list[tuple[Any, str]] = [
-    (shared, "accept"),
-    (shared, "accept_now"),
-    (server, "HttpConnection"),
-    (HttpServer, "_evict_one"),
-    (HttpServer, "_enter"),
-    (HttpServer, "mark_idle"),
-    (HttpServer, "wait_for"),
-    (HttpServer, "forget"),
-    (HttpServer, "run_request"),
-    (HttpServer, "end"),
-    (HangUps, "run"),
-    (HangUps, "watch"),
-    (HangUps, "forget"),
-    (HttpConnection, "run"),
-    (HttpConnection, "_read"),
-    (HttpConnection, "_reader_of"),
-    (HttpConnection, "_start_exchange"),
-    (HttpConnection, "_send_message"),
-    (HttpConnection, "_answer_ended"),
-    (HttpConnection, "_idle"),
-    (HttpConnection, "_work"),
-    (HttpConnection, "_on_hang_up"),
-    (HttpConnection, "_hang_up"),
-    (HttpConnection, "_half_close"),
-    (HttpConnection, "_finish_half_closed"),
-    (HttpConnection, "_refuse_incomplete"),
-    (HttpConnection, "_end"),
-    (HttpConnection, "_linger"),
-    (HttpConnection, "_handle_events"),
-    (HttpConnection, "_end_of_body"),
-    (HttpConnection, "_watch"),
-    (HttpConnection, "_begin"),
-    (HttpConnection, "_until_needed"),
-    (HttpConnection, "_receive"),
-    (HttpConnection, "_refuse"),
-    (HttpConnection, "_until_sent"),
-    (HttpServer, "new_turn"),
-    (HttpServer, "own_fields"),
-    (HttpConnection, "settle"),
-    (Output, "flush"),
-    (Output, "_send_now"),
-    (HttpConnection, "_close"),
-    (Exchange, "push"),
-    (Exchange, "run"),
-    (Exchange, "receive"),
-    (Exchange, "send"),
-    (Exchange, "_send_start"),
-    (Exchange, "answer"),
-    (Exchange, "hang_up"),
-    (Exchange, "refuse"),
-    (BodyBudget, "try_acquire"),
-    (BodyBudget, "release"),
-    (ArrivingBody, "acquire"),
-    (ArrivingBody, "complete"),
-    (ArrivingBody, "end"),
-    (AdmissionQueue, "enter"),
-    (AdmissionQueue, "leave"),
-    (AdmissionQueue, "_check"),
-    (Ticket, "try_enter"),
-    (Ticket, "wait_until_active"),
-    (Ticket, "activate"),
-    (Ticket, "leave"),
-    (FastReader, "receive"),
-    (FastReader, "next_event"),
-    (StrictReader, "receive"),
-    (StrictReader, "next_event"),
-    (ResponseEncoder, "octets_of"),
-    (connection, "error_messages"),
-    (parser, "_admit"),
-    (parser, "read_fast"),
+PARTS = 24  # of the places: each is a test
+REACHED_MIN = 85  # functions that the clients below have the server call
+
+NAMED = [  # called before a client comes, or by another name
+    Place(HangUps, "run"),
+    Place(shared, "accept"),
+    Place(shared, "accept_now"),
+    Place(server, "HttpConnection"),
+    Place(connection, "error_messages"),
 ]
+OWNERS = [
+    *(HttpServer, HangUps, HttpConnection, Output, Exchange, ResponseEncoder),
+    *(BodyBudget, ArrivingBody, AdmissionQueue, Ticket, FastReader, StrictReader, parser),
+]
+TIMES: dict[str, Any] = {"head_s": 0.2, "body_s": 0.2, "keep_alive_s": 0.3}
+LIMITS = [TIMES, TIMES | {"connections_max": 4}]  # the second server is crowded
 
 
 async def application(scope, receive, send):
@@ -147,41 +92,76 @@ async def all_kinds(serving: Serving) -> None:
         nursery.start_soon(lambda: send(GET, reset=True))
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), PLACES, ids=[f"{getattr(o, '__name__', o)}.{n}" for o, n in PLACES]
-)
-async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faults, caplog):
-    limits: dict[str, Any] = {"head_s": 0.2, "body_s": 0.2, "keep_alive_s": 0.3}
-    if name in ("_evict_one", "_enter"):
-        limits["connections_max"] = 4
-    logged = ""
-    with failing(owner, name) as has_failed:
-        async with serving(application, AdmissionQueue(), intake=BodyBudget(), **limits) as served:
+def serve(limits: dict[str, Any]) -> AbstractAsyncContextManager[Serving]:
+    return serving(application, AdmissionQueue(), intake=BodyBudget(), **limits)
+
+
+async def reach(limits: dict[str, Any]) -> dict[str, Place]:
+    """The functions that a server with these limits calls whenever its clients come."""
+    async with serve(limits) as served:
+        act = partial(all_kinds, served)
+        once = await places_reached(OWNERS, act, owned=(trio.SocketStream,))
+        again = await places_reached(OWNERS, act, owned=(trio.SocketStream,))
+        await served.assert_ends()
+    return {name: once[name] for name in once.keys() & again.keys()}
+
+
+_found: dict[str, tuple[Place, dict[str, Any]]] = {}  # of this process, and the limits they need
+
+
+async def found() -> dict[str, tuple[Place, dict[str, Any]]]:
+    if not _found:
+        for limits in reversed(LIMITS):
+            _found.update({name: (place, limits) for name, place in (await reach(limits)).items()})
+        _found.update({str(place): (place, TIMES) for place in NAMED})
+    return dict(sorted(_found.items()))
+
+
+async def test_the_clients_reach_most_of_the_server():
+    assert len(await found()) >= REACHED_MIN
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_fault_in_the_server_ends_a_connection_at_most(part, faults, caplog):
+    for place, limits in [*(await found()).values()][part::PARTS]:
+        caplog.clear()
+        await assert_harmless(place, limits)
+        assert f"Fault: {place.name}" in caplog.text, place
+        assert "Traceback" in caplog.text, place
+
+
+async def assert_harmless(place: Place, limits: dict[str, Any]) -> None:
+    """Once the place has failed, the server answers the next clients and ends in order."""
+    with failing(*place) as has_failed:
+        async with serve(limits) as served:
             with trio.fail_after(20):
                 for _ in range(5):
                     await all_kinds(served)
                     if has_failed():
                         break
-            assert has_failed()
+            assert has_failed(), place
             for request in (POST, GET, POST):
                 with trio.fail_after(5):
-                    assert (await served.request(request)).status == 200
+                    assert (await served.request(request)).status == 200, place
             await served.assert_ends()
-    logged = caplog.text
-    assert f"Fault: {name}" in logged
-    assert "Traceback" in logged
 
 
 async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog):
     """Otherwise each failed connection would occupy its slot for ever."""
-    async with serving(application, connections_max=3) as served:
-        places = [(HttpConnection, name) for name in ("__init__", "run", "_read", "_close")]
-        for owner, name in [*places, (Output, "flush")] * 3:
-            with failing(owner, name):
-                async with connected(served.port) as raw:
-                    with suppress(trio.BrokenResourceError):  # a reset
-                        await raw.send(GET)
-                        await raw.rest()
+    async with serving(application, connections_max=3, keep_alive_s=0.1) as served:
+
+        async def get() -> None:
+            async with connected(served.port) as raw:
+                with suppress(trio.BrokenResourceError):  # a reset
+                    await raw.send(GET)
+                    await raw.rest()
+
+        places = await places_reached([HttpConnection, Output], get)
+        assert len(places) > 20
+        for place in [Place(HttpConnection, "__init__"), *places.values()]:
+            with failing(*place) as has_failed:
+                await get()
+            assert has_failed(), place
         for _ in range(5):
             assert (await served.request(GET)).status == 200
 

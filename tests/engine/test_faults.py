@@ -1,8 +1,6 @@
 """Bugs of our own in what serves all questions: those under way may fail, the next are answered."""
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,31 +20,9 @@ from tests.engine.dns.test_doh import (
     open_server,
     quick_clocks,
 )
+from tests.fault_places import Fault, failing
 
 __all__ = ["authority", "ca_file", "quick_clocks"]  # fixtures
-
-
-class Fault(Exception):
-    """A bug of ours."""
-
-
-@contextmanager
-def failing(
-    owner: Any, name: str, error: BaseException | None = None
-) -> Iterator[Callable[[], bool]]:
-    """Let the next call of this fail; gives what tells whether it has."""
-    original = getattr(owner, name)
-    failed: list[bool] = []
-
-    def fail_once(*arguments: Any, **named: Any) -> Any:
-        if not failed:
-            failed.append(True)
-            raise error or Fault(name)
-        return original(*arguments, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, fail_once)
-        yield lambda: bool(failed)
 
 
 # What fails, for a connection of each protocol.
