@@ -25,16 +25,23 @@ class Place(NamedTuple):
         return f"{self.owner.__name__}.{self.name}"
 
 
+Condition = Callable[[], bool]  # of the call that is made
+
+
+def always() -> bool:
+    return True
+
+
 @contextmanager
 def failing(
-    owner: Any, name: str, error: BaseException | None = None
+    owner: Any, name: str, error: BaseException | None = None, *, when: Condition = always
 ) -> Iterator[Callable[[], bool]]:
-    """Let the next call of this fail; gives what tells whether it has."""
+    """Let the next call of this (of those in which `when` is true) fail; gives whether it has."""
     original = getattr(owner, name)
     failed: list[bool] = []
 
     def fail_once(*arguments: Any, **named: Any) -> Any:
-        if not failed:
+        if not failed and when():
             failed.append(True)
             raise error or Fault(name)
         return original(*arguments, **named)
@@ -56,11 +63,13 @@ def places_of(owner: Any) -> list[Place]:
 
 
 @contextmanager
-def _watched(place: Place, owned: tuple[type, ...], reached: dict[str, Place]) -> Iterator[None]:
+def _watched(
+    place: Place, owned: tuple[type, ...], when: Condition, reached: dict[str, Place]
+) -> Iterator[None]:
     original = getattr(*place)
 
     def watched(*arguments: Any, **named: Any) -> Any:
-        if not any(isinstance(each, owned) for each in arguments):
+        if when() and not any(isinstance(each, owned) for each in arguments):
             reached[str(place)] = place
         return original(*arguments, **named)
 
@@ -70,7 +79,11 @@ def _watched(place: Place, owned: tuple[type, ...], reached: dict[str, Place]) -
 
 
 async def places_reached(
-    owners: Sequence[Any], act: Callable[[], Awaitable[None]], *, owned: tuple[type, ...] = ()
+    owners: Sequence[Any],
+    act: Callable[[], Awaitable[object]],
+    *,
+    owned: tuple[type, ...] = (),
+    when: Condition = always,
 ) -> dict[str, Place]:
     """Run it; return the functions of these owners that it has called, by name.
 
@@ -80,6 +93,6 @@ async def places_reached(
     reached: dict[str, Place] = {}
     with ExitStack() as stack:
         for place in [place for owner in owners for place in places_of(owner)]:
-            stack.enter_context(_watched(place, owned, reached))
+            stack.enter_context(_watched(place, owned, when, reached))
         await act()
     return dict(sorted(reached.items()))

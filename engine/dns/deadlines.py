@@ -97,7 +97,7 @@ class DeadlineClock:
         """Run until cancelled."""
         while True:
             self._ticking = True
-            self._tick(trio.current_time())
+            self.tick(trio.current_time())
             self._ticking = False
             acts, self._afterwards = self._afterwards, {}
             for act in acts:
@@ -112,7 +112,7 @@ class DeadlineClock:
             self._lost_s += self._late_s
             self._wakes_at = AWAKE
 
-    def _tick(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):
             timed = heappop(self._due)[2]
             if timed.over:

@@ -367,9 +367,9 @@ class ProbeDispatcher:
         probe.rule = rule
         pool: Pool | None = probe.pool
         try:
-            self._remove(probe)
+            self.remove(probe)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
-            log_fault(self._remove)
+            log_fault(self.remove)
         if probe.accepted:
             continue_test(probe.domain_here)
         elif outcome is _UNDELIVERABLE and pool is not None:
@@ -414,13 +414,13 @@ class ProbeDispatcher:
             probe.rule = "abandoned"
         for probe in abandoned:
             its: ProbeDispatcher = probe.dispatcher or self
-            its._remove(probe)
+            its.remove(probe)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
             if probe.accepted and (pool := continue_test(probe.domain_here)) is not None:
                 pool.staff()
 
-    def _remove(self, probe: Probe) -> None:
+    def remove(self, probe: Probe) -> None:
         list_waits = self._admission.list_waits
         self.clocks[probe.patient].end(probe)
         self._admitted.discard(probe)
@@ -666,12 +666,12 @@ class ProbeDispatcher:
 
     async def keep_time(self, *, patient: bool) -> None:
         """Settle every probe of this kind at its deadline. Runs until cancelled."""
-        await self.clocks[patient].keep(self._expire, self._time_out)
+        await self.clocks[patient].keep(self.expire, self._time_out)
 
-    def _expire(self, probe: Probe) -> None:
+    def expire(self, probe: Probe) -> None:
         its: ProbeDispatcher = probe.dispatcher or self
         if its is not self:  # they share their clocks
-            its._expire(probe)
+            its.expire(probe)
         elif self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
             cause = self.address_lookups.cause_at_deadline(probe)
             self.settle(probe, cause.outcome, cause.rule)

@@ -77,7 +77,7 @@ def load_rules_and_lists(own_folder: Path | None = None) -> None:
     standard_rules().compile_all()
 
 
-async def _compile(rules: Rules) -> None:
+async def compile_soon(rules: Rules) -> None:
     """Compile the rules' remaining patterns beside the work. Other tasks run after each."""
     await trio.sleep(COMPILE_AFTER_S)
     for _ in rules.compile_remaining():
@@ -140,7 +140,7 @@ async def open_engine(
             ) as probing,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(contained, _compile, rules)
+            nursery.start_soon(contained, compile_soon, rules)
             yield Engine(
                 settings, lists, routes, probing, rng, SubmissionTurns(computed_s),
                 CurrentPauses(probing.operators.id_of), observer,

@@ -40,10 +40,12 @@ class Server:
     at_once: int = 0
     questions: int = 0
     resets: list[int] = field(default_factory=list)
+    streams: set[trio.SSLStream[trio.SocketStream]] = field(default_factory=set)
 
     async def serve(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self.connections += 1
         self.open_now += 1
+        self.streams.add(stream)
         silent = self.connections <= self.silent_connections
         try:
             await stream.do_handshake()
@@ -60,6 +62,12 @@ class Server:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
             self.open_now -= 1
+            self.streams.discard(stream)
+
+    async def cut(self) -> None:
+        """Close all connections, as a resolver does now and then."""
+        for stream in list(self.streams):
+            await trio.aclose_forcefully(stream)
 
     async def serve_one(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         buffer = b""
