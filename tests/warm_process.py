@@ -71,6 +71,7 @@ class WarmProcess(subprocess.Popen[Any]):
             self.pid = _fork(order, [*ours, *pass_fds])
             self._child_created = True
         finally:
+            # What the replaced method does at its end.
             self._close_pipe_fds(stdin, into, out_of, stdout, err_of, stderr)  # type: ignore[attr-defined]
 
 
@@ -208,6 +209,7 @@ def _end(run: Callable[[], None]) -> None:
     except BaseException:
         traceback.print_exc()
         code = 1
+    # What an interpreter calls at its end; os._exit() alone would leave threads and hooks out.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

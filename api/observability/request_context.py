@@ -195,7 +195,7 @@ class request_scope:
             return
         seconds = trio.current_time() - self._context.began
         self._request_log.request_finished(self._context, seconds)
-        _log(self._context, seconds)
+        log_access(self._context, seconds)
         if self._span is not NO_SPAN:
             _end_span(self._span, self._context)
         if not self._lingers:
@@ -299,7 +299,7 @@ def request_rejected(request_log: RequestLog, code: str, status: int) -> None:
         log.info("cut off", extra={"status": status, "code": code})
 
 
-def _log(request_context: RequestContext, seconds: float) -> None:
+def log_access(request_context: RequestContext, seconds: float) -> None:
     """Write the access line of a request."""
     if not log.isEnabledFor(logging.INFO):
         return

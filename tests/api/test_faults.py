@@ -23,7 +23,7 @@ from mailprobe.api.http.output import Output
 from mailprobe.api.http.parser import FastReader, StrictReader
 from mailprobe.api.http.shared import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
-from tests.fault_places import Place, failing, places_reached
+from tests.engine.fault_places import Place, failing, places_reached
 
 POST = "POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\nbody"
 GET = "GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n"

@@ -23,7 +23,7 @@ from tests.engine.dns.test_doh import (
     open_server,
     quick_clocks,
 )
-from tests.fault_places import Fault, Place, failing, places_reached
+from tests.engine.fault_places import Fault, Place, failing, places_reached
 
 __all__ = ["authority", "ca_file", "quick_clocks"]  # fixtures
 

@@ -23,8 +23,8 @@ class LocalEgressControl:
         self._limits: dict[str, int | None] = {}  # of this day
         self._counted: dict[str, int] = {}  # of this day
         self._tried_at: dict[str, float] = {}  # of those in quarantine
-        self._listeners = StateListeners()
-        self.notifying = self._listeners.notifying
+        self.listeners = StateListeners()
+        self.notifying = self.listeners.notifying
 
     def state(self, egress: str) -> EgressState:
         return "quarantined" if egress in self._tried_at else "active"
@@ -55,8 +55,8 @@ class LocalEgressControl:
 
     def quarantine(self, egress: str, why: str) -> None:
         self._tried_at.setdefault(egress, self._now())
-        self._listeners.notify()
+        self.listeners.notify()
 
     def release(self, egress: str) -> None:
         self._tried_at.pop(egress, None)
-        self._listeners.notify()
+        self.listeners.notify()

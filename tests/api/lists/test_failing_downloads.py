@@ -83,7 +83,7 @@ async def test_a_download_that_fails_later_is_cut(
 
 
 async def delete_some(store: Store, list_id: str) -> None:
-    """The first step of a deletion."""
+    """The first step of a deletion; delete_list() takes every step."""
     assert not await store._execute(DeleteList(list_id, SERVICE))
 
 

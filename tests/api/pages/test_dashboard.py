@@ -518,7 +518,9 @@ async def test_a_page_performs_its_operations_by_the_dispatcher(autojump_clock, 
     seen: list[request_context.RequestContext] = []
     async with open_shop() as shop:
         visitor = await signed_in(shop)
-        monkeypatch.setattr(request_context, "_log", lambda ended, seconds: seen.append(ended))
+        monkeypatch.setattr(
+            request_context, "log_access", lambda ended, seconds: seen.append(ended)
+        )
         for path in ("", "/keys", "/lists/nothing"):
             await visitor.get(path)
         assert [(each.operation, each.code, each.status) for each in seen] == [

@@ -78,6 +78,7 @@ class Countdown:
 
 
 def doom_sqlite(countdown: Countdown) -> None:
+    # Private: the store's contract has commands, and nothing of the writes that they are made of.
     configure, answer = Writer._configure, Writer._answer
 
     def configure_killable(self: Writer, db: Any) -> None:

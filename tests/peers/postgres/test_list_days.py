@@ -152,7 +152,10 @@ async def test_reads_and_deletions_lock_one_day(store: Store, url: str, clock: C
 async def test_lists_of_an_earlier_schema_go_on_without_a_copy(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their table becomes the partition of day 0, and goes when the last of them is past its time."""
+    """Their table becomes the partition of day 0, and goes when the last of them is past its time.
+
+    No door makes a database of an earlier schema, so the list of scripts is cut.
+    """
     before = list(takewhile(lambda each: not each.stem.endswith("list_lines"), schema._scripts()))
     with monkeypatch.context() as patch:
         patch.setattr(schema, "_scripts", lambda: before)

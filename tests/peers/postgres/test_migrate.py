@@ -62,6 +62,7 @@ HASHES = ("hash", "hash 2", "hash 3", "revoked")
 RUN_S_MAX = 60.0  # for one run of the command, on a busy machine
 
 # The command in small batches, ended by a signal when the Nth batch is written and not yet committed.
+# No public function runs between the two.
 KILLED_COMMAND = """
 import os, sys, time
 from mailprobe.storage.migrate import source as migrate_source, target as migrate_target

@@ -36,7 +36,10 @@ async def test_records_survive_a_restart(url: str, clock: Clock):
 
 
 async def test_counters_of_an_earlier_schema_are_kept(url: str, monkeypatch: pytest.MonkeyPatch):
-    """Their days and months were dates, and pending jobs had another name."""
+    """Their days and months were dates, and pending jobs had another name.
+
+    No door makes a database of an earlier schema, so the list of scripts is cut.
+    """
     scripts = schema._scripts()
     with monkeypatch.context() as patch:
         patch.setattr(schema, "_scripts", lambda: scripts[:8])

@@ -157,6 +157,7 @@ def scheduled_in_order() -> Iterator[None]:
     """
     run, numbers = sys.modules["trio._core._run"], count()
     with pytest.MonkeyPatch.context() as patch:
+        # Private: trio has an order of its own for tests that are to run the same, but no other.
         patch.setattr(run, "_r", _InOrder())
         patch.setattr(run, "_ALLOW_DETERMINISTIC_SCHEDULING", False)
         patch.setattr(run, "id", lambda scope: next(numbers), raising=False)

@@ -39,7 +39,7 @@ class Control(LocalEgressControl):
     def pause(self, *egresses: str) -> None:
         """These, and no others, are paused from now on."""
         self.paused = set(egresses)
-        self._listeners.notify()
+        self.listeners.notify()
 
     def state(self, egress: str) -> Any:
         return "paused" if egress in self.paused else super().state(egress)
