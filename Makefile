@@ -204,11 +204,12 @@ map:
 man: setup
 	@$(BIN)/python -m mailprobe.api.cli.shell.manual > dev/mailprobe.1
 
-# Writes both locks anew from pyproject.toml (needs uv). What runs has the same versions in both.
+# Writes the locks anew from pyproject.toml (needs uv). A package has the same version in all.
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 lock:
 	$(LOCK) --extra build --output-file requirements.lock pyproject.toml
-	$(LOCK) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(LOCK) --extra build --extra mcp --constraint requirements.lock --output-file requirements-mcp.lock pyproject.toml
+	$(LOCK) --all-extras --constraint requirements-mcp.lock --output-file requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf .venv .venv-* .peers .first-use build dist *.egg-info

@@ -1,4 +1,4 @@
-"""What is declared as needed is imported, what is imported is declared, and both locks hold it."""
+"""What is declared as needed is imported, what is imported is declared, and the locks hold it."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ def normal(name: str) -> str:
 
 
 DECLARED = {normal(name) for name in PROJECT["dependencies"]}
-OPTIONAL = {normal(name) for name in EXTRAS["bench"] + EXTRAS["otel"]}
+OPTIONAL = {normal(name) for name in EXTRAS["bench"] + EXTRAS["mcp"] + EXTRAS["otel"]}
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
@@ -74,14 +74,22 @@ def test_the_lock_of_what_runs_holds_it_and_no_tool() -> None:
     assert tools & set(runtime) == set()
 
 
+def test_the_lock_of_the_image_adds_the_tool_server_at_the_same_versions() -> None:
+    runtime, image = locked("requirements.lock"), locked("requirements-mcp.lock")
+    assert runtime.items() <= image.items()
+    assert {normal(name) for name in EXTRAS["mcp"]} <= set(image)
+    tools = {normal(name) for extra in ("dev", "bench", "otel") for name in EXTRAS[extra]}
+    assert tools & set(image) == set()
+
+
 def test_the_lock_of_the_tools_has_everything_at_the_same_versions() -> None:
     everything = locked("requirements-dev.lock")
     assert {normal(name) for extra in EXTRAS.values() for name in extra} <= set(everything)
-    assert locked("requirements.lock").items() <= everything.items()
+    assert locked("requirements-mcp.lock").items() <= everything.items()
 
 
 def test_the_locks_have_hashes_and_no_address() -> None:
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    for lock in ("requirements.lock", "requirements-mcp.lock", "requirements-dev.lock"):
         text = (ROOT / lock).read_text("utf-8")
         entries = re.split(r"^(?=\S+==)", text, flags=re.M)[1:]
         assert all("--hash=sha256:" in entry for entry in entries)

@@ -114,7 +114,7 @@ def test_an_expression_is_met_as_spdx_says() -> None:
 
 
 def test_the_notice_names_each_library_that_is_not_permissive() -> None:
-    for name in set(IMPORTED) & set(locked("requirements.lock")):
+    for name in set(IMPORTED) & set(locked("requirements-mcp.lock")):
         assert re.search(rf"\b{name}\b.*(MPL|LGPL)", NOTICE), name
 
 

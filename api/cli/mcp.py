@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,17 @@ import click
 
 from mailprobe.api.cli.runner import ending_at_once, run
 from mailprobe.api.cli.shell.options import bounces_option, service_options
-from mailprobe.api.errors import print_error
+from mailprobe.api.errors import Misuse, print_error
 from mailprobe.api.gc_tuning import collector_paused, tune_collector
 from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.toolserver.session import Toolbox
+    from mailprobe.api.cli.toolserver.toolbox import Toolbox
     from mailprobe.api.settings import Settings
+
+NEEDS_EXTRA = (
+    "the tool server needs the extra mcp; install it in the checkout: pip install '.[mcp]'"
+)
 
 
 @click.command()
@@ -37,21 +42,30 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
 
         from mailprobe.api.cli.remote.named_service import named_service
         from mailprobe.api.cli.scoring.bounces import bounced_in
-        from mailprobe.api.cli.toolserver.lines import claim_standard_streams
-        from mailprobe.api.cli.toolserver.session import ToolSession
+        from mailprobe.api.cli.toolserver.lines import (
+            claim_standard_streams,
+            read_lines,
+            write_line,
+        )
         from mailprobe.api.settings import Settings
 
+        try:
+            from mailprobe.api.cli.toolserver.session import serve_tools
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "mcp":
+                raise
+            raise Misuse(NEEDS_EXTRA) from None
         settings = Settings.read(os.environ)
     service = named_service(server, key, settings, bounces)
     bounced = bounced_in(bounces, print_error)
     if sys.stdin.isatty():
         print_error("waiting for a client's messages on standard input; Ctrl-C ends")
     raise_open_files()
-    reader, writer = claim_standard_streams()
+    source, sink = claim_standard_streams()
 
     async def main() -> None:
         async with _open_toolbox(settings, service, bounced) as toolbox:
-            await ToolSession(toolbox, reader, writer.send).run()
+            await serve_tools(toolbox, read_lines(source), partial(write_line, sink))
 
     run(main)
 

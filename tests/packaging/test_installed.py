@@ -93,6 +93,15 @@ def test_nothing_but_mailprobe_and_its_metadata_is_installed(installed: Installe
     ]
 
 
+def test_the_tool_server_says_which_extra_it_needs(installed: Installed) -> None:
+    done = subprocess.run(
+        [installed.mailprobe, "mcp"], cwd=installed.work, env=environment(installed.work),
+        capture_output=True, text=True, timeout=COMMAND_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "the extra mcp" in done.stderr
+
+
 def test_no_tool_of_development_is_needed(installed: Installed) -> None:
     listed = json.loads(installed.execute(LIST_DISTRIBUTIONS))
     assert "trio" in listed

@@ -26,7 +26,7 @@ from mailprobe.api.cli.output.progress import statuses
 from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.runner import raise_foremost
 from mailprobe.api.cli.source import OpenSource
-from mailprobe.api.cli.toolserver.session import Report, SessionTool
+from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool
 from mailprobe.api.errors import CommandError, Misuse
 from mailprobe.api.listfile import ReadOptions, known_encoding
 from mailprobe.api.listfile.selection import Selection
@@ -214,7 +214,7 @@ def _reporting(report: Report) -> ShowProgress:
         async def repeat() -> None:
             while True:
                 await trio.sleep(PROGRESS_S)
-                report(before + counts.done, before + total, statuses(counts))
+                await report(before + counts.done, before + total, statuses(counts))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(repeat)

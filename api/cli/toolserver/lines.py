@@ -1,12 +1,12 @@
 """Lines on standard input and output, one message each.
 
 Both descriptors are read and written in threads: they may be files or terminals, which cannot
-be waited for, and non-blocking mode would change them for other programs too.
+be waited for, and non-blocking mode would change them for other programs too. A read or a write
+that does not end keeps no cancel waiting.
 """
 
 import os
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 
 import trio
 
@@ -17,79 +17,41 @@ LINE_OCTETS_MAX = BODY_OCTETS_MAX  # as large as a message of the tool server ov
 READ_OCTETS = 1 << 16
 
 
-@dataclass(slots=True)
-class LineSplitter:
-    """Splits octets into lines without their ends; a line that is too long is cut off.
+async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
+    """Lines without their ends, the last one even if it has no end. Raises CommandError.
 
-    The part that is kept is one octet too long, so that its reader knows.
+    Of a line that is too long one octet too many is kept, so that its reader knows.
     """
-
-    _rest: bytearray = field(default_factory=bytearray)
-
-    def feed(self, octets: bytes) -> list[bytes]:
-        """Take octets; return the lines that are complete."""
-        first, *others = octets.split(b"\n")
-        self._extend(first)
-        lines = []
+    line = bytearray()
+    while octets := await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True):
+        rest, *others = octets.split(b"\n")
+        line += rest[: LINE_OCTETS_MAX + 1 - len(line)]
         for piece in others:
-            lines.append(bytes(self._rest))
-            self._rest.clear()
-            self._extend(piece)
-        return lines
-
-    def end(self) -> bytes:
-        """The last line, which has no end; empty if there is none."""
-        return bytes(self._rest)
-
-    def _extend(self, octets: bytes) -> None:
-        self._rest += octets[: LINE_OCTETS_MAX + 1 - len(self._rest)]
+            yield bytes(line)
+            line[:] = piece
+    yield bytes(line)
 
 
-@dataclass(slots=True)
-class LineReader:
-    """Reads lines from a descriptor."""
-
-    descriptor: int
-    _lines: deque[bytes] = field(default_factory=deque)
-    _splitter: LineSplitter = field(default_factory=LineSplitter)
-    _ended: bool = False
-
-    async def receive(self) -> bytes | None:
-        """The next line; None at the end of the input. Raises CommandError."""
-        while not self._lines and not self._ended:
-            octets = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
-            if octets:
-                self._lines.extend(self._splitter.feed(octets))
-            else:
-                self._ended = True
-                self._lines.append(self._splitter.end())
-        return self._lines.popleft() if self._lines else None
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self.descriptor, READ_OCTETS)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise CommandError(f"standard input cannot be read: {reason}") from error
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, READ_OCTETS)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise CommandError(f"standard input cannot be read: {reason}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LineWriter:
-    """Writes lines to a descriptor, for one task at a time."""
-
-    descriptor: int
-
-    async def send(self, line: bytes) -> None:
-        """Write a line and its end. A cancel leaves it to be written, or not."""
-        await trio.to_thread.run_sync(self._write, line + b"\n", abandon_on_cancel=True)
-
-    def _write(self, octets: bytes) -> None:
-        while octets:
-            octets = octets[os.write(self.descriptor, octets) :]
+async def write_line(descriptor: int, line: bytes) -> None:
+    """Write a line and its end. A cancel leaves it to be written, or not."""
+    await trio.to_thread.run_sync(_write, descriptor, line + b"\n", abandon_on_cancel=True)
 
 
-def claim_standard_streams() -> tuple[LineReader, LineWriter]:
-    """Take both streams for messages alone.
+def _write(descriptor: int, octets: bytes) -> None:
+    while octets:
+        octets = octets[os.write(descriptor, octets) :]
+
+
+def claim_standard_streams() -> tuple[int, int]:
+    """Take both streams for messages alone; the descriptors to read and to write.
 
     Whatever else writes to standard output from now on writes to standard error, and whatever
     reads standard input, child processes too, finds its end.
@@ -99,4 +61,4 @@ def claim_standard_streams() -> tuple[LineReader, LineWriter]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return LineReader(source), LineWriter(sink)
+    return source, sink

@@ -12,7 +12,7 @@ from msgspec import Struct
 from mailprobe.api.cli.cleaning.passes import PATIENCE_S
 from mailprobe.api.cli.source import AnswerSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.session import Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool, Toolbox
 from mailprobe.api.error_table import Links
 from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, ToolText, define
 from mailprobe.api.mcp.wide import BatchArguments, wide_tools

@@ -17,7 +17,7 @@ from mailprobe.api.cli.remote.open_requests import read_whole
 from mailprobe.api.cli.remote.opening import on_this_machine, open_http_source
 from mailprobe.api.cli.source import OpenSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.session import CALLS_MAX, Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
 from mailprobe.api.mcp.tools import COUNTED, READING, Tool

@@ -1,5 +1,7 @@
 """`mailprobe mcp` as a process: the official client against the lab, signals, and wrong usage."""
 
+import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
 from mailprobe.api.cli import main
+from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
 from mailprobe.bench.lab import Lab
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.test_serve import COMMAND, environment
@@ -69,12 +72,70 @@ async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab,
 
 
 def test_the_end_of_the_input_ends_it_and_nothing_else_is_on_the_output(tmp_path: Path, lab: Lab):
+    long = b"x" * (LINE_OCTETS_MAX + 1)
     with started(tmp_path, lab) as process:
-        out, err = process.communicate(PING + b"\n{\n" + PING.rstrip(), timeout=60)
-    first, wrong, last = out.splitlines(keepends=True)
-    assert (first, last) == (PONG, PONG)
-    assert b"-32700" in wrong
+        lines = PING + b"\n{\n" + long + b"\r\n" + PING.rstrip()
+        out, err = process.communicate(lines, timeout=60)
+    replies = sorted(out.splitlines(keepends=True))
+    assert replies[:2] == [PONG, PONG]
+    assert [json.loads(each)["error"]["code"] for each in replies[2:]] == [-32600, -32700]
     assert (process.returncode, err) == (0, b"")
+
+
+def test_the_streams_may_be_files(tmp_path: Path, lab: Lab):
+    (tmp_path / "in").write_bytes(PING)
+    with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as sink:
+        done = subprocess.run(
+            [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+            stdin=source, stdout=sink, stderr=subprocess.PIPE, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "out").read_bytes() == PONG
+
+
+def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, lab: Lab):
+    written = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    done = subprocess.run(
+        [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+        stdin=written, capture_output=True, timeout=60,
+    )  # fmt: skip
+    os.close(written)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"mailprobe: standard input cannot be read: Bad file descriptor\n"
+
+
+def test_the_input_may_be_a_terminal(tmp_path: Path, lab: Lab):
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout
+            assert process.stderr
+            assert b"Ctrl-C ends" in process.stderr.readline()
+            os.write(ours, PING)
+            assert process.stdout.readline() == PONG
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_without_its_extra_it_says_what_to_install(tmp_path: Path):
+    program = "import sys; sys.modules['mcp'] = None; from mailprobe.api.start import main; main()"
+    done = subprocess.run(
+        [COMMAND[0], "-c", program, "mcp"], cwd=tmp_path, env=environment(tmp_path),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "mailprobe: the tool server needs the extra mcp; install it in the checkout: "
+        "pip install '.[mcp]'\n"
+    )
 
 
 def test_a_ctrl_c_ends_it_with_130(tmp_path: Path, lab: Lab):

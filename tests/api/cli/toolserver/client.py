@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import trio
+import trio.testing
 
-from mailprobe.api.cli.toolserver.session import Toolbox, ToolSession
+from mailprobe.api.cli.toolserver.session import serve_tools
+from mailprobe.api.cli.toolserver.toolbox import Toolbox
+
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
 
 
 @dataclass
@@ -61,19 +69,19 @@ class SessionClient:
 
 
 @asynccontextmanager
-async def open_session(toolbox: Toolbox) -> AsyncIterator[SessionClient]:
-    """A session with these tools. Its input ends with the block, and it must then end too."""
-    lines, source = trio.open_memory_channel[bytes](100)
-    sink, written = trio.open_memory_channel[bytes](100)
+async def open_session(toolbox: Toolbox, *, begins: bool = True) -> AsyncIterator[SessionClient]:
+    """A session with these tools, initialized if it `begins`.
 
-    class Source:
-        async def receive(self) -> bytes | None:
-            try:
-                return await source.receive()
-            except trio.EndOfChannel:
-                return None
-
+    Its input ends with the block, and it must then end too.
+    """
+    lines, source = trio.open_memory_channel[bytes](200)
+    sink, written = trio.open_memory_channel[bytes](200)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ToolSession(toolbox, Source(), sink.send).run)
+        nursery.start_soon(serve_tools, toolbox, source, sink.send)
         async with lines:
-            yield SessionClient(lines, written)
+            client = SessionClient(lines, written)
+            if begins:
+                await client.request("initialize", INITIALIZE)
+                await client.next()
+                await client.notify("notifications/initialized", {})
+            yield client

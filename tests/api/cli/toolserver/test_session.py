@@ -1,5 +1,6 @@
-"""A session of the protocol: versions, batches, cancellation, progress, and wrong lines."""
+"""A session of the protocol: versions, limits, cancellation, progress, and wrong lines."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,11 +8,15 @@ import trio
 import trio.testing
 from msgspec import Struct
 
-from mailprobe.api.cli.toolserver import session
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
-from mailprobe.api.cli.toolserver.session import GRACE_S, Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.session import GRACE_S, UNSENT_MAX, serve_tools
+from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
 from mailprobe.api.errors import CommandError
-from tests.api.cli.toolserver.client import open_session
+from mailprobe.api.mcp.outcomes import FRESH_MS, SERVER
+from mailprobe.engine.background import sole_exception
+from tests.api.cli.toolserver.client import INITIALIZE, open_session
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
 class Wait(Struct):
@@ -31,8 +36,8 @@ class Tools:
         try:
             for second in range(int(taken.seconds)):
                 await trio.sleep(1)
-                report(second + 1, taken.seconds, "seconds")
-                report(second, taken.seconds, "less than before")
+                await report(second + 1, taken.seconds, "seconds")
+                await report(second, taken.seconds, "less than before")
         except trio.Cancelled:
             self.cancelled += 1
             raise
@@ -47,14 +52,16 @@ class Tools:
 
     def box(self, **more: Any) -> Toolbox:
         tools = {
-            name: SessionTool({"name": name}, Wait, getattr(self, name))
+            name: SessionTool(
+                {"name": name, "inputSchema": {"type": "object"}}, Wait, getattr(self, name)
+            )
             for name in ("wait", "fail", "crash")
         }
         return Toolbox(tools, "Wait.", "https://docs.test", **more)
 
 
 def error_of(message: Any) -> tuple[Any, int]:
-    assert {"reason", "action", "docs"} <= set(message["error"]["data"])
+    assert message["error"]["message"]
     return message["id"], message["error"]["code"]
 
 
@@ -69,10 +76,11 @@ VERSIONS = {
 
 @pytest.mark.parametrize("asked", VERSIONS)
 async def test_a_version_is_negotiated(autojump_clock, asked: str):
-    async with open_session(Tools().box()) as client:
-        await client.request("initialize", {"protocolVersion": asked})
+    async with open_session(Tools().box(), begins=False) as client:
+        await client.request("initialize", {**INITIALIZE, "protocolVersion": asked})
         result = (await client.next())["result"]
         assert (result["protocolVersion"], result["instructions"]) == (VERSIONS[asked], "Wait.")
+        assert result["serverInfo"] == SERVER
         await client.notify("notifications/initialized", {})
         await client.request("ping", id_="p")
         assert await client.next() == {"jsonrpc": "2.0", "id": "p", "result": {}}
@@ -85,9 +93,20 @@ async def test_a_client_may_name_its_version_in_each_request(autojump_clock):
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    async with open_session(Tools().box()) as client:
+    async with open_session(Tools().box(), begins=False) as client:
         await client.request("server/discover", {"_meta": meta})
-        assert "2026-07-28" in (await client.next())["result"]["supportedVersions"]
+        discovered = (await client.next())["result"]
+        assert "2026-07-28" in discovered["supportedVersions"]
+        await client.request("tools/list", {"_meta": meta})
+        listed = (await client.next())["result"]
+        for cached in (discovered, listed):
+            assert (cached["ttlMs"], cached["cacheScope"]) == (FRESH_MS, "public")
+        await client.request(
+            "tools/call", {"name": "wait", "arguments": {"seconds": 1},
+                           "_meta": {**meta, "progressToken": "t"}},
+        )  # fmt: skip
+        assert (await client.next())["params"]["progressToken"] == "t"
+        assert (await client.next())["result"]["structuredContent"] == {"waited": True}
         await client.request("ping", {"_meta": meta})  # is gone in that revision
         assert error_of(await client.next()) == (1, -32601)
         meta["io.modelcontextprotocol/protocolVersion"] = "2019-01-01"
@@ -98,20 +117,23 @@ async def test_a_client_may_name_its_version_in_each_request(autojump_clock):
 WRONG: dict[bytes, tuple[Any, int]] = {
     b"{": (None, -32700),
     b"\xff": (None, -32700),
-    b'{"jsonrpc":"2.0","id":7}': (7, -32600),
-    b'{"jsonrpc":"1.0","id":7,"method":"ping"}': (7, -32600),
-    b'{"jsonrpc":"2.0","id":[],"method":"ping"}': (None, -32600),
+    b"[" * 100_000: (None, -32700),
+    b'{"jsonrpc":"2.0","id":7}': (None, -32600),
+    b'{"jsonrpc":"1.0","id":7,"method":"ping"}': (None, -32600),
+    b'[{"jsonrpc":"2.0","id":7,"method":"ping"}]': (None, -32600),
+    b"5": (None, -32600),
     b'{"jsonrpc":"2.0","id":7,"method":"resources/list"}': (7, -32601),
     b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":5}}': (7, -32602),
-    b"5": (None, -32600),
-    b"[" * 100_000: (None, -32600),
     b'{"jsonrpc":"2.0","id":7,"method":"' + b"x" * LINE_OCTETS_MAX: (None, -32600),
 }
 
 
+@pytest.mark.parametrize("begins", [True, False])
 @pytest.mark.parametrize("line", WRONG, ids=lambda line: repr(line[:50]))
-async def test_a_wrong_line_is_an_error_and_the_session_goes_on(autojump_clock, line: bytes):
-    async with open_session(Tools().box()) as client:
+async def test_a_wrong_line_is_an_error_and_the_session_goes_on(
+    autojump_clock, line: bytes, begins: bool
+):
+    async with open_session(Tools().box(), begins=begins) as client:
         await client.send(line)
         assert error_of(await client.next()) == WRONG[line]
         await client.request("ping")
@@ -126,7 +148,7 @@ async def test_a_notification_gets_no_answer(autojump_clock):
             {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "wait"}},
             {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}},
             {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": []}},
-        ):  # fmt: skip
+        ) * CALLS_MAX:  # fmt: skip
             await client.send(message)
         await client.nothing()
 
@@ -180,35 +202,50 @@ async def test_progress_is_sent_on_request_and_increases(autojump_clock):
         assert (await client.next())["id"] == 1
 
 
-async def test_an_id_is_used_once_at_a_time_and_calls_are_limited(autojump_clock, monkeypatch):
-    monkeypatch.setattr(session, "CALLS_MAX", 2)
-    async with open_session(Tools().box()) as client:
-        await client.call("wait", {"seconds": 5}, id_=1)
-        await client.call("wait", {}, id_=1)
-        assert error_of(await client.next()) == (1, -32600)
-        await client.call("wait", {"seconds": 5}, id_=2)
-        await client.call("wait", {}, id_=3)
-        assert error_of(await client.next()) == (3, -32600)
+async def test_calls_are_limited_and_each_that_ends_makes_room(autojump_clock):
+    """However a call ends: with a result, a failure, an error, or because it was cancelled."""
+    tools = Tools()
+    async with open_session(tools.box()) as client:
+        for _ in range(2):
+            for number in range(CALLS_MAX - 3):
+                await client.call("wait", {"seconds": 5}, id_=number)
+            await client.call("wait", {"seconds": 1000}, id_="cancelled")
+            await client.call("wait", {"seconds": "x"}, id_="fails")
+            await client.request("resources/list", id_="unknown")
+            assert {(await client.next())["id"] for _ in range(2)} == {"fails", "unknown"}
+            for name in ("more", "most"):
+                await client.call("wait", {"seconds": 5}, id_=name)
+            await client.call("wait", {}, id_="one too many")
+            assert error_of(await client.next()) == ("one too many", -32600)
+            await client.notify("notifications/cancelled", {"requestId": "cancelled"})
+            for _ in range(CALLS_MAX - 1):
+                assert "result" in await client.next()
+    assert (tools.ended, tools.cancelled) == (2 * (CALLS_MAX - 1), 2)
 
 
-async def test_an_array_is_taken_in_the_revision_that_has_them(autojump_clock):
-    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
-            "params": {"name": "wait", "arguments": {"seconds": 2}}}  # fmt: skip
-    notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    async with open_session(Tools().box()) as client:
-        await client.send([ping])
-        assert error_of(await client.next()) == (None, -32600)
-        await client.request("initialize", {"protocolVersion": "2025-03-26"})
-        await client.next()
-        await client.send([call, notice, ping, 5])
-        replies = await client.next()
-        assert [each["id"] for each in replies] == [1, None, 2]
-        await client.send([notice])
-        await client.nothing()
-        for wrong, code in ((b"[]", -32600), (b"[{]", -32700), ([ping] * 101, -32600)):
-            await client.send(wrong)
-            assert error_of(await client.next()) == (None, code)
+async def test_a_client_that_reads_nothing_is_read_no_further(autojump_clock):
+    """What it has not read is bounded: the answers, and the refusals of what is too many."""
+    lines, source = trio.open_memory_channel[bytes](0)
+    reading = trio.Event()
+    written: list[bytes] = []
+
+    async def sink(line: bytes) -> None:
+        await reading.wait()
+        written.append(line)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_tools, Tools().box(), source, sink)
+        async with lines:
+            taken = 0
+            with trio.move_on_after(60):
+                while True:
+                    await lines.send(PING)
+                    taken += 1
+            assert CALLS_MAX + UNSENT_MAX <= taken < CALLS_MAX + UNSENT_MAX + 5
+            reading.set()
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(written) == taken
+    assert sum(b'"result":{}' in line for line in written) >= CALLS_MAX
 
 
 async def test_at_the_end_of_the_input_calls_have_a_moment(autojump_clock):
@@ -222,15 +259,41 @@ async def test_at_the_end_of_the_input_calls_have_a_moment(autojump_clock):
     assert trio.current_time() - began == pytest.approx(GRACE_S)
 
 
-async def test_a_client_that_reads_nothing_does_not_keep_the_session(autojump_clock):
-    lines = [b'{"jsonrpc":"2.0","id":1,"method":"ping"}'] * 3
-
-    class Source:
-        async def receive(self) -> bytes | None:
-            return lines.pop() if lines else None
+@pytest.mark.parametrize("seconds", [0, 1000])
+async def test_a_client_that_reads_nothing_does_not_keep_the_session(autojump_clock, seconds: int):
+    tools = Tools()
+    lines, source = trio.open_memory_channel[bytes](9)
+    for line in ({"id": 0, "method": "initialize", "params": INITIALIZE},
+                 {"id": 1, "method": "tools/call",
+                  "params": {"name": "wait", "arguments": {"seconds": seconds}}},
+                 {"id": 2, "method": "ping"}, 5):  # fmt: skip
+        sent = {"jsonrpc": "2.0", **line} if isinstance(line, dict) else line
+        lines.send_nowait(json.dumps(sent).encode())
+    lines.close()
 
     async def sink(line: bytes) -> None:
-        await trio.sleep_forever()
+        if b'"id":0' not in line:
+            await trio.sleep_forever()
 
-    await session.ToolSession(Tools().box(), Source(), sink).run()
+    await serve_tools(tools.box(), source, sink)
     assert trio.current_time() == pytest.approx(GRACE_S)
+    assert (tools.begun, tools.cancelled) == (1, seconds > 0)
+
+
+async def test_a_client_that_is_gone_ends_the_session(autojump_clock):
+    tools = Tools()
+
+    async def sink(line: bytes) -> None:
+        if b'"id":0' not in line:
+            raise BrokenPipeError
+
+    lines, source = trio.open_memory_channel[bytes](9)
+    for id_, method, params in ((0, "initialize", INITIALIZE),
+                                (1, "tools/call", {"name": "wait", "arguments": {"seconds": 99}}),
+                                (2, "ping", {})):  # fmt: skip
+        message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+        lines.send_nowait(json.dumps(message).encode())
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve_tools(tools.box(), source, sink)
+    assert isinstance(sole_exception(raised.value), BrokenPipeError)
+    assert (trio.current_time(), tools.cancelled) == (0, tools.begun)

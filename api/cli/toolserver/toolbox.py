@@ -1,0 +1,39 @@
+"""What a tool server offers: tools by name, what a call of each does, and what to say beside."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+CALLS_MAX = 100  # under way at a time: a model makes a few
+
+Report = Callable[[float, float, str], Awaitable[None]]
+"""Reports how much is done, of how much, in words. Waits while the client does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTool:
+    """A tool: its definition, the type of its arguments, and what a call does.
+
+    `perform` takes the arguments, decoded and as sent, and returns an object in JSON on one line.
+    It raises RpcFault or CommandError for what a model should read.
+    """
+
+    definition: Mapping[str, object]
+    takes: type[Struct]
+    perform: Callable[[Any, bytes, Report], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a session by name.
+
+    `elsewhere`: what to say of tools that it does not have. `notes` are said with each result.
+    """
+
+    tools: Mapping[str, SessionTool]
+    instructions: str
+    docs_url: str
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
