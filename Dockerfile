@@ -10,9 +10,10 @@ FROM python:3.13-slim AS build
 ARG SOURCE_COMMIT
 WORKDIR /src
 
-# The locked packages, checked by their hashes: what running needs, and setuptools for the build.
-COPY requirements.lock ./
-RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements.lock
+# The locked packages, checked by their hashes: what running needs, with the extra for `mailprobe mcp`, and
+# setuptools for the build.
+COPY requirements-mcp.lock ./
+RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements-mcp.lock
 
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY examples/list.csv ./examples/list.csv
@@ -29,7 +30,7 @@ RUN pip install --no-cache-dir --no-index --find-links /wheels setuptools \
 # Only what the program needs, from the wheels alone. sqlite-utils depends on pip for a command of its
 # own, which mailprobe does not use.
 RUN python -m venv --without-pip /opt/mailprobe \
- && pip --python /opt/mailprobe/bin/python install --no-cache-dir --no-index --find-links /wheels mailprobe \
+ && pip --python /opt/mailprobe/bin/python install --no-cache-dir --no-index --find-links /wheels 'mailprobe[mcp]' \
  && pip --python /opt/mailprobe/bin/python uninstall --yes pip
 
 FROM python:3.13-slim

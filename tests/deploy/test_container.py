@@ -51,7 +51,7 @@ def test_the_image_copies_exactly_the_sources_of_the_wheel() -> None:
     packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
     [package] = [pattern.rstrip("*") for pattern in packages]
     needed = {package, *(path.name for path in (ROOT / package).iterdir() if path.is_symlink())}
-    needed |= {"pyproject.toml", "setup.py", project["project"]["readme"], "requirements.lock"}
+    needed |= {"pyproject.toml", "setup.py", project["project"]["readme"], "requirements-mcp.lock"}
     needed |= {name for name in project["project"]["license-files"] if "/" not in name}
     needed |= {"examples/list.csv", "docs"}  # bench/lab and api/pages have links to them
     needed |= {"dev/mailprobe.1"}  # the manual page
@@ -75,7 +75,7 @@ def pips() -> list[list[str]]:
 
 def test_packages_come_from_the_lock_by_their_hashes_and_from_nowhere_else() -> None:
     first, *others = [words for words in pips() if "uninstall" not in words]
-    assert {"--require-hashes", "requirements.lock", "--no-cache-dir"} <= set(first)
+    assert {"--require-hashes", "requirements-mcp.lock", "--no-cache-dir"} <= set(first)
     assert len(others) == 3
     for words in others:
         assert {"--no-index", "--no-cache-dir"} <= set(words), words
@@ -83,13 +83,13 @@ def test_packages_come_from_the_lock_by_their_hashes_and_from_nowhere_else() -> 
     assert "index-url" not in DOCKERFILE
     assert "://" not in DOCKERFILE.replace("postgresql://", "")
     installed = [words[-1] for words in pips() if "install" in words]
-    assert installed == ["setuptools", "mailprobe"]
-    assert "--python" in next(words for words in pips() if words[-1] == "mailprobe")
+    assert installed == ["setuptools", "'mailprobe[mcp]'"]
+    assert "--python" in next(words for words in pips() if words[-1] == "'mailprobe[mcp]'")
 
 
 def test_the_build_backend_is_locked() -> None:
     """`--no-build-isolation` finds setuptools among the locked packages."""
-    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    lock = (ROOT / "requirements-mcp.lock").read_text("utf-8")
     assert re.search(r"^setuptools==", lock, re.MULTILINE)
 
 
@@ -113,16 +113,17 @@ def needed_by(name: str) -> set[str]:
 
 
 def test_the_image_has_no_tools_of_development() -> None:
-    """It has what `mailprobe` needs, without its extras, and pip is removed again."""
+    """It has what `mailprobe` needs, with one of its extras, and pip is removed again."""
     extras = {
         canonicalize_name(Requirement(text).name)
-        for texts in PROJECT["optional-dependencies"].values()
+        for extra, texts in PROJECT["optional-dependencies"].items()
         for text in texts
+        if extra != "mcp"
     }
     assert {"setuptools", "pytest", "ruff", "mypy"} <= extras
     removed = {words[-1] for words in pips() if "uninstall" in words and "--python" in words}
-    inside = needed_by("mailprobe") - removed
-    assert {"trio", "quart", "sqlite-utils"} <= inside
+    inside = needed_by("mailprobe[mcp]") - removed
+    assert {"trio", "quart", "sqlite-utils", "mcp"} <= inside
     assert inside & (extras | {"pip", "wheel"}) == set()
 
 
