@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from mailprobe.bench.load.private_postgres import free_port
-from tests.container.conftest import PODMAN, Container, podman, started
+from tests.container.conftest import (
+    COMMAND_S,
+    PODMAN,
+    Container,
+    limits,
+    podman,
+    started,
+)
 from tests.packaging.conftest import COMMIT
 
 VOLUME = "mailprobe-test-data"
@@ -64,6 +71,16 @@ def test_it_is_healthy_unprivileged_and_read_only(container: Container) -> None:
         )
         assert (done.returncode == 0) is may, folder
     assert f"(commit {COMMIT})" in container.execute("mailprobe", "--version")
+
+
+def test_it_has_the_tool_server(image: str) -> None:
+    """On the standard streams of a container of its own, without a network."""
+    ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    done = subprocess.run(
+        [*PODMAN, "run", "--rm", "--interactive", "--network", "none", *limits(), image, "mcp"],
+        input=ping, capture_output=True, text=True, timeout=COMMAND_S,
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[0]) == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
 def test_its_log_has_a_link_that_makes_the_first_account(container: Container) -> None:

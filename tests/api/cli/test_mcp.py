@@ -14,7 +14,7 @@ import trio
 from click.testing import CliRunner
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, TextContent
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
@@ -68,6 +68,11 @@ async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab,
             again = await client.call_tool("clean_file", {"path": str(path)})
             assert isinstance(again, CallToolResult)
             assert again.is_error
+            foreign = await client.call_tool("create_list", {"emails": [good]})
+            assert isinstance(foreign, CallToolResult)
+            assert foreign.is_error
+            assert isinstance(foreign.content[0], TextContent)
+            assert "needs a service" in foreign.content[0].text
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 
