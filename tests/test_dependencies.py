@@ -67,6 +67,17 @@ def test_every_import_is_a_runtime_dependency_or_of_an_extra_for_users() -> None
     assert imported() - DECLARED <= OPTIONAL
 
 
+def test_only_a_session_of_the_tool_server_imports_its_packages() -> None:
+    """They take half a second, and are not there without their extra."""
+    names = {normal(name) for name in EXTRAS["mcp"]}
+    importing = {
+        str(path)
+        for path in product_modules()
+        if names & set(imported_names(ast.parse((ROOT / path).read_text("utf-8"))))
+    }
+    assert importing == {"api/cli/toolserver/session.py"}
+
+
 def test_the_lock_of_what_runs_holds_it_and_no_tool() -> None:
     runtime = locked("requirements.lock")
     assert DECLARED | {normal(name) for name in EXTRAS["build"]} <= set(runtime)

@@ -255,6 +255,7 @@ async def test_at_the_end_of_the_input_calls_have_a_moment(autojump_clock):
             await client.call("wait", {"seconds": seconds}, id_=number)
         await client.nothing()
         began = trio.current_time()
+    assert (await client.next())["id"] == 0
     assert (tools.ended, tools.cancelled) == (1, 1)
     assert trio.current_time() - began == pytest.approx(GRACE_S)
 
