@@ -1,4 +1,4 @@
-"""Every module of the product with what it is for; `make map` prints it.
+"""Every module of the product with what it is for, and figures of its shape; `make map` prints them.
 
 Needs nothing but the standard library, so that it runs before anything is installed.
 """
@@ -22,7 +22,7 @@ def product_modules() -> list[Path]:
 
 def first_sentence(path: Path) -> str:
     """The first sentence of a module's docstring; empty where there is none."""
-    text = ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or ""
+    text = ast.get_docstring(_parsed(path)) or ""
     paragraph = " ".join(text.partition("\n\n")[0].split())
     return re.split(r"(?<=[.!?]) (?=[A-Z`\"])", paragraph, maxsplit=1)[0]
 
@@ -49,5 +49,43 @@ def _sort_key(path: Path) -> tuple[int, tuple[tuple[bool, str], ...]]:
     return order, parts
 
 
+def figures() -> dict[str, int]:
+    """The size of storage, and what a store method costs there."""
+    modules = {path: _parsed(path) for path in product_modules() if path.parts[0] == "storage"}
+    nodes = [node for module in modules.values() for node in ast.walk(module)]
+    commands = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.ClassDef) and any("StoreCommand[" in _text(b) for b in node.bases)
+    }
+    return {
+        "files of storage": len(modules),
+        "statements of storage": sum(isinstance(node, ast.stmt) for node in nodes),
+        "store commands": len(commands),
+        "places of a plain store method": max(
+            _places(node, commands) for node in nodes if isinstance(node, ast.FunctionDef)
+        ),
+    }
+
+
+def _places(function: ast.FunctionDef, commands: set[str]) -> int:
+    """Where a store method stands that both databases run by this function of a `Database`.
+
+    One place if it has the method's own arguments. With a command in their place there are also the
+    command's class, its entry in a table, and the method that makes it.
+    """
+    arguments = [_text(each.annotation) for each in function.args.args if each.annotation]
+    return 4 if arguments[:1] == ["Database"] and commands.intersection(arguments[1:2]) else 1
+
+
+def _text(node: ast.expr) -> str:
+    return ast.unparse(node)
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text("utf-8"))
+
+
 if __name__ == "__main__":
     print(*(line.rstrip() for line in lines()), sep="\n")
+    print(*(f"{name}: {number:,}" for name, number in figures().items()), sep="\n")

@@ -25,6 +25,13 @@ LONG_TESTS: set[str] = set()
 # lines go, never raise one.
 ANY_LINES = {"api": 67, "storage": 43}
 
+# Lower a number when it shrinks, never raise one. A new store method is a function in one place.
+FIGURES_MAX = {
+    "files of storage": 122,
+    "store commands": 95,
+    "places of a plain store method": 4,
+}
+
 
 def test_the_map_has_a_line_for_every_module() -> None:
     named = [line.split()[0] for line in architecture_map.lines()]
@@ -66,6 +73,11 @@ def test_a_module_is_not_too_long() -> None:
 
 def test_a_file_of_tests_is_not_too_long() -> None:
     assert longer_than(TEST_LINES_MAX, modules_of_tests()) == LONG_TESTS
+
+
+def test_storage_does_not_grow_more_places() -> None:
+    found = architecture_map.figures()
+    assert {name: found[name] for name, most in FIGURES_MAX.items() if found[name] > most} == {}
 
 
 @pytest.mark.parametrize("package", ANY_LINES)
