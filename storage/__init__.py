@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mailprobe.storage.base.schema_state import SchemaState
+from mailprobe.storage.base.url import is_postgres, shown
 from mailprobe.storage.contract import STANDARD_SIZE, StoreSize
-from mailprobe.storage.schema_state import SchemaState
 from mailprobe.storage.store import Store
-from mailprobe.storage.url import is_postgres, shown
 
 __all__ = [
     "SchemaState",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
 
-from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     SERVICE,

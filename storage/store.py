@@ -19,21 +19,14 @@ from typing import TypeVar
 
 from mailprobe.storage import commands
 from mailprobe.storage.audit.store import AuditStore
+from mailprobe.storage.base.lease_holders import own_holder
 from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import at_most, check_changes, check_outcome, check_sent, check_units
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.egresses.store import EgressStore
-from mailprobe.storage.encrypted_columns import (
-    encrypted_answer,
-    idempotency_context,
-    job_context,
-    unpacked,
-    with_secret,
-)
 from mailprobe.storage.facts.store import FactStore
 from mailprobe.storage.fleet.connection_leases import ConnectionLeases
 from mailprobe.storage.fleet.pauses import PauseStore
-from mailprobe.storage.lease_holders import own_holder
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.queues import QueueStore
 from mailprobe.storage.lists.store import ListStore
@@ -64,7 +57,14 @@ from mailprobe.storage.records import (
     units_of,
 )
 from mailprobe.storage.sessions import KeyUseStore, SessionStore
-from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.store_part import (
+    StorePart,
+    encrypted_answer,
+    idempotency_context,
+    job_context,
+    unpacked,
+    with_secret,
+)
 from mailprobe.storage.tolerances.store import ToleranceStore
 
 R = TypeVar("R")
@@ -366,7 +366,7 @@ class JobStore(StorePart):
 
         Accounts take turns, the one with the fewest active claims first. Within an account
         the jobs due longest come first, then the oldest; at most `limit` in all
-        (mailprobe.storage.claim_order). Over all processes at most `each_max` claims of one
+        (mailprobe.storage.base.claim_order). Over all processes at most `each_max` claims of one
         account (verify) or of one account's host (deliver), and `account_max` of one
         account, are active at a time; one of a host whose last FAILING_AFTER attempts
         failed. Calls of a host that have taken longer than HANGS_AFTER do not count towards the

@@ -15,7 +15,7 @@ import msgspec
 
 from mailprobe.api.quota.plans import PricingPlan
 from mailprobe.api.quota.pricing import overage_micros
-from mailprobe.storage.periods import month_bounds
+from mailprobe.storage.base.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
 
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]

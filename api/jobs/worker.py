@@ -34,7 +34,7 @@ from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, Work
 from mailprobe.api.quota.charge import count_job
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.engine import Answer, open_answers
-from mailprobe.storage.claim_order import HANGS_AFTER
+from mailprobe.storage.base.claim_order import HANGS_AFTER
 from mailprobe.storage.records import Attempt, Claim, Job, Work
 
 log = logging.getLogger("mailprobe.jobs")

@@ -38,8 +38,8 @@ from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patie
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.engine import paused_among
+from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
 
 log = logging.getLogger("mailprobe.lists")

@@ -25,8 +25,8 @@ from mailprobe.engine.smtp.leases.ledger import (
     RefusalReport,
 )
 from mailprobe.engine.smtp.leases.refusal_leases import LEASE_S, TICK_S
+from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.store import Store
 from mailprobe.storage.tolerances.records import (
     NAME_MAX,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from mailprobe.storage import commands
-from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.store_part import StorePart
 
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from mailprobe.storage.base.lease_holders import own_holder
 from mailprobe.storage.checks import at_most
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.encrypted_columns import list_context, with_secret
-from mailprobe.storage.lease_holders import own_holder
 from mailprobe.storage.list_records import (
     ChunkPart,
     HostWait,
@@ -23,7 +22,7 @@ from mailprobe.storage.list_records import (
 from mailprobe.storage.lists import commands
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.records import SERVICE, Actor, Answered, Caller, IdempotencyRecord
-from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.store_part import StorePart, list_context, with_secret
 
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
 PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mailprobe.storage.base.encryption import Cipher, key_path
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encryption import Cipher, key_path
 from mailprobe.storage.migrate.tables import TablePlan
 from mailprobe.storage.sql.database import Row
 from mailprobe.storage.sqlite.file import connect_to_read, unserved

@@ -1,6 +1,6 @@
 """Claims of jobs, in SQL: accounts take turns, and within one the longest due come first.
 
-The order is mailprobe.storage.claim_order's. A claim holds an advisory lock per kind
+The order is mailprobe.storage.base.claim_order's. A claim holds an advisory lock per kind
 of work, so that the limits hold over all processes. A job that another transaction is
 changing is skipped, not awaited.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from mailprobe.storage.claim_order import (
+from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
     HANGING_EACH_MAX,
     HANGS_AFTER,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from mailprobe.storage.base.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import ReadLedger
-from mailprobe.storage.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
 from mailprobe.storage.postgres.rate_window import Held, PostgresWindow

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import trio
 
 from mailprobe.storage import commands
-from mailprobe.storage.call_queue import ANSWER_S
+from mailprobe.storage.base.call_queue import ANSWER_S
+from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
-from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
 from mailprobe.storage.postgres.driver.batch_executor import Work

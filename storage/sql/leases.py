@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+from mailprobe.storage.base.lease_allocation import Lease, revocable
 from mailprobe.storage.columns import instant
 from mailprobe.storage.commands import ReturnConnections, RevocableConnections
-from mailprobe.storage.lease_allocation import Lease, revocable
 from mailprobe.storage.sql.database import Database, Row
 
 

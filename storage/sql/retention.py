@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from mailprobe.storage.audit.records import AUDIT_KEPT
+from mailprobe.storage.base.periods import day_of, kept_since
 from mailprobe.storage.bounces import BOUNCES_KEPT
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import (
@@ -23,7 +24,6 @@ from mailprobe.storage.contract import (
 from mailprobe.storage.egresses.records import EGRESS_KEPT
 from mailprobe.storage.facts.records import KEPT_S_MAX as FACTS_KEPT_S_MAX
 from mailprobe.storage.facts.records import ROWS_MAX as FACT_ROWS_MAX
-from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sql import tolerances
 from mailprobe.storage.sql.database import Database

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
 
+from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.columns import micros
-from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.sql.database import Database, Row
 from mailprobe.storage.tolerances.allocation import (
     Holder,

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from mailprobe.storage.call_queue import WAITING_MAX, CallQueue, PendingCall, log
+from mailprobe.storage.base.call_queue import WAITING_MAX, CallQueue, PendingCall, log
 from mailprobe.storage.sqlite.file import (
     READER_CACHE_KIB,
     RETRY_S,

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
+from mailprobe.storage.base.schema_state import NEWEST, VERSIONS, SchemaState
+from mailprobe.storage.base.url import DEFAULT_FOLDER
 from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreFull, StoreUnavailable
-from mailprobe.storage.schema_state import NEWEST, VERSIONS, SchemaState
 from mailprobe.storage.sqlite import backup_trailer
 from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
-from mailprobe.storage.url import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -349,7 +349,7 @@ def _extract_key(db: sqlite3.Connection, path: Path) -> None:
         return
     ((key,),) = db.execute(f"SELECT secret_key FROM {BACKUP}")
     if key is not None:
-        from mailprobe.storage.encryption import replace_key_beside  # slow, and rarely needed
+        from mailprobe.storage.base.encryption import replace_key_beside  # slow, and rarely needed
 
         replace_key_beside(path, key)
     db.execute("PRAGMA secure_delete = ON")  # its pages are overwritten

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
 
-from mailprobe.storage.claim_order import (
+from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
     HANGS_AFTER,
     ClaimBounds,

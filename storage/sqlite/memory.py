@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 import trio
 
 from mailprobe.storage import commands
+from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.sqlite import retention
 from mailprobe.storage.sqlite.file import create_tables
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES

@@ -1,6 +1,6 @@
 """The secret key of an SQLite database: given, or in the file beside it, and compared with the database.
 
-The database has a check value of its key (`storage.encryption`). One of before that has none: there the
+The database has a check value of its key (`storage.base.encryption`). One of before that has none: there the
 newest secrets tell, and the first start that fits them keeps a check value.
 """
 
@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encrypted_columns import idempotency_context, job_context, list_context
-from mailprobe.storage.encryption import (
+from mailprobe.storage.base.encryption import (
     CHECK_NAME,
     KEY_OCTETS,
     Cipher,
@@ -20,7 +18,9 @@ from mailprobe.storage.encryption import (
     key_beside,
     key_path,
 )
+from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.sqlite.file import connect, explain_error, has_table
+from mailprobe.storage.store_part import idempotency_context, job_context, list_context
 
 RECENT = 10_000  # the newest rows of a table, among which an encrypted one is looked for
 OF_SETTING = "MAILPROBE_SECRET_KEY"

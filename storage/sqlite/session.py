@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
-from mailprobe.storage.claim_order import Partition
+from mailprobe.storage.base.claim_order import Partition
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 from mailprobe.storage.sqlite import accounts, job_partitions

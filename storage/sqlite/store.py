@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 import trio
 
 from mailprobe.storage import commands
+from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreSize
-from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts, retention
 from mailprobe.storage.sqlite.database_thread import Reader, Writer

@@ -24,9 +24,9 @@ import psycopg
 import trio
 
 from mailprobe.storage import open_store
+from mailprobe.storage.base.url import is_postgres
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.sqlite.memory import MemoryStore
-from mailprobe.storage.url import is_postgres
 from tests.storage.fixed_clock import SECRET
 from tests.storage.stores import new_place, place_for
 

@@ -11,7 +11,7 @@ import mailprobe.api.setting_values
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import TRACES_PROTOCOL, Settings, WrongSetting, traces_protocol
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
-from mailprobe.storage.url import DEFAULT_FOLDER
+from mailprobe.storage.base.url import DEFAULT_FOLDER
 from tests.api.unreadable import unreadable_files
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mailprobe.storage import call_queue
+from mailprobe.storage.base import call_queue
 from mailprobe.storage.postgres.driver import server as driver_server
 
 PATIENCE_S = 30.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mailprobe.storage.lease_holders import new_holder
+from mailprobe.storage.base.lease_holders import new_holder
 from tests.warm_process import WarmProcess
 
 ROOT = Path(__file__).parents[2]

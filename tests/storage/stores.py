@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from mailprobe.bench.load.private_postgres import drop_database, new_database
-from mailprobe.storage.encryption import CHECK_NAME, Cipher
+from mailprobe.storage.base.encryption import CHECK_NAME, Cipher
 from mailprobe.storage.postgres.driver.schema import SCRIPTS, prepare
 from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer
 from tests.storage.fixed_clock import SECRET

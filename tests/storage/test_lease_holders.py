@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.storage import lease_holders
-from mailprobe.storage.lease_holders import is_gone, new_holder
+from mailprobe.storage.base import lease_holders
+from mailprobe.storage.base.lease_holders import is_gone, new_holder
 from tests.storage.other_process import other_process
 
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from mailprobe.storage.call_queue import CallQueue, PendingCall
+from mailprobe.storage.base.call_queue import CallQueue, PendingCall
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor, Raised, Work
 from mailprobe.storage.postgres.driver.partitions import Partitions

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from mailprobe.storage.audit.records import Act
+from mailprobe.storage.base.lease_holders import is_gone
+from mailprobe.storage.base.periods import day_start
 from mailprobe.storage.checks import paced_until
 from mailprobe.storage.columns import instant, is_test, micros
 from mailprobe.storage.commands import EncryptedFirst
@@ -15,7 +17,6 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
-from mailprobe.storage.lease_holders import is_gone
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
@@ -37,7 +38,6 @@ from mailprobe.storage.lists.commands import (
     ReadColumns,
     ReleaseChunk,
 )
-from mailprobe.storage.periods import day_start
 from mailprobe.storage.sql import audit
 from mailprobe.storage.sql.database import Database, Row, Values
 from mailprobe.storage.sql.list_jobs import list_lines, list_waits

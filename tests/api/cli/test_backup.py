@@ -358,7 +358,7 @@ def in_a_child(work: Callable[[], object]) -> int:
         ("storage.sqlite.backup.backup_trailer.remove_mark", "old"),
         ("storage.sqlite.backup.finish_log", "old"),
         ("storage.sqlite.file.prepare", "new"),
-        ("storage.encryption.replace_key_beside", "new"),
+        ("storage.base.encryption.replace_key_beside", "new"),
     ],
 )
 def test_a_killed_restore_leaves_the_one_or_the_other(

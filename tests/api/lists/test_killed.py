@@ -21,8 +21,8 @@ import pytest
 
 from mailprobe.bench.lab import Lab
 from mailprobe.engine.verdict import LADDER, Outcome
+from mailprobe.storage.base.url import is_postgres
 from mailprobe.storage.postgres.driver.server import SCHEMA
-from mailprobe.storage.url import is_postgres
 from tests.api.service_process import (
     PATIENCE_S,
     POLL_S,

@@ -15,8 +15,8 @@ from typing import Any
 import trio
 
 from mailprobe.storage import open_store
+from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lease_holders import new_holder
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import UsageRow
 from mailprobe.storage.store import Store

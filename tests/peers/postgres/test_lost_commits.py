@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from mailprobe.storage import call_queue
+from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import OutcomeUnknown
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Reservation

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mailprobe.bench.load.private_postgres import PrivatePostgres
-from mailprobe.storage import call_queue
+from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer
 from mailprobe.storage.records import Caller, Reservation

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, query

@@ -12,7 +12,7 @@ import trio
 from mailprobe.api.quota.connection_leases import TICK_S
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
-from mailprobe.storage.lease_allocation import GONE_S, LeaseRequest
+from mailprobe.storage.base.lease_allocation import GONE_S, LeaseRequest
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
 from tests.storage.child_processes import child, line_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mailprobe.storage import StoreSize, open_store, schema_state
+from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
-from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver import schema
 from mailprobe.storage.postgres.driver.server import PostgresServer
 from tests.peers.postgres.database import open_once, query

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.claim_order import FAILING_AFTER
+from mailprobe.storage.base.claim_order import FAILING_AFTER
 from mailprobe.storage.contract import RECEIVERS_KEPT
 from mailprobe.storage.records import Caller, Claim, Job, Ledger
 from mailprobe.storage.store import Store

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from mailprobe.storage.claim_order import (
+from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
     HANGS_AFTER,
     ClaimBounds,

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import trio
 
 from mailprobe.storage import commands
+from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
+from mailprobe.storage.base.periods import kept_since
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
-from mailprobe.storage.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.periods import kept_since
 from mailprobe.storage.sessions import NoteKeyUses
 from mailprobe.storage.store import Store
 from tests.storage.ledger.jobs import FOREVER, ModelJobs

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
+from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.commands import (
     CountDays,
     Extend,
@@ -18,7 +19,6 @@ from mailprobe.storage.commands import (
 )
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
 from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     DAY_LIGHTS,
     Account,

@@ -16,7 +16,8 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.storage import call_queue, open_store
+from mailprobe.storage import open_store
+from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import SETTLED_KEPT, OutcomeUnknown, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.sql import retention
