@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
-from mailprobe.storage.audit.records import ActKind
+from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind, JobState, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024

@@ -12,7 +12,7 @@ that end in `_s` are seconds.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Generic, Protocol, Self, TypeVar, TypeVarTuple
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.list_records import ChunkPart
@@ -56,21 +56,6 @@ class StoreCommand(Generic[R]):
     ) -> tuple[type[Self], Callable[[*Context, Any], R]]:
         """Return an entry of an executor's table: this command, and the function that runs it."""
         return cls, function
-
-
-class Executor(Protocol):
-    """Runs commands, each in one transaction unless its method says otherwise."""
-
-    async def execute(self, command: StoreCommand[R]) -> R:
-        """Run the command and return its result. Raises StoreUnavailable within a second.
-
-        A cancelled caller receives the result of a transaction that has begun.
-        """
-        ...
-
-    def lease_session(self) -> int:
-        """See `ConnectionLeases.lease_session`; always the same if leases end only by themselves."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from datetime import date, datetime
 from typing import TypeVar
 
 from mailprobe.storage import commands
-from mailprobe.storage.audit.store import AuditStore
+from mailprobe.storage.audit import AuditStore
 from mailprobe.storage.base.lease_holders import own_holder
 from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import at_most, check_changes, check_outcome, check_sent, check_units
@@ -26,11 +26,11 @@ from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.egresses.store import EgressStore
 from mailprobe.storage.facts.store import FactStore
 from mailprobe.storage.fleet.connection_leases import ConnectionLeases
-from mailprobe.storage.fleet.pauses import PauseStore
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.queues import QueueStore
 from mailprobe.storage.lists.store import ListStore
 from mailprobe.storage.oversight import OversightStore
+from mailprobe.storage.pauses import PauseStore
 from mailprobe.storage.records import (
     SERVICE,
     Account,

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from mailprobe.storage.checks import as_kept
-from mailprobe.storage.commands import EncryptedFirst, Executor
+from mailprobe.storage.commands import EncryptedFirst
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.list_records import ListClaim
 from mailprobe.storage.records import Answered, Claim, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.transaction import Executor
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from mailprobe.storage.base.encryption import Cipher
@@ -22,7 +23,7 @@ C = TypeVar("C", Claim, ListClaim)
 
 
 class StorePart:
-    """Hands commands to the executor, and encrypts what must be read again."""
+    """Has the executor, and encrypts what must be read again."""
 
     def __init__(self, executor: Executor, cipher: "Cipher") -> None:
         self.executor = executor

@@ -17,7 +17,7 @@ import trio
 from mailprobe.engine.pauses import CurrentPauses, Pauses
 from mailprobe.release import version
 from mailprobe.storage.contract import LISTED_MAX, StoreUnavailable
-from mailprobe.storage.fleet.pauses import Pause, PauseKind
+from mailprobe.storage.pauses import Pause, PauseKind
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.pauses")

@@ -25,7 +25,7 @@ from mailprobe.api.rest.messages import (
 )
 from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
 from mailprobe.api.service import Service
-from mailprobe.storage.audit.records import ActKind, Entry, EntryFilter
+from mailprobe.storage.audit import ActKind, Entry, EntryFilter
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.store import Store
 

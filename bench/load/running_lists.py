@@ -20,11 +20,11 @@ from mailprobe.bench.load.store_load import SECRET, retry
 from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.storage import open_store
+from mailprobe.storage.database import NotUnique
 from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
 from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
-from mailprobe.storage.sql.database import NotUnique
 from mailprobe.storage.store import Store
 
 UNITS = 100  # addresses a chunk, as uploads have

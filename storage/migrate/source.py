@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mailprobe.storage.base.encryption import Cipher, key_path
 from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.database import Row
 from mailprobe.storage.migrate.tables import TablePlan
-from mailprobe.storage.sql.database import Row
 from mailprobe.storage.sqlite.file import connect_to_read, unserved
 from mailprobe.storage.sqlite.secret_key import (
     OF_SETTING,

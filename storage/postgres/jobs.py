@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.columns import NEW_JOB_COLUMNS, micros
 from mailprobe.storage.commands import FindJob, ResendJob
+from mailprobe.storage.database import Row
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Job
 from mailprobe.storage.sql import jobs as shared
-from mailprobe.storage.sql.database import Row
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:

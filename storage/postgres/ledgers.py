@@ -13,11 +13,11 @@ from typing import TypeVar
 from mailprobe.storage.base.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import ReadLedger
+from mailprobe.storage.database import Row
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
 from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
 from mailprobe.storage.records import Account, Ledger, Tier, UsageRow, Window
-from mailprobe.storage.sql.database import Row
 
 R = TypeVar("R")
 

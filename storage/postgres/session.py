@@ -12,6 +12,7 @@ from psycopg import errors
 
 from mailprobe.storage.base.periods import day_of
 from mailprobe.storage.columns import instant
+from mailprobe.storage.database import Database, NotUnique, Row, Values
 from mailprobe.storage.postgres import accounts
 from mailprobe.storage.postgres.driver.partitions import (
     LINES,
@@ -22,7 +23,6 @@ from mailprobe.storage.postgres.driver.partitions import (
 )
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Caller
-from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 
 C = TypeVar("C")
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 
@@ -34,7 +34,9 @@ from mailprobe.storage.sql import retention as shared_retention
 from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sql.list_jobs import list_claims
 from mailprobe.storage.store import Store
+from mailprobe.storage.transaction import Function
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Transaction = Callable[[TransactionSession, Any], Any]
 
@@ -125,6 +127,14 @@ class PostgresExecutor:
             result = await self._read(lambda db: read(db, command))
         else:
             result = await self._claim(command)
+        return result
+
+    async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self._do(lambda db: function(PostgresDatabase(db), *args, **kwargs))
+        return result
+
+    async def read(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self._read(lambda db: function(PostgresDatabase(db), *args, **kwargs))
         return result
 
     def lease_session(self) -> int:

@@ -8,12 +8,12 @@ none of them has a name or an address.
 from collections.abc import Callable
 from functools import partial
 
-from mailprobe.storage.audit.records import Act
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act
 from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import DeleteAccount
+from mailprobe.storage.database import Database
 from mailprobe.storage.records import Actor
-from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import lists
 from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-from mailprobe.storage.audit.records import Act, ActKind
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act, ActKind
 from mailprobe.storage.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
@@ -28,10 +29,9 @@ from mailprobe.storage.commands import (
     RevokeKey,
 )
 from mailprobe.storage.contract import KEY_USE_EVERY
+from mailprobe.storage.database import Database, NotUnique
 from mailprobe.storage.records import Account, Key
 from mailprobe.storage.sessions import NoteKeyUses
-from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database, NotUnique
 from mailprobe.storage.sql.list_jobs import lists
 
 # What the entries of a change are called, by the fields that they are about.

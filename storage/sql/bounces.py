@@ -12,7 +12,7 @@ from mailprobe.storage.bounces import (
     RecordBounces,
 )
 from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.sql.database import Database
+from mailprobe.storage.database import Database
 
 KEPT = "account = (SELECT number FROM accounts WHERE id = :id) AND at > :since"
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Set
 from datetime import date, datetime, timedelta
 
-from mailprobe.storage.audit.records import Act, ActKind
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act, ActKind
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.egresses.commands import (
     PauseEgress,
     ReadEgresses,
@@ -21,8 +23,6 @@ from mailprobe.storage.egresses.records import (
     EgressRest,
     LatestReply,
 )
-from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database
 
 CLOCKS_APART = timedelta(minutes=3)  # of the machines of a fleet, at most
 

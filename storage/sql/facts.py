@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from mailprobe.storage.columns import micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.facts.commands import ReadFacts, WriteFacts
 from mailprobe.storage.facts.records import KEPT_S_MAX, FactsRead, NewFact
-from mailprobe.storage.sql.database import Database
 
 TABLE = "known_facts"
 WRITE = (

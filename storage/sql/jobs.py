@@ -6,8 +6,8 @@ from itertools import pairwise
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
 from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs, ListReceivers
 from mailprobe.storage.contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX
+from mailprobe.storage.database import Database
 from mailprobe.storage.records import Attempt, Job
-from mailprobe.storage.sql.database import Database
 
 # SQL for the host part of a job's partition.
 HOST_OF = {"pending": "''", "delivering": "host"}

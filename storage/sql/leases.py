@@ -6,7 +6,7 @@ from datetime import datetime
 from mailprobe.storage.base.lease_allocation import Lease, revocable
 from mailprobe.storage.columns import instant
 from mailprobe.storage.commands import ReturnConnections, RevocableConnections
-from mailprobe.storage.sql.database import Database, Row
+from mailprobe.storage.database import Database, Row
 
 
 def revocable_connections(db: Database, command: RevocableConnections) -> dict[str, int]:

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from mailprobe.storage.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from mailprobe.storage.commands import ClaimMessages, ExtendMessage, ListMessages, MessageAttempted
+from mailprobe.storage.database import Database
 from mailprobe.storage.records import OutboxMessage
-from mailprobe.storage.sql.database import Database
 
 DUE = "kind = :kind AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
 CLAIMED = (

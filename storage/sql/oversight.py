@@ -3,6 +3,7 @@
 from datetime import date
 
 from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of
+from mailprobe.storage.database import Database
 from mailprobe.storage.oversight import (
     KEPT_MAX,
     CountReputation,
@@ -12,7 +13,6 @@ from mailprobe.storage.oversight import (
     ReputationDay,
 )
 from mailprobe.storage.records import Account
-from mailprobe.storage.sql.database import Database
 
 
 def count(db: Database, command: CountReputation) -> None:

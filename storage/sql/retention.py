@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from mailprobe.storage.audit.records import AUDIT_KEPT
+from mailprobe.storage.audit import AUDIT_KEPT
 from mailprobe.storage.base.periods import day_of, kept_since
 from mailprobe.storage.bounces import BOUNCES_KEPT
 from mailprobe.storage.columns import micros
@@ -21,12 +21,12 @@ from mailprobe.storage.contract import (
     WAITS_MAX,
     WINDOW,
 )
+from mailprobe.storage.database import Database
 from mailprobe.storage.egresses.records import EGRESS_KEPT
 from mailprobe.storage.facts.records import KEPT_S_MAX as FACTS_KEPT_S_MAX
 from mailprobe.storage.facts.records import ROWS_MAX as FACT_ROWS_MAX
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sql import tolerances
-from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import list_claims, lists
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long

@@ -1,10 +1,10 @@
 """Transactions of browser sessions that were signed out, and of challenges that were used."""
 
-from mailprobe.storage.audit.records import Act
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act
 from mailprobe.storage.columns import micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.sessions import EndSession, HasSessionEnded, UseChallenge
-from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database
 
 ENDED = "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING"
 

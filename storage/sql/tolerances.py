@@ -10,7 +10,7 @@ from functools import cache
 
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.columns import micros
-from mailprobe.storage.sql.database import Database, Row
+from mailprobe.storage.database import Database, Row
 from mailprobe.storage.tolerances.allocation import (
     Holder,
     HostState,

@@ -7,17 +7,15 @@ from mailprobe.storage import bounces as bounce_commands
 from mailprobe.storage import commands
 from mailprobe.storage import oversight as oversight_commands
 from mailprobe.storage import sessions as session_commands
-from mailprobe.storage.audit import commands as audit_commands
 from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.database import Database
 from mailprobe.storage.egresses import commands as egress_commands
 from mailprobe.storage.facts import commands as fact_commands
-from mailprobe.storage.fleet import pauses as pause_commands
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.lists import queues as queue_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
-    audit,
     bounces,
     egresses,
     facts,
@@ -25,13 +23,11 @@ from mailprobe.storage.sql import (
     leases,
     outbox,
     oversight,
-    pauses,
     queues,
     sessions,
     tolerances,
     usage,
 )
-from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import (
     list_claims,
     list_lines,
@@ -73,13 +69,8 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         bounce_commands.ForgetBounces.run_by(bounces.forget),
         session_commands.EndSession.run_by(sessions.end),
         session_commands.UseChallenge.run_by(sessions.use_challenge),
-        audit_commands.RecordSignIn.run_by(audit.record_sign_in),
-        audit_commands.RecordFailedSignIn.run_by(audit.record_failed_sign_in),
         fact_commands.WriteFacts.run_by(facts.write),
         session_commands.NoteKeyUses.run_by(accounts.note_uses),
-        pause_commands.BeginPause.run_by(pauses.begin),
-        pause_commands.EndPause.run_by(pauses.end),
-        pause_commands.NoteMachine.run_by(pauses.note_machine),
         tolerance_commands.LeaseRefusals.run_by(tolerances.lease_refusals),
     ]
 )
@@ -116,9 +107,6 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         bounce_commands.HasBounces.run_by(bounces.has),
         bounce_commands.FindBounces.run_by(bounces.find),
         session_commands.HasSessionEnded.run_by(sessions.has_ended),
-        audit_commands.ReadAudit.run_by(audit.read),
-        pause_commands.ListPauses.run_by(pauses.read),
-        pause_commands.ListMachines.run_by(pauses.read_machines),
         tolerance_commands.ListTolerances.run_by(tolerances.read),
         fact_commands.ReadFacts.run_by(facts.read),
     ]

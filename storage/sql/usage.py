@@ -4,8 +4,8 @@ from datetime import date
 
 from mailprobe.storage.columns import usage_row_of
 from mailprobe.storage.commands import CountDays, ListUsage
+from mailprobe.storage.database import Database, Row
 from mailprobe.storage.records import DayCount, UsageRow
-from mailprobe.storage.sql.database import Database, Row
 
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 

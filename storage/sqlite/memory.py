@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
-from typing import TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import trio
 
@@ -19,9 +19,12 @@ from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.sqlite import retention
 from mailprobe.storage.sqlite.file import create_tables
+from mailprobe.storage.sqlite.session import SqliteDatabase
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
 from mailprobe.storage.store import Store
+from mailprobe.storage.transaction import Function
 
+P = ParamSpec("P")
 R = TypeVar("R")
 TRANSACTIONS = {**WRITES, **READS, **{kind: claim for kind, (_, claim) in CLAIMS.items()}}
 
@@ -45,6 +48,12 @@ class MemoryExecutor:
             transaction = TRANSACTIONS[type(command)]
             result = await self._call(lambda db, now: transaction(db, now, command))
         return cast(R, result)
+
+    async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        await trio.lowlevel.checkpoint()
+        return await self._call(lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs))
+
+    read = write
 
     async def _call(self, transaction: Callable[[sqlite3.Connection, datetime], R]) -> R:
         self.db.execute("BEGIN")

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from mailprobe.storage.base.claim_order import Partition
+from mailprobe.storage.database import Database, NotUnique, Row, Values
 from mailprobe.storage.records import Caller
-from mailprobe.storage.sql.database import Database, NotUnique, Row, Values
 from mailprobe.storage.sqlite import accounts, job_partitions
 
 ALWAYS = 2**63 - 1  # after every instant

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import trio
 
@@ -26,9 +26,12 @@ from mailprobe.storage.sqlite.database_thread import Reader, Writer
 from mailprobe.storage.sqlite.file import explain_error, prepare
 from mailprobe.storage.sqlite.key_lookup import KeyLookup
 from mailprobe.storage.sqlite.secret_key import ready_key
+from mailprobe.storage.sqlite.session import SqliteDatabase
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
 from mailprobe.storage.store import Store
+from mailprobe.storage.transaction import Function
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -94,6 +97,18 @@ class SqliteExecutor:
         if not await self._reader.call(lambda db, now: is_due(db, now, command)):
             return []
         return await self._writer.call(lambda db, now: claim(db, now, command))
+
+    async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self._writer.call(
+            lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs)
+        )
+        return result
+
+    async def read(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self._reader.call(
+            lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs)
+        )
+        return result
 
     def lease_session(self) -> int:
         return 0

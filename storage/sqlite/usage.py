@@ -10,6 +10,7 @@ from mailprobe.storage.base.periods import day_of, month_of, period_bounds, peri
 from mailprobe.storage.columns import instant, micros, usage_values
 from mailprobe.storage.commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
+from mailprobe.storage.database import Row
 from mailprobe.storage.records import (
     DAY_LIGHTS,
     Account,
@@ -20,7 +21,6 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
-from mailprobe.storage.sql.database import Row
 from mailprobe.storage.sql.list_jobs import list_results
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window

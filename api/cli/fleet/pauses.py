@@ -13,7 +13,7 @@ from mailprobe.api.cli.shell.options import F
 from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
-    from mailprobe.storage.fleet.pauses import Pause, PauseKind
+    from mailprobe.storage.pauses import Pause, PauseKind
     from mailprobe.storage.store import Store
 
 KINDS = ("domain", "operator", "account")
@@ -122,7 +122,7 @@ async def _machines(store: "Store") -> list[dict[str, object]]:
 async def _begin(
     store: "Store", kind: "PauseKind", name: str, why: str, for_s: float | None = None
 ) -> "Pause":
-    from mailprobe.storage.fleet.pauses import PAUSES_MAX, WHY_CHARACTERS_MAX, TooManyPauses
+    from mailprobe.storage.pauses import PAUSES_MAX, WHY_CHARACTERS_MAX, TooManyPauses
     from mailprobe.storage.records import COMMAND_LINE
 
     if len(why) > WHY_CHARACTERS_MAX:

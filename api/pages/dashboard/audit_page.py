@@ -11,7 +11,7 @@ from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.rest.audit import KINDS
 from mailprobe.api.rest.messages import StreamedParts
 from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
-from mailprobe.storage.audit.records import ActKind
+from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind
 
 AUDIT = f"{HOME}/audit"

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.database import Database, Row
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
-from mailprobe.storage.sql.database import Database, Row
 from mailprobe.storage.sql.list_jobs import list_lines, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ListKey
 from mailprobe.storage.sql.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of

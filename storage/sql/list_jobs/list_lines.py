@@ -8,9 +8,9 @@ and lock every one, which exhausts its lock table after some hundred days.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import ListChunk
 from mailprobe.storage.lists.commands import FindPlaces, ReadChunks, ReadPlaces, ReadResults
-from mailprobe.storage.sql.database import Database
 
 ROWS_PART = 0  # of a chunk; those of its results follow
 DELETED_MAX = 50  # parts in one transaction: most have some KiB, few a MiB

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.columns import micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import KeepMarks, NoteWait, ReadMarks
-from mailprobe.storage.sql.database import Database
 
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 UNANSWERED = "."

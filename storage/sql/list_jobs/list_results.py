@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import RecordPart
-from mailprobe.storage.sql.database import Database
 from mailprobe.storage.sql.list_jobs import list_lines, list_marks, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 from mailprobe.storage.sql.list_jobs.lists import HAS_DUE, HELD, make_last_due

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import HostWait, ListWaits
 from mailprobe.storage.lists.commands import ReadWaits
-from mailprobe.storage.sql.database import Database
 
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.storage.audit.records import Act
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.base.periods import day_start
 from mailprobe.storage.checks import paced_until
@@ -17,6 +18,7 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
+from mailprobe.storage.database import Database, Row, Values
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
@@ -38,8 +40,6 @@ from mailprobe.storage.lists.commands import (
     ReadColumns,
     ReleaseChunk,
 )
-from mailprobe.storage.sql import audit
-from mailprobe.storage.sql.database import Database, Row, Values
 from mailprobe.storage.sql.list_jobs import list_lines, list_waits
 from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 

@@ -13,7 +13,7 @@ from mailprobe.api.pages.dashboard.audit_page import ACTOR_WORDS, KIND_WORDS, wh
 from mailprobe.api.pages.dashboard.sessions import TRIES_EACH
 from mailprobe.api.schema import AuditChange, AuditEntry
 from mailprobe.api.serve import create_app
-from mailprobe.storage.audit.records import ActKind, EntryFilter
+from mailprobe.storage.audit import ActKind, EntryFilter
 from mailprobe.storage.records import ActorKind
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.pages.test_dashboard import PageClient, signed_in

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage import open_store
-from mailprobe.storage.audit.records import AUDIT_KEPT, ActKind, EntryFilter
+from mailprobe.storage import audit, open_store
+from mailprobe.storage.audit import AUDIT_KEPT, ActKind, EntryFilter
 from mailprobe.storage.commands import NewKey
 from mailprobe.storage.contract import KeyLimitReached
 from mailprobe.storage.records import COMMAND_LINE, SERVICE, Actor, Caller
-from mailprobe.storage.sql import audit
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child
 from tests.storage.contract import list_calls

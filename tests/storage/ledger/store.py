@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import trio
 
@@ -19,8 +19,10 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.sessions import NoteKeyUses
 from mailprobe.storage.store import Store
+from mailprobe.storage.transaction import Function
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -32,6 +34,14 @@ class ModelExecutor(ModelJobs):
         await trio.lowlevel.checkpoint()
         result: R = COMMANDS[type(command)](self, command)
         return result
+
+    async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the model of the function at once."""
+        await trio.lowlevel.checkpoint()
+        result: R = FUNCTIONS[function](self, *args, **kwargs)
+        return result
+
+    read = write
 
     def lease_session(self) -> int:
         return 0
@@ -114,3 +124,13 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.ApplyRetention.run_by(ModelExecutor.apply_retention),
     ]
 )
+
+
+def _modelled(
+    function: Function[P, R], model: Callable[Concatenate[ModelExecutor, P], R]
+) -> tuple[Function[..., Any], Callable[..., Any]]:
+    """Return an entry of FUNCTIONS; mypy compares their arguments and results."""
+    return function, model
+
+
+FUNCTIONS: dict[Function[..., Any], Callable[..., Any]] = dict[Any, Any]([])

@@ -1,17 +1,71 @@
-"""Transactions of the audit log, and the entries that other transactions add to it."""
+"""The audit log: who did what to an account, when, and from where.
+
+A method with `by` writes the entry of its act in the act's own transaction, and another one in the log
+of an operator who did it to another account. Nothing changes an entry; it is deleted after AUDIT_KEPT,
+with its account, or when its account has ENTRIES_MAX newer ones of its kind. An entry never has a
+secret: keys are named by their id and their first characters.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
 from uuid import uuid4
 
-from mailprobe.storage.audit.commands import ReadAudit, RecordFailedSignIn, RecordSignIn
-from mailprobe.storage.audit.records import AUDIT_KEPT, ENTRIES_MAX, Act, ActKind, Entry
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.database import Database, Row
 from mailprobe.storage.records import Actor
-from mailprobe.storage.sql.database import Database, Row
+from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read, write
 
+AUDIT_KEPT = timedelta(days=90)  # by then an address may be another person's
+# Of an account and a kind, the newest: with each kind, 40 MB an account. The kinds are counted
+# apart, so that no number of sign-ins or of changed caps removes the entry of a revoked key.
+ENTRIES_MAX = 10_000
+
+ActKind = Literal[
+    "account_created", "account_deleted", "plan_changed", "caps_changed", "alerts_changed",
+    "key_created", "key_revoked", "list_deleted", "lists_paused", "lists_unpaused",
+    "egress_paused", "egress_resumed", "signed_in", "signed_out", "sign_in_failed",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What was done. `changes` has the fields of Account that changed: before, and after."""
+
+    kind: ActKind
+    subject: str | None = None  # the id of the key or the list, the name of the egress
+    name: str | None = None  # the key's label, the list's name
+    prefix: str | None = None  # the key's first characters
+    changes: Mapping[str, tuple[object, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of an account's audit log."""
+
+    id: str  # uuid
+    at: datetime
+    act: Act
+    by: Actor
+    times: int = 1  # failed sign-ins of one client within a minute share an entry
+    on_account: str | None = None  # by its id: the other one that the operator did it to
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """Which entries to read."""
+
+    kind: ActKind | None = None
+    since: datetime | None = None
+    until: datetime | None = None  # and before it
+
+
+EVERY_ENTRY = EntryFilter()
 TABLE = "audit_entries"
 DELETION: ActKind = "account_deleted"  # the entry that stays of a deleted account
 COLUMNS = (
@@ -97,17 +151,20 @@ def _row(
     }
 
 
-def record_sign_in(db: Database, command: RecordSignIn) -> None:
-    """See AuditStore.record_sign_in."""
-    add_to(db, command.account_id, command.by, Act("signed_in"))
+def record_sign_in(db: Database, account_id: str, by: Actor) -> None:
+    """Record a sign-in, before the browser gets its session."""
+    add_to(db, account_id, by, Act("signed_in"))
 
 
-def record_failed_sign_in(db: Database, command: RecordFailedSignIn) -> None:
-    """See AuditStore.record_failed_sign_in."""
-    keys = db.all(
-        "SELECT account, id, prefix FROM keys WHERE sha256 = :sha256", {"sha256": command.sha256}
-    )
-    which, values = "id = :id", {"id": command.account_id}
+def record_failed_sign_in(db: Database, sha256: str, account_id: str | None, by: Actor) -> None:
+    """Record a sign-in that was refused, with the key of this SHA-256.
+
+    It is recorded for the key's account, which may be revoked or of another kind, else for
+    the account that this browser has signed in to before; for a stranger nothing is recorded.
+    Those of one client within a minute share an entry.
+    """
+    keys = db.all("SELECT account, id, prefix FROM keys WHERE sha256 = :sha256", {"sha256": sha256})
+    which, values = "id = :id", {"id": account_id}
     act = Act("sign_in_failed")
     if keys:
         ((number, key_id, prefix),) = keys
@@ -127,18 +184,27 @@ def record_failed_sign_in(db: Database, command: RecordFailedSignIn) -> None:
             "account": account,
             "kind": act.kind,
             "since": micros(db.now() - COUNTED_IN),
-            "address": command.by.address or "",
+            "address": by.address or "",
             "subject": act.subject or "",
         },
     )
     if not counted:
-        add(db, account, command.by, act)
+        add(db, account, by, act)
 
 
-def read(db: Database, command: ReadAudit) -> list[Entry]:
-    """See AuditStore.audit."""
-    only = command.only
-    values: dict[str, object] = {"id": command.account_id, "gone": micros(db.now() - AUDIT_KEPT)}
+def read_entries(
+    db: Database,
+    account_id: str,
+    only: EntryFilter = EVERY_ENTRY,
+    *,
+    before: str | None = None,
+    limit: int = LISTED_MAX,
+) -> list[Entry]:
+    """Return entries newest first, at most LISTED_MAX; with `before`, those older than this one.
+
+    Empty for an unknown `before`: the older ones went with it.
+    """
+    values: dict[str, object] = {"id": account_id, "gone": micros(db.now() - AUDIT_KEPT)}
     where = ["account = (SELECT number FROM accounts WHERE id = :id)", "at > :gone"]
     if only.kind is not None:
         where.append("kind = :kind")
@@ -149,16 +215,16 @@ def read(db: Database, command: ReadAudit) -> list[Entry]:
     if only.until is not None:
         where.append("at < :until")
         values["until"] = micros(only.until)
-    if command.before is not None:
+    if before is not None:
         where.append(
             f"(at, number) < (SELECT at, number FROM {TABLE} WHERE id = :before"
             " AND account = (SELECT number FROM accounts WHERE id = :id))"
         )
-        values["before"] = command.before
+        values["before"] = before
     rows = db.all(
         f"SELECT {COLUMNS} FROM {TABLE} WHERE {' AND '.join(where)}"
         " ORDER BY at DESC, number DESC LIMIT :limit",
-        {**values, "limit": command.limit},
+        {**values, "limit": at_most(LISTED_MAX, limit)},
     )
     return [_entry(row) for row in rows]
 
@@ -170,3 +236,11 @@ def _entry(row: Row) -> Entry:
     act = Act(kind, subject, name, prefix, changed)
     by = Actor(actor, key_id, key_prefix, address)
     return Entry(id, instant(at), act, by, times, on_account)
+
+
+class AuditStore(StorePart):
+    """The part of the store that keeps the audit log of each account."""
+
+    record_sign_in = write(record_sign_in)
+    record_failed_sign_in = write(record_failed_sign_in)
+    audit = read(read_entries)
