@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.database import Database
 from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read
 
 BOUNCES_KEPT = timedelta(days=90)  # by then a mailbox may have a new owner
 BOUNCES_MAX = 200_000  # of an account, the newest: 30 MB; to trim them takes some milliseconds
 ASKED_MAX = 500  # hashes in one statement
 HASH_DIGITS = 32  # 128 bits: no two addresses share them by chance
+KEPT = "account = (SELECT number FROM accounts WHERE id = :id) AND at > :since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +28,16 @@ class Bounce:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBounces(StoreCommand[None]):
-    account_id: str
-    hashes: Sequence[str]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class HasBounces(StoreCommand[bool]):
-    account_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindBounces(StoreCommand[Mapping[str, Bounce]]):
-    account_id: str
-    hashes: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetBounces(StoreCommand[int]):
-    account_id: str
-    hashes: Sequence[str]
+def has_bounces(db: Database, account_id: str) -> bool:
+    """Return whether any bounce of the account is kept."""
+    values = {"id": account_id, "since": micros(db.now() - BOUNCES_KEPT)}
+    return bool(db.all(f"SELECT 1 FROM bounces WHERE {KEPT} LIMIT 1", values))
 
 
 class BounceStore(StorePart):
     """The part of the store that keeps bounces."""
+
+    has_bounces = read(has_bounces)
 
     async def record_bounces(self, account_id: str, mailboxes: Sequence[str], source: str) -> None:
         """Keep for BOUNCES_KEPT that these mailboxes do not exist; a repetition starts it anew.
@@ -60,22 +47,19 @@ class BounceStore(StorePart):
         """
         hashes = list(self._by_hash(account_id, mailboxes))
         for begin in range(0, len(hashes), ASKED_MAX):
-            part = hashes[begin : begin + ASKED_MAX]
-            await self._execute(RecordBounces(account_id, part, source))
+            await self.executor.write(
+                _record, account_id, hashes[begin : begin + ASKED_MAX], source
+            )
 
     async def forget_bounces(self, account_id: str, mailboxes: Sequence[str]) -> int:
         """Forget that mail to these mailboxes came back; return how many had been kept."""
         hashes = list(self._by_hash(account_id, mailboxes))
         return sum(
             [
-                await self._execute(ForgetBounces(account_id, hashes[begin : begin + ASKED_MAX]))
+                await self.executor.write(_forget, account_id, hashes[begin : begin + ASKED_MAX])
                 for begin in range(0, len(hashes), ASKED_MAX)
             ]
         )
-
-    async def has_bounces(self, account_id: str) -> bool:
-        """Return whether any bounce of the account is kept."""
-        return await self._execute(HasBounces(account_id))
 
     async def bounces(self, account_id: str, mailboxes: Sequence[str]) -> dict[str, Bounce]:
         """Return those of the mailboxes that bounced, in lower case."""
@@ -83,7 +67,7 @@ class BounceStore(StorePart):
         hashes, found = list(by_hash), dict[str, Bounce]()
         for begin in range(0, len(hashes), ASKED_MAX):
             part = hashes[begin : begin + ASKED_MAX]
-            for each, bounce in (await self._execute(FindBounces(account_id, part))).items():
+            for each, bounce in (await self.executor.read(_find, account_id, part)).items():
                 found[by_hash[each]] = bounce
         return found
 
@@ -94,3 +78,50 @@ class BounceStore(StorePart):
             hmac.digest(key, f"{account_id} {each}".encode(), "sha256").hex()[:HASH_DIGITS]: each
             for each in folded
         }
+
+
+# the transactions of some hashes each
+
+
+def _record(db: Database, account_id: str, hashes: Sequence[str], source: str) -> None:
+    found = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account_id})
+    if not found:
+        raise KeyError(account_id)
+    ((account,),) = found
+    row = {"account": account, "source": source, "at": micros(db.now())}
+    db.change_each(
+        "INSERT INTO bounces (account, address, source, at)"
+        " VALUES (:account, :address, :source, :at) ON CONFLICT (account, address)"
+        " DO UPDATE SET source = excluded.source, at = excluded.at",
+        # in one order, so that two transactions do not wait for each other
+        [{**row, "address": address} for address in sorted(hashes)],
+    )
+    db.change(
+        "DELETE FROM bounces WHERE account = :account AND at <= (SELECT at FROM bounces"
+        " WHERE account = :account ORDER BY at DESC LIMIT 1 OFFSET :most)",
+        {"account": account, "most": BOUNCES_MAX},
+    )
+
+
+def _forget(db: Database, account_id: str, hashes: Sequence[str]) -> int:
+    names, values = _placeholders(hashes)
+    where = f"{KEPT} AND address IN ({names})"
+    values |= {"id": account_id, "since": micros(db.now() - BOUNCES_KEPT)}
+    ((kept,),) = db.all(f"SELECT count(*) FROM bounces WHERE {where}", values)
+    db.change(f"DELETE FROM bounces WHERE {where}", values)
+    return int(kept)
+
+
+def _find(db: Database, account_id: str, hashes: Sequence[str]) -> Mapping[str, Bounce]:
+    names, values = _placeholders(hashes)
+    rows = db.all(
+        f"SELECT address, source, at FROM bounces WHERE {KEPT} AND address IN ({names})",
+        {**values, "id": account_id, "since": micros(db.now() - BOUNCES_KEPT)},
+    )
+    return {address: Bounce(source, instant(at)) for address, source, at in rows}
+
+
+def _placeholders(hashes: Sequence[str]) -> tuple[str, dict[str, str | int]]:
+    """The names of these values in a statement, and the values."""
+    values = {f"h{n}": each for n, each in enumerate(hashes)}
+    return ", ".join(f":{name}" for name in values), {**values}

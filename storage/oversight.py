@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from mailprobe.storage.checks import at_most
-from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of
 from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.database import Database
 from mailprobe.storage.records import Account
 from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read, write
 
 KEPT_MAX = timedelta(days=400)
 
@@ -23,48 +25,64 @@ class ReputationDay:
     refused: int  # of them: the host refused because of this machine
 
 
-@dataclass(frozen=True, slots=True)
-class CountReputation(StoreCommand[None]):
-    counted: Sequence[ReputationDay]
+def count_reputation(db: Database, counted: Sequence[ReputationDay]) -> None:
+    """Add to the counts of days; forget what is older than KEPT_MAX."""
+    db.change_each(
+        "INSERT INTO reputation (day, operator, answers, refused)"
+        " VALUES (:day, :operator, :answers, :refused)"
+        " ON CONFLICT (day, operator) DO UPDATE SET answers = reputation.answers + excluded.answers,"
+        " refused = reputation.refused + excluded.refused",
+        [
+            {
+                "day": each.day.isoformat(),
+                "operator": each.operator,
+                "answers": each.answers,
+                "refused": each.refused,
+            }
+            for each in counted
+        ],
+    )
+    for day in {each.day for each in counted}:
+        oldest = day - KEPT_MAX
+        db.change("DELETE FROM reputation WHERE day < :oldest", {"oldest": oldest.isoformat()})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReputation(StoreCommand[list[ReputationDay]]):
-    first: date
+def reputation(db: Database, first: date) -> list[ReputationDay]:
+    """Return the days with answers from `first` on, in order, each by operator."""
+    rows = db.all(
+        "SELECT day, operator, answers, refused FROM reputation WHERE day >= :first"
+        " ORDER BY day, operator",
+        {"first": first.isoformat()},
+    )
+    return [ReputationDay(date.fromisoformat(day), *rest) for day, *rest in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class FindFirstAccount(StoreCommand[str | None]):
-    pass
+def first_account_id(db: Database) -> str | None:
+    """Return the id of the account that was created first, deleted or not; it never changes."""
+    rows = db.all("SELECT id FROM accounts ORDER BY number LIMIT 1", {})
+    return rows[0][0] if rows else None
 
 
-@dataclass(frozen=True, slots=True)
-class FindAccounts(StoreCommand[list[Account]]):
-    text: str
-    skip: int
-    limit: int
+def find_accounts(db: Database, text: str = "", *, skip: int = 0, limit: int) -> list[Account]:
+    """Return accounts that are not deleted, newest first, at most LISTED_MAX.
+
+    With `text` those of this id, and those whose e-mail address contains it in whatever
+    case: that reads all accounts.
+    """
+    # replace() is in both databases, and takes no letter of the text for a pattern.
+    which = " AND (id = :text OR replace(lower(email), :text, '') <> lower(email))"
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE email <> ''{which if text else ''}"
+        " ORDER BY number DESC LIMIT :limit OFFSET :skip",
+        {"text": text.lower(), "limit": at_most(LISTED_MAX, limit), "skip": max(0, skip)},
+    )
+    return [account_of(row) for row in rows]
 
 
 class OversightStore(StorePart):
     """The part of the store that the operator looks at."""
 
-    async def count_reputation(self, counted: Sequence[ReputationDay]) -> None:
-        """Add to the counts of days; forget what is older than KEPT_MAX."""
-        await self._execute(CountReputation(tuple(counted)))
-
-    async def reputation(self, first: date) -> list[ReputationDay]:
-        """The days with answers from `first` on, in order, each by operator."""
-        return await self._execute(ReadReputation(first))
-
-    async def first_account_id(self) -> str | None:
-        """The id of the account that was created first, deleted or not; it never changes."""
-        return await self._execute(FindFirstAccount())
-
-    async def find_accounts(self, text: str = "", *, skip: int = 0, limit: int) -> list[Account]:
-        """Accounts that are not deleted, newest first, at most LISTED_MAX.
-
-        With `text` those of this id, and those whose e-mail address contains it in whatever
-        case: that reads all accounts.
-        """
-        most = at_most(LISTED_MAX, limit)
-        return await self._execute(FindAccounts(text, max(0, skip), most))
+    count_reputation = write(count_reputation)
+    reputation = read(reputation)
+    first_account_id = read(first_account_id)
+    find_accounts = read(find_accounts)

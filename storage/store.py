@@ -23,8 +23,8 @@ from mailprobe.storage.base.lease_holders import own_holder
 from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.checks import at_most, check_changes, check_outcome, check_sent, check_units
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
-from mailprobe.storage.egresses.store import EgressStore
-from mailprobe.storage.facts.store import FactStore
+from mailprobe.storage.egresses import EgressStore
+from mailprobe.storage.facts import FactStore
 from mailprobe.storage.fleet.connection_leases import ConnectionLeases
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.queues import QueueStore

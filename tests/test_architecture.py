@@ -27,8 +27,8 @@ ANY_LINES = {"api": 67, "storage": 43}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "files of storage": 119,
-    "store commands": 87,
+    "files of storage": 105,
+    "store commands": 66,
     "places of a plain store method": 4,
 }
 

@@ -19,7 +19,7 @@ from mailprobe.api.egress.blocks import is_low, wanted
 from mailprobe.engine.background import supervised
 from mailprobe.engine.egress import Egress, Egresses, EgressState, StateListeners
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.egresses.records import (
+from mailprobe.storage.egresses import (
     TRIAL_EVERY,
     BlockRequest,
     DayUse,
@@ -28,9 +28,9 @@ from mailprobe.storage.egresses.records import (
     EgressGrant,
     EgressReport,
     EgressRest,
+    EgressStore,
     ReplyCount,
 )
-from mailprobe.storage.egresses.store import EgressStore
 
 log = logging.getLogger("mailprobe.egress")
 

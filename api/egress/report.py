@@ -7,7 +7,7 @@ from datetime import date, datetime
 from mailprobe.api.egress.control import states_of
 from mailprobe.api.egress.ways import way_of
 from mailprobe.engine.egress import DailyLimit, Egress, Egresses, EgressState
-from mailprobe.storage.egresses.records import DayUse, EgressBoard, EgressRest, LatestReply
+from mailprobe.storage.egresses import DayUse, EgressBoard, EgressRest, LatestReply
 
 REFUSED = "blocked_us"  # the reason that counts against an egress
 

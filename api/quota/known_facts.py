@@ -22,7 +22,7 @@ from mailprobe.engine.background import running_loops
 from mailprobe.engine.shared_knowledge import Fact, FactKind, Listener, heed
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.facts.records import NewFact, is_sound
+from mailprobe.storage.facts import NewFact, is_sound
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.facts")

@@ -28,10 +28,8 @@ from mailprobe.storage.commands import (
     ListKeys,
     RevokeKey,
 )
-from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.database import Database, NotUnique
 from mailprobe.storage.records import Account, Key
-from mailprobe.storage.sessions import NoteKeyUses
 from mailprobe.storage.sql.list_jobs import lists
 
 # What the entries of a change are called, by the fields that they are about.
@@ -177,21 +175,6 @@ def is_form_origin(db: Database, command: IsFormOrigin) -> bool:
         {"origin": command.origin},
     )
     return bool(rows)
-
-
-def note_uses(db: Database, command: NoteKeyUses) -> None:
-    """Write that the keys were used now, each at most once in KEY_USE_EVERY."""
-    now = db.now()
-    # An instant that a clock wrote which was ahead is corrected. In order, so that two
-    # processes never wait for each other's rows.
-    db.change_each(
-        "UPDATE keys SET used_at = :now WHERE id = :id"
-        " AND (used_at IS NULL OR used_at <= :before OR used_at > :now)",
-        [
-            {"id": id, "now": micros(now), "before": micros(now - KEY_USE_EVERY)}
-            for id in sorted(command.key_ids)
-        ],
-    )
 
 
 def revoke_key(db: Database, command: RevokeKey) -> bool:

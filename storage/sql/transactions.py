@@ -3,29 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from mailprobe.storage import bounces as bounce_commands
 from mailprobe.storage import commands
-from mailprobe.storage import oversight as oversight_commands
-from mailprobe.storage import sessions as session_commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.database import Database
-from mailprobe.storage.egresses import commands as egress_commands
-from mailprobe.storage.facts import commands as fact_commands
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.lists import queues as queue_commands
 from mailprobe.storage.sql import (
     account_deletion,
     accounts,
-    bounces,
-    egresses,
-    facts,
     jobs,
     leases,
     outbox,
-    oversight,
     queues,
-    sessions,
-    tolerances,
     usage,
 )
 from mailprobe.storage.sql.list_jobs import (
@@ -36,7 +25,6 @@ from mailprobe.storage.sql.list_jobs import (
     list_waits,
     lists,
 )
-from mailprobe.storage.tolerances import commands as tolerance_commands
 
 Transaction = Callable[[Database, Any], Any]
 
@@ -61,17 +49,6 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ExtendMessage.run_by(outbox.extend),
         commands.MessageAttempted.run_by(outbox.attempted),
         commands.ReturnConnections.run_by(leases.return_all),
-        oversight_commands.CountReputation.run_by(oversight.count),
-        egress_commands.ReportEgresses.run_by(egresses.report),
-        egress_commands.PauseEgress.run_by(egresses.pause),
-        egress_commands.ResumeEgress.run_by(egresses.resume),
-        bounce_commands.RecordBounces.run_by(bounces.record),
-        bounce_commands.ForgetBounces.run_by(bounces.forget),
-        session_commands.EndSession.run_by(sessions.end),
-        session_commands.UseChallenge.run_by(sessions.use_challenge),
-        fact_commands.WriteFacts.run_by(facts.write),
-        session_commands.NoteKeyUses.run_by(accounts.note_uses),
-        tolerance_commands.LeaseRefusals.run_by(tolerances.lease_refusals),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
@@ -98,17 +75,7 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.ListAttempts.run_by(jobs.list_attempts),
         commands.ListMessages.run_by(outbox.list_messages),
         commands.RevocableConnections.run_by(leases.revocable_connections),
-        oversight_commands.ReadReputation.run_by(oversight.read),
-        oversight_commands.FindAccounts.run_by(oversight.find_accounts),
-        oversight_commands.FindFirstAccount.run_by(oversight.find_first_account),
-        egress_commands.ReadEgresses.run_by(egresses.read),
-        egress_commands.ReadReplies.run_by(egresses.read_replies),
         queue_commands.ReadQueues.run_by(queues.read),
-        bounce_commands.HasBounces.run_by(bounces.has),
-        bounce_commands.FindBounces.run_by(bounces.find),
-        session_commands.HasSessionEnded.run_by(sessions.has_ended),
-        tolerance_commands.ListTolerances.run_by(tolerances.read),
-        fact_commands.ReadFacts.run_by(facts.read),
     ]
 )
 # A claim, and before it whether it would find something: an idle worker must write nothing.

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import bounces, commands, oversight, sessions
+from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.egresses import commands as egress_commands
-from mailprobe.storage.facts import commands as fact_commands
 from mailprobe.storage.lists import commands as list_commands
 from mailprobe.storage.lists import queues
 from mailprobe.storage.postgres import store as postgres
@@ -18,14 +16,10 @@ from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sqlite import memory
 from mailprobe.storage.sqlite import transactions as sqlite
 from mailprobe.storage.store import Store
-from mailprobe.storage.tolerances import commands as tolerance_commands
 
 COMMANDS = {
     value
-    for part in (
-        *(bounces, commands, egress_commands, fact_commands),
-        *(list_commands, oversight, queues, sessions, tolerance_commands),
-    )
+    for part in (commands, list_commands, queues)
     for value in vars(part).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }

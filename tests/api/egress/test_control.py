@@ -16,7 +16,7 @@ from mailprobe.api.egress.control import POLL_S, StoredControl, open_control
 from mailprobe.engine.egress import DailyLimit, Egress, Egresses
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.egresses.records import EgressGrant, EgressReport
+from mailprobe.storage.egresses import EgressGrant, EgressReport
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import SECRET
 
@@ -181,7 +181,7 @@ async def test_a_pause_reaches_every_process_within_two_seconds(
 async def test_one_process_tries_a_quarantined_egress_and_all_learn_it(
     store: Store, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
 ) -> None:
-    monkeypatch.setattr("mailprobe.storage.sql.egresses.TRIAL_EVERY", timedelta(seconds=20))
+    monkeypatch.setattr("mailprobe.storage.egresses.TRIAL_EVERY", timedelta(seconds=20))
     async with AsyncExitStack() as stack:
         a, b = [
             await stack.enter_async_context(open_control(FILE, store, Moments())) for _ in range(2)

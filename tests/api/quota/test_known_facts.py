@@ -28,7 +28,7 @@ from mailprobe.engine.testing.host_profiles import SPAMHAUS
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.facts.records import NewFact
+from mailprobe.storage.facts import NewFact
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.stores import store_settings
 from tests.engine.engine_runs import (

@@ -16,7 +16,7 @@ import trio
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, StoreBroken
-from mailprobe.storage.egresses.records import (
+from mailprobe.storage.egresses import (
     BlockRequest,
     EgressCount,
     EgressReport,

@@ -49,7 +49,7 @@ async def test_a_bounce_can_be_forgotten(store: Store) -> None:
 async def test_the_newest_of_many_are_kept(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailprobe.storage.sql.bounces.BOUNCES_MAX", 2)
+    monkeypatch.setattr("mailprobe.storage.bounces.BOUNCES_MAX", 2)
     ann = await account_id(store)
     for name in "abc":
         await store.record_bounces(ann, [name], "ses")

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from mailprobe.storage.egresses.records import (
+from mailprobe.storage.egresses import (
     EGRESS_KEPT,
     TRIAL_EVERY,
     BlockRequest,

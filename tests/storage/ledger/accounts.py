@@ -1,6 +1,6 @@
 """Accounts and keys in dictionaries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -29,7 +29,6 @@ from mailprobe.storage.records import (
     Caller,
     Key,
 )
-from mailprobe.storage.sessions import NoteKeyUses
 
 
 class ModelAccounts:
@@ -113,9 +112,9 @@ class ModelAccounts:
             command.origin in key.origins and not key.revoked_at for key in self._keys.values()
         )
 
-    def note_key_uses(self, command: NoteKeyUses) -> None:
+    def note_key_uses(self, key_ids: Sequence[str]) -> None:
         now = self._now()
-        for key in [self._keys[id] for id in command.key_ids if id in self._keys]:
+        for key in [self._keys[id] for id in key_ids if id in self._keys]:
             if key.used_at is None or not now - KEY_USE_EVERY < key.used_at <= now:
                 self._keys[key.id] = replace(key, used_at=now)
 

@@ -17,7 +17,7 @@ from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.base.periods import kept_since
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
-from mailprobe.storage.sessions import NoteKeyUses
+from mailprobe.storage.sessions import note_uses
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
@@ -94,7 +94,6 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.IsFormOrigin.run_by(ModelExecutor.is_form_origin),
         commands.RevokeKey.run_by(ModelExecutor.revoke_key),
         commands.FindCaller.run_by(ModelExecutor.caller),
-        NoteKeyUses.run_by(ModelExecutor.note_key_uses),
         commands.Reserve[Any].run_by(ModelExecutor.reserve),
         commands.Extend.run_by(ModelExecutor.extend),
         commands.Settle.run_by(ModelExecutor.settle),
@@ -133,4 +132,8 @@ def _modelled(
     return function, model
 
 
-FUNCTIONS: dict[Function[..., Any], Callable[..., Any]] = dict[Any, Any]([])
+FUNCTIONS: dict[Function[..., Any], Callable[..., Any]] = dict[Any, Any](
+    [
+        _modelled(note_uses, ModelExecutor.note_key_uses),
+    ]
+)

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.egresses.records import EgressCount, EgressReport, ReplyCount
-from mailprobe.storage.facts.records import NewFact
+from mailprobe.storage.egresses import EgressCount, EgressReport, ReplyCount
+from mailprobe.storage.facts import NewFact
 from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest, Refusals
 from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 

@@ -1,28 +1,114 @@
-"""Transactions of egresses. Rows are always locked in the order of their keys."""
+"""What a fleet knows of its egresses, by name: who rests, what was asked, what mail hosts replied.
 
-from collections.abc import Mapping, Set
+The store knows no limits: processes bring them. Rows are always locked in the order of their keys.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act, ActKind
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.database import Database
-from mailprobe.storage.egresses.commands import (
-    PauseEgress,
-    ReadEgresses,
-    ReadReplies,
-    ReportEgresses,
-    ResumeEgress,
-)
-from mailprobe.storage.egresses.records import (
-    TRIAL_EVERY,
-    DayUse,
-    EgressBoard,
-    EgressGrant,
-    EgressReport,
-    EgressRest,
-    LatestReply,
-)
+from mailprobe.storage.records import SERVICE, Actor
+from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read, write
+
+TRIAL_EVERY = timedelta(minutes=5)  # one address of a quarantined egress, over the fleet
+# Days and replies of an egress: so long is a month of warm-up seen, and who refused it.
+EGRESS_KEPT = timedelta(days=60)
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRest:
+    """An egress that is not used; each field is None where that is not the cause."""
+
+    paused_at: datetime | None = None  # by the operator
+    quarantined_at: datetime | None = None
+    why: str | None = None  # it was quarantined
+    trial_at: datetime | None = None  # when it may be tried again
+
+
+class DayUse(NamedTuple):
+    """Addresses of an egress on one day, over all processes."""
+
+    reserved: int = 0  # asked or set aside by processes; only of an egress with a limit
+    asked: int = 0
+
+
+class EgressCount(NamedTuple):
+    """What a process asked by an egress on a day."""
+
+    egress: str
+    day: date
+    asked: int
+
+
+class BlockRequest(NamedTuple):
+    """A process wants so many more addresses of today; below 0 it gives back."""
+
+    egress: str
+    wanted: int
+    limit: int  # of the day
+
+
+class ReplyCount(NamedTuple):
+    """How often mail hosts of an operator replied so to an egress on a day."""
+
+    egress: str
+    operator: str
+    reason: str
+    day: date
+    times: int
+
+
+class LatestReply(NamedTuple):
+    """Replies of one kind: how many there were on the last day that had any, and the last one."""
+
+    egress: str
+    operator: str
+    reason: str
+    day: date
+    times: int
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EgressBoard:
+    """All that rest, and the use of one day, each by the egress' name."""
+
+    rests: Mapping[str, EgressRest] = field(default_factory=dict)
+    uses: Mapping[str, DayUse] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EgressReport:
+    """What a process reports and wants, in one transaction."""
+
+    day: date  # of the blocks, and of the board that it gets
+    counts: Sequence[EgressCount] = ()
+    blocks: Sequence[BlockRequest] = ()
+    replies: Sequence[ReplyCount] = ()
+    quarantined: Mapping[str, str] = field(default_factory=dict)  # with the reason
+    released: Set[str] = frozenset()
+    trials: Set[str] = frozenset()  # that it would like to try
+
+    def __bool__(self) -> bool:
+        return any(
+            (self.counts, self.blocks, self.replies, self.quarantined, self.released, self.trials)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EgressGrant:
+    """What a process may do, and the board after its report."""
+
+    board: EgressBoard
+    blocks: Mapping[str, int] = field(default_factory=dict)  # what it got; below 0: gave back
+    trials: Set[str] = frozenset()  # that it may try with one address each
+
 
 CLOCKS_APART = timedelta(minutes=3)  # of the machines of a fleet, at most
 
@@ -60,9 +146,12 @@ PAUSE = (
 )
 
 
-def report(db: Database, command: ReportEgresses) -> EgressGrant:
-    """See EgressStore.report_egresses."""
-    report = command.report
+def report_egresses(db: Database, report: EgressReport) -> EgressGrant:
+    """Add what a process counted, and grant the blocks and the trials that it wants.
+
+    All blocks of a day together never exceed the limit that they were wanted with. Of a
+    quarantined egress one process gets a trial each TRIAL_EVERY.
+    """
     blocks = _count(db, report)
     now = db.now()
     db.change_each(
@@ -73,7 +162,7 @@ def report(db: Database, command: ReportEgresses) -> EgressGrant:
         ],
     )
     _rest(db, report, now)
-    return EgressGrant(_board(db, report.day), blocks, _tried(db, report.trials, now))
+    return EgressGrant(egress_board(db, report.day), blocks, _tried(db, report.trials, now))
 
 
 def _count(db: Database, report: EgressReport) -> Mapping[str, int]:
@@ -132,12 +221,8 @@ def _tried(db: Database, trials: Set[str], now: datetime) -> Set[str]:
     return {each for each in sorted(trials) if db.change(TRY, {**values, "egress": each})}
 
 
-def read(db: Database, command: ReadEgresses) -> EgressBoard:
-    """See EgressStore.egresses."""
-    return _board(db, command.day)
-
-
-def _board(db: Database, day: date) -> EgressBoard:
+def egress_board(db: Database, day: date) -> EgressBoard:
+    """Return those that rest, and what each was used for on this day."""
     rests = db.all("SELECT egress, paused_at, quarantined_at, why, trial_at FROM egress_rests", {})
     uses = db.all(
         "SELECT egress, reserved, asked FROM egress_days WHERE day = :day", {"day": day.isoformat()}
@@ -155,8 +240,8 @@ def _instant(value: int | None) -> datetime | None:
     return None if value is None else instant(value)
 
 
-def read_replies(db: Database, _: ReadReplies) -> list[LatestReply]:
-    """See EgressStore.egress_replies."""
+def latest_replies(db: Database) -> list[LatestReply]:
+    """Return the replies of every egress within EGRESS_KEPT, by operator and reason."""
     rows = db.all(
         "SELECT egress, operator, reason, day, times, last_at FROM egress_replies"
         " ORDER BY egress, operator, reason",
@@ -168,23 +253,31 @@ def read_replies(db: Database, _: ReadReplies) -> list[LatestReply]:
     ]
 
 
-def pause(db: Database, command: PauseEgress) -> bool:
-    """See EgressStore.pause_egress."""
-    values = {"egress": command.egress, "now": micros(db.now())}
-    return bool(db.change(PAUSE, values)) and _recorded(db, command, "egress_paused")
+def pause_egress(
+    db: Database, egress: str, *, account_id: str | None = None, by: Actor = SERVICE
+) -> bool:
+    """Let it rest until it is resumed; False if it is paused. The account's audit log has it."""
+    is_new = bool(db.change(PAUSE, {"egress": egress, "now": micros(db.now())}))
+    if is_new:
+        _record(db, egress, "egress_paused", account_id, by)
+    return is_new
 
 
-def resume(db: Database, command: ResumeEgress) -> bool:
-    """See EgressStore.resume_egress."""
-    gone = db.change("DELETE FROM egress_rests WHERE egress = :egress", {"egress": command.egress})
-    return bool(gone) and _recorded(db, command, "egress_resumed")
+def resume_egress(
+    db: Database, egress: str, *, account_id: str | None = None, by: Actor = SERVICE
+) -> bool:
+    """End its pause and its quarantine; False if it has neither. The audit log has it."""
+    has_rested = bool(
+        db.change("DELETE FROM egress_rests WHERE egress = :egress", {"egress": egress})
+    )
+    if has_rested:
+        _record(db, egress, "egress_resumed", account_id, by)
+    return has_rested
 
 
-def _recorded(db: Database, command: PauseEgress | ResumeEgress, kind: ActKind) -> bool:
-    if command.account_id is not None:
-        act = Act(kind, subject=command.egress, name=command.egress)
-        audit.add_to(db, command.account_id, command.by, act)
-    return True
+def _record(db: Database, egress: str, kind: ActKind, account_id: str | None, by: Actor) -> None:
+    if account_id is not None:
+        audit.add_to(db, account_id, by, Act(kind, subject=egress, name=egress))
 
 
 def _drop_rested(db: Database) -> None:
@@ -192,3 +285,13 @@ def _drop_rested(db: Database) -> None:
     db.change(
         "DELETE FROM egress_rests WHERE paused_at IS NULL AND quarantined_at IS NULL", nothing
     )
+
+
+class EgressStore(StorePart):
+    """The part of the store that processes share about their egresses."""
+
+    report_egresses = write(report_egresses)
+    egresses = read(egress_board)
+    egress_replies = read(latest_replies)
+    pause_egress = write(pause_egress)
+    resume_egress = write(resume_egress)
