@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
 
-from mailprobe.storage.checks import at_most
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.checks import at_most
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.database import Database, Row
 from mailprobe.storage.records import Actor

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.store_part import StorePart
 from mailprobe.storage.transaction import read

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act, ActKind
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.records import SERVICE, Actor
 from mailprobe.storage.store_part import StorePart

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.store_part import StorePart
 from mailprobe.storage.transaction import read, write

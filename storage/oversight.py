@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from mailprobe.storage.checks import at_most
-from mailprobe.storage.columns import ACCOUNT_COLUMNS, account_of
+from mailprobe.storage.base.checks import at_most
+from mailprobe.storage.base.columns import ACCOUNT_COLUMNS, account_of
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.database import Database
 from mailprobe.storage.records import Account

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.database import Database
 from mailprobe.storage.records import Actor

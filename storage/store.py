@@ -19,9 +19,15 @@ from typing import TypeVar
 
 from mailprobe.storage import commands
 from mailprobe.storage.audit import AuditStore
+from mailprobe.storage.base.checks import (
+    at_most,
+    check_changes,
+    check_outcome,
+    check_sent,
+    check_units,
+)
 from mailprobe.storage.base.lease_holders import own_holder
 from mailprobe.storage.bounces import BounceStore
-from mailprobe.storage.checks import at_most, check_changes, check_outcome, check_sent, check_units
 from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.egresses import EgressStore
 from mailprobe.storage.facts import FactStore

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from mailprobe.storage.checks import as_kept
+from mailprobe.storage.base.checks import as_kept
 from mailprobe.storage.commands import EncryptedFirst
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.list_records import ListClaim

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from mailprobe.storage.base.checks import at_most
 from mailprobe.storage.base.lease_holders import own_holder
-from mailprobe.storage.checks import at_most
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.list_records import (
     ChunkPart,

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 
+from mailprobe.storage.base.columns import instant
 from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.columns import instant
 from mailprobe.storage.contract import DatabaseInUse, StoreBroken
 from mailprobe.storage.migrate.tables import TABLES, TablePlan
 from mailprobe.storage.postgres.driver.partitions import LINES, USAGE, Partitions

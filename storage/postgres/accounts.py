@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from mailprobe.storage.checks import next_key_at
-from mailprobe.storage.columns import (
+from mailprobe.storage.base.checks import next_key_at
+from mailprobe.storage.base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.postgres.driver.batch_executor import Raised

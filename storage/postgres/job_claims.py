@@ -18,7 +18,7 @@ from mailprobe.storage.base.claim_order import (
     Partition,
     claim_in_turn,
 )
-from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
+from mailprobe.storage.base.columns import JOB_COLUMNS, job_of, micros
 from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.database import Row
 from mailprobe.storage.postgres.accounts import callers_of_keys

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome, PostponeJob
 from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.postgres.driver.server import TransactionSession

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mailprobe.storage.columns import NEW_JOB_COLUMNS, micros
+from mailprobe.storage.base.columns import NEW_JOB_COLUMNS, micros
 from mailprobe.storage.commands import FindJob, ResendJob
 from mailprobe.storage.database import Row
 from mailprobe.storage.postgres.driver.server import TransactionSession

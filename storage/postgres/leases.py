@@ -10,9 +10,9 @@ from datetime import datetime
 from functools import cache
 from zlib import crc32
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import GONE_S, Lease, allocate
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import LeaseConnections
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock, ended_sessions

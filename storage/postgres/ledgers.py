@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.base.periods import month_of, period_bounds, period_start_of
-from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.commands import ReadLedger
 from mailprobe.storage.database import Row
 from mailprobe.storage.postgres import rate_window as windows

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import EnqueueMessage
 from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.columns import instant
+from mailprobe.storage.base.columns import instant
 from mailprobe.storage.contract import WINDOW
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import Window

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import LogRefusal
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
 from mailprobe.storage.postgres.driver.server import TransactionSession

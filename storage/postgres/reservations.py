@@ -7,7 +7,7 @@ from uuid import UUID
 
 from psycopg import Cursor
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import Extend, Settle
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT

@@ -7,8 +7,8 @@ from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import day_of, kept_since
-from mailprobe.storage.columns import micros
 from mailprobe.storage.postgres import rate_window
 from mailprobe.storage.postgres.driver.partitions import (
     LINES,

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from psycopg import errors
 
+from mailprobe.storage.base.columns import instant
 from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.columns import instant
 from mailprobe.storage.database import Database, NotUnique, Row, Values
 from mailprobe.storage.postgres import accounts
 from mailprobe.storage.postgres.driver.partitions import (

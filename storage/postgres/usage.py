@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import psycopg
 
 from mailprobe.storage import audit
-from mailprobe.storage.columns import instant, micros, new_job_values
+from mailprobe.storage.base.columns import instant, micros, new_job_values
 from mailprobe.storage.commands import (
     AbandonJob,
     AccountCommand,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
+from mailprobe.storage.base.columns import micros, usage_values
 from mailprobe.storage.base.periods import day_of, month_of, period_start_of
-from mailprobe.storage.columns import micros, usage_values
 from mailprobe.storage.postgres.driver.partitions import USAGE, check_partitions
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller

@@ -10,7 +10,7 @@ from functools import partial
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import DeleteAccount
 from mailprobe.storage.database import Database
 from mailprobe.storage.records import Actor

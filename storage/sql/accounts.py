@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act, ActKind
-from mailprobe.storage.columns import (
+from mailprobe.storage.base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from itertools import pairwise
 
-from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.base.columns import JOB_COLUMNS, attempt_of, job_of, micros
 from mailprobe.storage.commands import ExtendClaim, FindJob, ListAttempts, ListJobs, ListReceivers
 from mailprobe.storage.contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX
 from mailprobe.storage.database import Database

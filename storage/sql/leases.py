@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+from mailprobe.storage.base.columns import instant
 from mailprobe.storage.base.lease_allocation import Lease, revocable
-from mailprobe.storage.columns import instant
 from mailprobe.storage.commands import ReturnConnections, RevocableConnections
 from mailprobe.storage.database import Database, Row
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from mailprobe.storage.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
+from mailprobe.storage.base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from mailprobe.storage.commands import ClaimMessages, ExtendMessage, ListMessages, MessageAttempted
 from mailprobe.storage.database import Database
 from mailprobe.storage.records import OutboxMessage

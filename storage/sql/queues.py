@@ -1,6 +1,6 @@
 """What waits in each queue. Every statement reads a bounded number of rows, by an index."""
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName, QueueState, ReadQueues
 from mailprobe.storage.sql.list_jobs.list_claims import first_chunks

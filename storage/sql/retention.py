@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from mailprobe.storage.audit import AUDIT_KEPT
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import day_of, kept_since
 from mailprobe.storage.bounces import BOUNCES_KEPT
-from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import (
     IDEMPOTENCY_KEPT_MAX,
     LEASES_MAX,

@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from mailprobe.storage.columns import usage_row_of
+from mailprobe.storage.base.columns import usage_row_of
 from mailprobe.storage.commands import CountDays, ListUsage
 from mailprobe.storage.database import Database, Row
 from mailprobe.storage.records import DayCount, UsageRow

@@ -4,7 +4,7 @@ import sqlite3
 from datetime import datetime
 from functools import lru_cache
 
-from mailprobe.storage.columns import (
+from mailprobe.storage.base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,

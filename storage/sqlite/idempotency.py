@@ -3,8 +3,8 @@
 import sqlite3
 from datetime import datetime, timedelta
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.records import MARKS, IdempotencyRecord

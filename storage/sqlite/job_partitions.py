@@ -22,7 +22,7 @@ from mailprobe.storage.base.claim_order import (
     Partition,
     claim_in_turn,
 )
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
 from mailprobe.storage.records import JobState, Work
 from mailprobe.storage.sql.jobs import HOST_OF

@@ -8,7 +8,13 @@ from functools import cache, partial
 from typing import TypeVar
 
 from mailprobe.storage.base.claim_order import Partition
-from mailprobe.storage.columns import JOB_COLUMNS, NEW_JOB_COLUMNS, job_of, micros, new_job_values
+from mailprobe.storage.base.columns import (
+    JOB_COLUMNS,
+    NEW_JOB_COLUMNS,
+    job_of,
+    micros,
+    new_job_values,
+)
 from mailprobe.storage.commands import (
     AbandonJob,
     ClaimJobs,

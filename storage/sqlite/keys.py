@@ -3,8 +3,8 @@
 import sqlite3
 from datetime import datetime
 
-from mailprobe.storage.checks import next_key_at
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.checks import next_key_at
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.commands import CreateKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Key, KeyKind

@@ -4,9 +4,9 @@ import sqlite3
 from datetime import datetime
 from functools import cache
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import allocate
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import micros
 from mailprobe.storage.commands import LeaseConnections
 from mailprobe.storage.sql.leases import lease_of
 

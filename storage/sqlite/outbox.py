@@ -3,7 +3,7 @@
 import sqlite3
 from datetime import datetime
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import EnqueueMessage
 from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
 from mailprobe.storage.sqlite.accounts import number_of

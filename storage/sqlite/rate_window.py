@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.columns import instant
+from mailprobe.storage.base.columns import instant
 from mailprobe.storage.records import Window
 
 DB = sqlite3.Connection

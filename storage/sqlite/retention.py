@@ -6,8 +6,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import kept_since
-from mailprobe.storage.columns import micros
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sql import retention as shared
 from mailprobe.storage.sqlite import job_partitions, rate_window

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
+from mailprobe.storage.base.columns import instant, micros, usage_values
 from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
-from mailprobe.storage.columns import instant, micros, usage_values
 from mailprobe.storage.commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
 from mailprobe.storage.database import Row

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import micros
 from mailprobe.storage.database import Database, Row
 from mailprobe.storage.store_part import StorePart
 from mailprobe.storage.tolerances.allocation import (

@@ -9,8 +9,8 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from psycopg import errors, sql
 
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.columns import micros
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
 AHEAD_DAYS = 3  # each run of apply_retention() creates them

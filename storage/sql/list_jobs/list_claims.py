@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.database import Database, Row
 from mailprobe.storage.list_records import ListChunk, ListClaim
 from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.lists.commands import KeepMarks, NoteWait, ReadMarks

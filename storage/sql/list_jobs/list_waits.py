@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import HostWait, ListWaits
 from mailprobe.storage.lists.commands import ReadWaits

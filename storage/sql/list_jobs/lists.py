@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
+from mailprobe.storage.base.checks import paced_until
+from mailprobe.storage.base.columns import instant, is_test, micros
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.base.periods import day_start
-from mailprobe.storage.checks import paced_until
-from mailprobe.storage.columns import instant, is_test, micros
 from mailprobe.storage.commands import EncryptedFirst
 from mailprobe.storage.contract import (
     WINDOW,

@@ -29,8 +29,8 @@ from mailprobe.engine import (
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import GONE_S, LOST_S, LeaseRequest
-from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.sqlite.memory import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify

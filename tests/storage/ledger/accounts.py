@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
 
-from mailprobe.storage.checks import next_key_at
+from mailprobe.storage.base.checks import next_key_at
 from mailprobe.storage.commands import (
     ChangeAccount,
     CreateAccount,

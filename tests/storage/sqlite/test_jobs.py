@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mailprobe.storage import open_store
-from mailprobe.storage.columns import micros
+from mailprobe.storage.base.columns import micros
 from mailprobe.storage.records import Caller, MessageKind
 from mailprobe.storage.store import Store
 from tests.seeds import seeds
