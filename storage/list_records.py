@@ -1,6 +1,6 @@
 """What the store keeps of lists: a list, its rows in chunks, and the claims of chunks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -177,3 +177,14 @@ class ChunkPart:
     @property
     def answered(self) -> int:
         return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedList:
+    """What is known of a list once its rows are stored."""
+
+    columns: Sequence[str]
+    rows: int
+    addresses: int
+    blank_rows: int | None = None
+    reading: str | None = None  # how its cells were read; the format is the caller's

@@ -32,9 +32,9 @@ from mailprobe.storage.contract import LISTED_MAX, USAGE_ROWS_MAX
 from mailprobe.storage.egresses import EgressStore
 from mailprobe.storage.facts import FactStore
 from mailprobe.storage.fleet.connection_leases import ConnectionLeases
+from mailprobe.storage.list_jobs.queues import QueueStore
+from mailprobe.storage.list_jobs.store import ListStore
 from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.lists.queues import QueueStore
-from mailprobe.storage.lists.store import ListStore
 from mailprobe.storage.oversight import OversightStore
 from mailprobe.storage.pauses import PauseStore
 from mailprobe.storage.records import (

@@ -17,8 +17,9 @@ from mailprobe.api.results.chunk_lines import found_at, results_in
 from mailprobe.api.results.marks import KINDS, LIGHTS, ResultKind, counts_of, mark_of
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import RowResult
+from mailprobe.storage.list_jobs.list_lines import PLACES_SEARCHED_MAX
+from mailprobe.storage.list_jobs.list_marks import MARKS_READ_MAX
 from mailprobe.storage.list_records import ListChunk, StoredList
-from mailprobe.storage.lists.store import MARKS_READ_MAX, PLACES_SEARCHED_MAX
 from mailprobe.storage.store import Store
 
 PAGE_ROWS = 50

@@ -24,8 +24,7 @@ from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
 from mailprobe.api.reader.forks import is_short_text
 from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload
 from mailprobe.api.results.list_reading import encode_reading
-from mailprobe.storage.list_records import ListChunk
-from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.list_records import ListChunk, LoadedList
 from mailprobe.storage.records import Account
 
 # In one transaction: some 30 ms, so that neither requests nor other uploads of the account, which

@@ -20,7 +20,7 @@ from mailprobe.engine.egress import ONE_EGRESS, Egresses, EgressState
 from mailprobe.engine.shared_knowledge import FactKind
 from mailprobe.engine.smtp.operators import budget_labels, operator_labels
 from mailprobe.engine.verdict import LADDER, Outcome, Reason
-from mailprobe.storage.lists.queues import QueueName
+from mailprobe.storage.list_jobs.queues import QueueName
 from mailprobe.storage.store import Store
 
 GONE = "gone"  # the status of a request whose answer never began

@@ -21,8 +21,7 @@ from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.storage import open_store
 from mailprobe.storage.database import NotUnique
-from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder
-from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder, LoadedList
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store

@@ -8,7 +8,7 @@ clock is the database's: all machines share it.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -20,7 +20,6 @@ from mailprobe.storage.base.call_queue import ANSWER_S
 from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
-from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
@@ -32,7 +31,6 @@ from mailprobe.storage.postgres.session import PostgresDatabase, run
 from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.sql import retention as shared_retention
 from mailprobe.storage.sql import transactions as shared
-from mailprobe.storage.sql.list_jobs import list_claims
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function
 
@@ -171,18 +169,6 @@ class PostgresExecutor:
             return []
         return await self._do(lambda db: run(claim)(db, command))
 
-    async def extend_chunks(self, command: ExtendChunks) -> list[bool | None]:
-        """Extend what no other transaction has locked, then the others one by one."""
-        held: list[bool | None]
-        held = await self._do(_bound(partial(list_claims.extend, command=command)))
-        with suppress(StoreUnavailable):  # one is locked for long: the next call tries again
-            for place, claim in enumerate(command.claims):
-                if held[place] is None:
-                    one = replace(command, claims=[claim])
-                    act = _bound(partial(list_claims.extend_locked, command=one))
-                    held[place] = await self._do(act)
-        return held
-
     async def apply_retention(self, command: commands.ApplyRetention) -> None:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
         retention_days = command.retention_days
@@ -246,7 +232,6 @@ READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
     ]
 )
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
-    ExtendChunks: PostgresExecutor.extend_chunks,
     commands.CheckStore: PostgresExecutor.check,
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
     commands.ApplyRetention: PostgresExecutor.apply_retention,

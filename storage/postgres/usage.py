@@ -35,6 +35,7 @@ from mailprobe.storage.commands import (
     Spend,
 )
 from mailprobe.storage.contract import IdempotencyInProgress
+from mailprobe.storage.list_jobs import list_results
 from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
 from mailprobe.storage.postgres import idempotency as idempotency_records
 from mailprobe.storage.postgres import job_outcomes as outcomes
@@ -47,7 +48,6 @@ from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
 from mailprobe.storage.sql.accounts import creation_of
-from mailprobe.storage.sql.list_jobs import list_results
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter

@@ -13,8 +13,8 @@ from mailprobe.storage.audit import Act
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import DeleteAccount
 from mailprobe.storage.database import Database
+from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import Actor
-from mailprobe.storage.sql.list_jobs import lists
 from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
 
 # Where an account's callbacks go, what was answered to it, and what it told of addresses.

@@ -29,8 +29,8 @@ from mailprobe.storage.commands import (
     RevokeKey,
 )
 from mailprobe.storage.database import Database, NotUnique
+from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import Account, Key
-from mailprobe.storage.sql.list_jobs import lists
 
 # What the entries of a change are called, by the fields that they are about.
 CHANGES: Mapping[ActKind, Sequence[str]] = {

@@ -7,9 +7,7 @@ from typing import Any
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists.commands import ExtendChunks
 from mailprobe.storage.sql import transactions as shared
-from mailprobe.storage.sql.list_jobs import list_claims
 from mailprobe.storage.sqlite import accounts, idempotency, jobs, keys, leases, outbox, usage
 from mailprobe.storage.sqlite.session import run
 
@@ -48,7 +46,6 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
         commands.ResendJob.run_by(jobs.resend),
         commands.EnqueueMessage.run_by(outbox.enqueue),
         commands.LeaseConnections.run_by(leases.lease),
-        ExtendChunks.run_by(run(list_claims.extend)),
         commands.CheckStore.run_by(_check),
     ]
 )

@@ -11,6 +11,7 @@ from mailprobe.storage.base.periods import day_of, month_of, period_bounds, peri
 from mailprobe.storage.commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
 from mailprobe.storage.database import Row
+from mailprobe.storage.list_jobs import list_results
 from mailprobe.storage.records import (
     DAY_LIGHTS,
     Account,
@@ -21,7 +22,6 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
-from mailprobe.storage.sql.list_jobs import list_results
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter

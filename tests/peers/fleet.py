@@ -29,8 +29,7 @@ from mailprobe.bench.load.delay_relay import delayed
 from mailprobe.bench.load.private_postgres import free_port, private_postgres
 from mailprobe.bench.load.running_lists import BOUNDS
 from mailprobe.storage import StoreSize, open_store
-from mailprobe.storage.list_records import ListChunk, ListOrder
-from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.list_records import ListChunk, ListOrder, LoadedList
 from tests.api.service_process import (
     Credentials,
     Place,

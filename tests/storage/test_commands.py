@@ -8,8 +8,6 @@ import pytest
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.lists import commands as list_commands
-from mailprobe.storage.lists import queues
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
 from mailprobe.storage.sql import transactions as shared
@@ -19,8 +17,7 @@ from mailprobe.storage.store import Store
 
 COMMANDS = {
     value
-    for part in (commands, list_commands, queues)
-    for value in vars(part).values()
+    for value in vars(commands).values()
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
 PARTS = [part for part in Store.__mro__ if part is not object]

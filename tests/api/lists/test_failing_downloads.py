@@ -13,7 +13,7 @@ from mailprobe.api.lists import downloads
 from mailprobe.api.lists.results import CHUNKS_READ
 from mailprobe.api.reader import workbook
 from mailprobe.api.reader.frames import Channel, MakeWorkbook
-from mailprobe.storage.lists.commands import DeleteList
+from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import SERVICE
 from mailprobe.storage.store import Store
 from tests.api.lists.test_lists import LISTS, open_list_shop, send
@@ -84,7 +84,7 @@ async def test_a_download_that_fails_later_is_cut(
 
 async def delete_some(store: Store, list_id: str) -> None:
     """The first step of a deletion; delete_list() takes every step."""
-    assert not await store._execute(DeleteList(list_id, SERVICE))
+    assert not await store.executor.write(lists.delete_step, list_id, SERVICE)
 
 
 @pytest.mark.parametrize("wholly", [True, False])

@@ -166,7 +166,7 @@ async def test_lists_are_sent_at_a_rate(
 ) -> None:
     async with open_list_shop() as shop:
         monkeypatch.setattr(
-            "mailprobe.storage.sql.list_jobs.lists.paced_until",
+            "mailprobe.storage.list_jobs.lists.paced_until",
             lambda _, now, __: now + timedelta(seconds=63),
         )
         got = await send(shop)

@@ -25,7 +25,7 @@ import trio
 
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.bench.lab import Lab
-from mailprobe.storage.sql.list_jobs.lists import UNLOADED
+from mailprobe.storage.list_jobs.lists import UNLOADED
 from tests.api.jobs.test_killed import (
     Receiver,
     environment,

@@ -10,12 +10,11 @@ import pytest
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.lists.commands import FindPlaces, ReadChunks, ReadPlaces, ReadResults
+from mailprobe.storage.list_jobs import list_lines, lists
 from mailprobe.storage.postgres.driver import schema
 from mailprobe.storage.postgres.driver.partitions import LINES, LISTED
 from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionSession
-from mailprobe.storage.postgres.session import PostgresDatabase, run
-from mailprobe.storage.sql.list_jobs import list_lines, lists
+from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, open_once, query
 from tests.storage.contract.list_calls import answer, claimed, running
@@ -125,19 +124,20 @@ async def test_reads_and_deletions_lock_one_day(store: Store, url: str, clock: C
     await running(store, caller, 1, 1)
     clock.advance(DAY_S)
     await running(store, caller, 1, id="next")
-    with closing(PostgresServer(url, answer_s=60.0).connect()) as db:
-        session = TransactionSession(db, clock)
+    with closing(PostgresServer(url, answer_s=60.0).connect()) as connection:
+        session = TransactionSession(connection, clock)
+        db = PostgresDatabase(session)
         partitions = set(await trio.to_thread.run_sync(days_of, url))
         locked = (
             "SELECT relname FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
             " WHERE pid = pg_backend_pid()"
         )
         acts: dict[str, Callable[[], object]] = {
-            "chunks": lambda: run(list_lines.read_chunks)(session, ReadChunks("list-1", 0, 9)),
-            "places": lambda: run(list_lines.read_places)(session, ReadPlaces("list-1", [0])),
-            "results": lambda: run(list_lines.read_results)(session, ReadResults("list-1", [0])),
-            "search": lambda: run(list_lines.find_places)(session, FindPlaces("list-1", "%", 0, 9)),
-            "deletion": lambda: lists.delete_some(PostgresDatabase(session), 1),
+            "chunks": lambda: list_lines.read_chunks(db, "list-1", first=0, limit=9),
+            "places": lambda: list_lines.read_places(db, "list-1", [0]),
+            "results": lambda: list_lines.read_results(db, "list-1", [0]),
+            "search": lambda: list_lines.find_places(db, "list-1", "%", first=0),
+            "deletion": lambda: lists.delete_some(db, 1),
         }
         for name, act in acts.items():
             session.begin()

@@ -22,8 +22,7 @@ from mailprobe.storage.egresses import (
     EgressReport,
     ReplyCount,
 )
-from mailprobe.storage.list_records import HostWait, ListBounds, ListChunk, ListOrder
-from mailprobe.storage.lists.commands import LoadedList
+from mailprobe.storage.list_records import HostWait, ListBounds, ListChunk, ListOrder, LoadedList
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES

@@ -11,9 +11,9 @@ from mailprobe.storage.list_records import (
     ListClaim,
     ListOrder,
     ListShare,
+    LoadedList,
     StoredList,
 )
-from mailprobe.storage.lists.commands import LoadedList
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import LEASE_S, NOON, row

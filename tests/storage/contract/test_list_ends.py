@@ -2,10 +2,10 @@
 
 import pytest
 
-from mailprobe.storage.list_records import ChunkPart, ListState
-from mailprobe.storage.lists.commands import BeginPass, DeleteList, DropUpload, LoadedList, PassStep
+from mailprobe.storage.list_jobs import list_lines, lists
+from mailprobe.storage.list_jobs.lists import PassStep
+from mailprobe.storage.list_records import ChunkPart, ListState, LoadedList
 from mailprobe.storage.records import SERVICE
-from mailprobe.storage.sql.list_jobs import list_lines, lists
 from mailprobe.storage.store import Store
 from tests.storage.contract.list_calls import (
     BOUNDS,
@@ -45,7 +45,7 @@ async def test_an_upload_that_is_being_deleted_never_runs_without_the_rows_that_
 ) -> None:
     await store.create_list(await make_caller(store), order(), BOUNDS)
     assert await store.add_chunks("list-1", chunks(*[1] * MORE), octets_max=OCTETS_MAX)
-    assert await store._execute(DropUpload("list-1"))
+    assert await store.executor.write(lists.drop_upload_step, "list-1")
     assert not await store.add_chunks("list-1", [], octets_max=OCTETS_MAX)
     late = await store.change_list("list-1", "running", before=["loading"], loaded=LOADED)
     assert late is None
@@ -56,7 +56,7 @@ async def test_an_upload_that_is_being_deleted_never_runs_without_the_rows_that_
 async def test_a_list_that_is_being_deleted_never_goes_on(store: Store) -> None:
     await running(store, await make_caller(store), *[1] * MORE)
     await store.change_list("list-1", "paused", before=["running"])
-    assert not await store._execute(DeleteList("list-1", SERVICE))
+    assert not await store.executor.write(lists.delete_step, "list-1", SERVICE)
     assert await store.change_list("list-1", "running", before=["paused"]) is None
     assert await claimed(store) == []
 
@@ -76,10 +76,12 @@ async def test_a_pass_that_is_answered_before_all_of_it_is_due_ends_the_list(
     for claim in await claimed(store):
         await answer_passing(store, claim, int(claim.chunk.place < 2), "unknown")
     [last] = await claimed(store)
-    assert await store._execute(BeginPass(last, clock(), 0)) == PassStep(True, 2)
+    assert await store.executor.write(lists.begin_pass_from, last, clock(), 0) == PassStep(True, 2)
     clock.advance(LEASE_S / 2)
     for claim in await claimed(store):
         part = ChunkPart("list-1", claim.chunk.place, claim.fence, "", {}, ends=True, passing=-1)
         assert await store.record_part(part)
-    assert await store._execute(BeginPass(last, clock(), 2)) == PassStep(True, 4)
-    assert await store._execute(BeginPass(last, clock(), 4)) == PassStep(False, None)
+    assert await store.executor.write(lists.begin_pass_from, last, clock(), 2) == PassStep(True, 4)
+    assert await store.executor.write(lists.begin_pass_from, last, clock(), 4) == PassStep(
+        False, None
+    )

@@ -14,19 +14,19 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
+from mailprobe.storage.list_jobs import list_claims, lists
+from mailprobe.storage.list_jobs.list_lines import DELETED_MAX
+from mailprobe.storage.list_jobs.lists import LOADING_MAX, PassStep
 from mailprobe.storage.list_records import (
     KEY_REVOKED,
     LAST_PLACE,
     ChunkPart,
     ListChunk,
     ListShare,
+    LoadedList,
     StoredList,
 )
-from mailprobe.storage.lists.commands import BeginPass, DeleteList, LoadedList, PassStep
 from mailprobe.storage.records import SERVICE, Answered, IdempotencyRecord
-from mailprobe.storage.sql.list_jobs import list_claims, lists
-from mailprobe.storage.sql.list_jobs.list_lines import DELETED_MAX
-from mailprobe.storage.sql.list_jobs.lists import LOADING_MAX
 from mailprobe.storage.store import Store
 from tests.storage.contract.calls import begin
 from tests.storage.contract.list_calls import (
@@ -55,7 +55,7 @@ async def test_a_list_whose_upload_died_is_given_up_at_once(
     caller, bounds = await make_caller(store), replace(BOUNDS, active_max=1)
     with other_process() as other:
         with monkeypatch.context() as patch:
-            patch.setattr("mailprobe.storage.lists.store.own_holder", lambda: other.holder)
+            patch.setattr("mailprobe.storage.list_jobs.store.own_holder", lambda: other.holder)
             await store.create_list(caller, order("dead"), bounds)
         assert await store.add_chunks("dead", chunks(2, 1), octets_max=OCTETS_MAX)
         with pytest.raises(ListLimitReached):
@@ -493,7 +493,7 @@ async def test_results_of_a_chunk_that_is_partly_deleted_are_not_read(store: Sto
     for _ in range(DELETED_MAX + 1):
         await answer(store, claim, "deliverable", ends=False)
     assert len(await store.list_results("list-1", [0])) == 1
-    assert not await store._execute(DeleteList("list-1", SERVICE))
+    assert not await store.executor.write(lists.delete_step, "list-1", SERVICE)
     assert await store.list_results("list-1", [0]) == []
 
 
@@ -572,7 +572,7 @@ async def test_a_pass_over_a_long_list_begins_once(
     [last] = await claimed(store)
     assert await store.begin_pass(killed, clock()) is None
     due_at = clock() + timedelta(minutes=5)
-    step = await store._execute(BeginPass(last, due_at, 0))
+    step = await store.executor.write(lists.begin_pass_from, last, due_at, 0)
     assert step == PassStep(True, 2)
     assert await store.begin_pass(last, due_at)
     assert await claimed(store) == []

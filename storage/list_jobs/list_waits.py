@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mailprobe.storage.base.columns import instant, micros
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import HostWait, ListWaits
-from mailprobe.storage.lists.commands import ReadWaits
 
+WAITING_HOSTS_MAX = 10  # of a list: those at which most wait
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 
 
@@ -109,9 +110,12 @@ def _add(db: Database, list_id: str, changes: Mapping[str, _HostChange]) -> None
     )
 
 
-def read(db: Database, command: ReadWaits) -> dict[str, ListWaits]:
-    """Return what waits of each list."""
-    ids = [{"id": id, "most": command.hosts_max} for id in command.list_ids]
+def read_waits(
+    db: Database, list_ids: Sequence[str], *, hosts_max: int = WAITING_HOSTS_MAX
+) -> dict[str, ListWaits]:
+    """Return what waits of each of these lists, at most LISTED_MAX, for its mail hosts."""
+    list_ids = list_ids[:LISTED_MAX]
+    ids = [{"id": id, "most": hosts_max} for id in list_ids]
     totals = db.all_each(
         "SELECT coalesce(sum(addresses), 0), count(*), min(until_at) FROM list_waits"
         f" WHERE list = {NUMBER}",
@@ -128,7 +132,7 @@ def read(db: Database, command: ReadWaits) -> dict[str, ListWaits]:
         ids,
     )
     found: dict[str, ListWaits] = {}
-    for id, total, rows, passing in zip(command.list_ids, totals, hosts, again, strict=True):
+    for id, total, rows, passing in zip(list_ids, totals, hosts, again, strict=True):
         [(addresses, count, first)], [(passes,)] = total, passing
         shown = tuple(
             HostWait(host, reason, takes, waiting, instant(until))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mailprobe.storage.database import Database
+from mailprobe.storage.list_jobs import list_lines, list_marks, list_waits
+from mailprobe.storage.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
+from mailprobe.storage.list_jobs.lists import HAS_DUE, HELD, make_last_due
 from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.lists.commands import RecordPart
-from mailprobe.storage.sql.list_jobs import list_lines, list_marks, list_waits
-from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
-from mailprobe.storage.sql.list_jobs.lists import HAS_DUE, HELD, make_last_due
 
 FIRST_PART = ROWS_PART + 1  # of a chunk's results
 
@@ -114,7 +113,7 @@ def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
     return {status: count for status, count in counts.items() if count}
 
 
-def record_part(db: Database, command: RecordPart) -> bool:
-    """Store results of a claimed chunk; see `record_all`."""
-    (stored,) = record_all(db, db.now(), [command.part])
+def record_part(db: Database, part: ChunkPart) -> bool:
+    """Store results of a claimed chunk that are not counted; False if another claim followed."""
+    (stored,) = record_all(db, db.now(), [part])
     return stored

@@ -1,9 +1,31 @@
-"""What waits in each queue. Every statement reads a bounded number of rows, by an index."""
+"""What waits in each queue of the store, for metrics.
+
+Every statement reads a bounded number of rows, by an index.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
 from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
-from mailprobe.storage.lists.queues import COUNTED_MAX, QueueName, QueueState, ReadQueues
-from mailprobe.storage.sql.list_jobs.list_claims import first_chunks
+from mailprobe.storage.list_jobs.list_claims import first_chunks
+from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read
+
+QueueName = Literal["lists", "jobs", "callbacks", "alert", "meter"]  # of lists, their chunks
+COUNTED_MAX = 10_000  # rows that are read of a queue: some 10 ms; more are not counted
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What is due in a queue and not claimed; `oldest_s` is how long, of the first."""
+
+    name: QueueName
+    due: int
+    oldest_s: float = 0.0
+    last_sent_at: datetime | None = None  # of messages: the last that was sent
+
 
 FREE = "(lease_until IS NULL OR lease_until <= :now)"
 COUNT = "SELECT count(*), min(due_at) FROM"
@@ -39,8 +61,8 @@ def _due_chunks(db: Database) -> str:
     )
 
 
-def read(db: Database, _: ReadQueues) -> list[QueueState]:
-    """See QueueStore.queues."""
+def read_queues(db: Database) -> list[QueueState]:
+    """Return the state of every queue, at most COUNTED_MAX rows of each."""
     now = micros(db.now())
     states = []
     for name, statement in {"lists": _due_chunks(db), **DUE}.items():
@@ -57,3 +79,9 @@ def read(db: Database, _: ReadQueues) -> list[QueueState]:
             )
         )
     return states
+
+
+class QueueStore(StorePart):
+    """The part of the store that knows what waits."""
+
+    queues = read(read_queues)

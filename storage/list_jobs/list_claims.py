@@ -8,17 +8,17 @@ lease has ended.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.database import Database, Row
-from mailprobe.storage.list_records import ListChunk, ListClaim
-from mailprobe.storage.lists.commands import ClaimChunks, EncryptedListClaim, ExtendChunks
-from mailprobe.storage.sql.list_jobs import list_lines, list_waits
-from mailprobe.storage.sql.list_jobs.list_lines import ListKey
-from mailprobe.storage.sql.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
+from mailprobe.storage.list_jobs import list_lines, list_waits
+from mailprobe.storage.list_jobs.list_lines import ListKey
+from mailprobe.storage.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
+from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
 
 # Chunks that are read for each that is wanted, of all running lists together: other workers may
 # hold the first, and an account with one list may get all.
@@ -33,6 +33,8 @@ FREE = "due_at <= :now AND lease_until IS NULL"
 LAPSED = "lease_until <= :now"  # its claim has ended: it was due
 # As both, of a chunk that was found before it was locked; no index is to be used for it.
 STILL_DUE = "coalesce(due_at, :until) <= :now AND coalesce(lease_until, 0) <= :now"
+EncryptedListClaim = tuple[ListClaim, bytes | None]  # without its secret, and the encrypted secret
+
 CHANGED_MAX = 1_000  # chunks in one transaction: some 10 ms
 TRIED_MAX = 500  # chunks, until enough are found that no other worker holds
 
@@ -58,21 +60,33 @@ def first_chunks(db: Database, columns: str, most: str) -> str:
     )
 
 
-def _bounds(command: ClaimChunks, now: datetime) -> dict[str, object]:
-    shares = command.shares.items()
-    return {
-        "now": micros(now),
-        "each_max": command.each_max,
-        "held": json.dumps({account: share.held for account, share in shares}),
-        "most": json.dumps({account: share.most for account, share in shares}),
-    }
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a worker claims."""
+
+    limit: int
+    lease_s: float
+    each_max: int  # of an account that is not in `shares`
+    shares: Mapping[str, ListShare]  # by account
+    after: str = ""  # the account whose turn was last
+    holder: str | None = None  # of the claims; see lease_holders
+
+    def bounds(self, now: datetime) -> dict[str, object]:
+        """The values of `_open_lists`."""
+        shares = self.shares.items()
+        return {
+            "now": micros(now),
+            "each_max": self.each_max,
+            "held": json.dumps({account: share.held for account, share in shares}),
+            "most": json.dumps({account: share.most for account, share in shares}),
+        }
 
 
-def is_due(db: Database, command: ClaimChunks) -> bool:
+def is_due(db: Database, request: ClaimRequest) -> bool:
     """Whether a chunk is due of an account that may have more."""
     rows = db.all(
         f"WITH {_open_lists(db)} {first_chunks(db, '1', '1')} LIMIT 1",
-        _bounds(command, db.now()),
+        request.bounds(db.now()),
     )
     return bool(rows) or bool(_holders_gone(db))
 
@@ -94,12 +108,12 @@ def _end_claims(db: Database, holder: str) -> None:
     )
 
 
-def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
+def claim(db: Database, request: ClaimRequest) -> list[EncryptedListClaim]:
     """Claim due chunks, accounts in turn; return them by list and place."""
     now = db.now()
     for holder in _holders_gone(db):
         _end_claims(db, holder)
-    limit = max(0, command.limit)
+    limit = max(0, request.limit)
     columns = "owner, held, most, chunks.list, chunks.place, chunks.due_at"
     rows = db.all(
         f"WITH {_open_lists(db)}, found AS ({first_chunks(db, columns, OF_A_LIST)}),"
@@ -114,9 +128,9 @@ def claim(db: Database, command: ClaimChunks) -> list[EncryptedListClaim]:
         " FROM chosen WHERE list_chunks.list = chosen.list AND list_chunks.place = chosen.place"
         " RETURNING list_chunks.list, list_chunks.place, fence, units, waits_since, waits",
         {
-            **_bounds(command, now), "limit": limit, "after": command.after,
+            **request.bounds(now), "limit": limit, "after": request.after,
             "of_a_list": READ_OF_A_LIST * limit, "in_all": READ_FOR_EACH * limit,
-            "until": micros(now + timedelta(seconds=command.lease_s)), "holder": command.holder,
+            "until": micros(now + timedelta(seconds=request.lease_s)), "holder": request.holder,
         },
     )  # fmt: skip
     return _claims(db, sorted(rows, key=lambda row: row[:2]))
@@ -165,29 +179,21 @@ def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
     return claims
 
 
-def extend(db: Database, command: ExtendChunks) -> list[bool | None]:
+def extend(
+    db: Database, claims: Sequence[ListClaim], lease_s: float, lock: str | None = None
+) -> list[bool | None]:
     """Let the claims end later; False for each that has ended, or whose list is not running.
 
     It waits for no lock: None for a chunk that another transaction is changing.
     """
-    return _extend(db, command, db.SKIP_LOCKED)
-
-
-def extend_locked(db: Database, command: ExtendChunks) -> bool | None:
-    """The same for one claim; waits until no other transaction has its chunk locked."""
-    assert len(command.claims) == 1  # who waits for several locks may deadlock
-    return _extend(db, command, db.FOR_UPDATE)[0]
-
-
-def _extend(db: Database, command: ExtendChunks, lock: str) -> list[bool | None]:
     now = db.now()
     held = [
         {"number": number, "id": each.list.id, "place": each.chunk.place, "fence": each.fence}
-        for number, each in enumerate(command.claims)
+        for number, each in enumerate(claims)
     ]
     values = {
         "held": json.dumps(held), "now": micros(now),
-        "until": micros(now + timedelta(seconds=command.lease_s)),
+        "until": micros(now + timedelta(seconds=lease_s)),
     }  # fmt: skip
     outcomes: dict[int, bool | None]
     held_chunks = (
@@ -201,7 +207,7 @@ def _extend(db: Database, command: ExtendChunks, lock: str) -> list[bool | None]
     )
     db.change(
         f"WITH {held_chunks}, free AS MATERIALIZED (SELECT list_chunks.list, list_chunks.place"
-        f" FROM held {which}{lock})"
+        f" FROM held {which}{db.SKIP_LOCKED if lock is None else lock})"
         " UPDATE list_chunks SET lease_until = :until FROM free"
         " WHERE list_chunks.list = free.list AND list_chunks.place = free.place",
         values,
@@ -209,3 +215,9 @@ def _extend(db: Database, command: ExtendChunks, lock: str) -> list[bool | None]
     rows = db.all(f"WITH {held_chunks} SELECT held.number, lease_until FROM held {which}", values)
     outcomes = {number: True if until >= values["until"] else None for number, until in rows}
     return [outcomes.get(number, False) for number in range(len(held))]
+
+
+def extend_locked(db: Database, claim: ListClaim, lease_s: float) -> bool | None:
+    """The same for one claim; waits until no other transaction has its chunk locked."""
+    # Only one: a transaction that waits for several locks may deadlock.
+    return extend(db, [claim], lease_s, db.FOR_UPDATE)[0]

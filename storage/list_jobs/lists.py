@@ -1,17 +1,20 @@
 """Transactions of lists."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
-from mailprobe.storage.base.checks import paced_until
-from mailprobe.storage.base.columns import instant, is_test, micros
+from mailprobe.storage.base.checks import at_most, paced_until
+from mailprobe.storage.base.columns import instant, micros
+from mailprobe.storage.base.columns import is_test as is_test_of
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.base.periods import day_start
 from mailprobe.storage.commands import EncryptedFirst
 from mailprobe.storage.contract import (
+    LISTED_MAX,
     WINDOW,
     IdempotencyInProgress,
     ListLimitReached,
@@ -19,35 +22,29 @@ from mailprobe.storage.contract import (
     ListRoomExceeded,
 )
 from mailprobe.storage.database import Database, Row, Values
+from mailprobe.storage.list_jobs import list_lines, list_waits
+from mailprobe.storage.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 from mailprobe.storage.list_records import (
     ENDED,
     KEY_REVOKED,
     LAST_PLACE,
+    HostWait,
     ListBounds,
+    ListChunk,
     ListClaim,
+    ListOrder,
+    ListState,
+    LoadedList,
     StoredList,
 )
-from mailprobe.storage.lists.commands import (
-    AddChunks,
-    BeginPass,
-    ChangeList,
-    CreateList,
-    DeleteList,
-    DropUpload,
-    FindList,
-    ListLists,
-    PassStep,
-    ReadColumns,
-    ReleaseChunk,
-)
-from mailprobe.storage.sql.list_jobs import list_lines, list_waits
-from mailprobe.storage.sql.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
+from mailprobe.storage.records import Actor, Caller
 
+IS_TEST = is_test_of("lists")
 COLUMNS = (
     "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
     " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
     " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
-    + is_test("lists")
+    + IS_TEST
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
     " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s,"
     " lists.reading"
@@ -68,16 +65,30 @@ UNLOADED = "ended_at IS NULL AND state IN ('loading', 'failed')"
 GIVEN_UP = "lists.ended_at IS NULL AND lists.state = 'failed'"  # of these, those that are deleted
 
 
-def create(db: Database, command: CreateList) -> StoredList:
-    """Insert a list without rows. Raises ListLimitReached, ListRateExceeded."""
+@dataclass(frozen=True, slots=True)
+class PassStep:
+    """Whether chunks are due, once it is known, and at which place to go on; None at the end."""
+
+    is_due: bool
+    next_place: int | None
+
+
+def insert_list(
+    db: Database,
+    caller: Caller,
+    order: ListOrder,
+    secret: bytes | None,
+    bounds: ListBounds,
+    holder: str | None,
+) -> StoredList:
+    """See ListStore.create_list. The secret is encrypted; the holder is the process that stores the rows."""
     now = db.now()
-    order, caller = command.order, command.caller
     values = {"account": caller.account.id, "key": caller.key.id}
     ((account, paced),) = db.all(
         f"SELECT number, lists_paced_until FROM accounts WHERE id = :account{db.FOR_UPDATE}", values
     )
     _abandon_dead(db, "account = :account", {"account": account})
-    _check_bounds(db, now, account, paced and instant(paced), command.bounds)
+    _check_bounds(db, now, account, paced and instant(paced), bounds)
     db.change(
         "INSERT INTO lists (id, account, key, name, state, columns, rows, addresses, answered,"
         " counts, created_at, day, webhook, host, secret, rechecks, strict_clocks, asks_hosts, trace,"
@@ -95,12 +106,12 @@ def create(db: Database, command: CreateList) -> StoredList:
             "day": micros(day_start(now)),
             "webhook": order.webhook,
             "host": order.host,
-            "secret": command.secret,
+            "secret": secret,
             "rechecks": order.rechecks,
             "strict_clocks": int(order.strict_clocks),
             "asks_hosts": int(order.asks_hosts),
             "trace": order.trace,
-            "holder": command.holder,
+            "holder": holder,
             "patience_s": order.patience_s,
         },
     )
@@ -109,7 +120,7 @@ def create(db: Database, command: CreateList) -> StoredList:
         " VALUES ((SELECT number FROM lists WHERE id = :id), :place, 0, NULL, 0)",
         {"id": order.id, "place": LAST_PLACE},
     )
-    made = find(db, FindList(order.id))
+    made = stored_list(db, order.id)
     assert made
     return made
 
@@ -136,15 +147,17 @@ def _check_bounds(
     )
 
 
-def add_chunks(db: Database, command: AddChunks) -> bool:
-    """Add chunks to a list that is loading; False if it is not. Raises ListRoomExceeded.
+def add_chunks(db: Database, list_id: str, chunks: Sequence[ListChunk], *, octets_max: int) -> bool:
+    """Store chunks of a list that is loading; False if it is not, for instance deleted.
 
-    They are due at once, so that no transaction has to change all of a list; they are
-    claimed when the list runs. The account itself is not locked: some MiB take a tenth of a second,
-    for which all requests would wait that are counted together with one of its.
+    Raises ListRoomExceeded, and stores nothing, if the account's lists, whatever their state,
+    would have more than `octets_max`: rows, names of columns and results together.
     """
+    # They are due at once, so that no transaction has to change all of a list; they are
+    # claimed when the list runs. The account itself is not locked: some MiB take a tenth of a second,
+    # for which all requests would wait that are counted together with one of its.
     now = db.now()
-    which = {"id": command.list_id}
+    which = {"id": list_id}
     for (account,) in db.all("SELECT account FROM lists WHERE id = :id", which):
         db.lock_uploads(account)
     found = db.all(
@@ -154,11 +167,11 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
     if not found:
         return False
     ((number, day, account),) = found
-    octets = sum(len(chunk.rows.encode()) for chunk in command.chunks)
+    octets = sum(len(chunk.rows.encode()) for chunk in chunks)
     ((kept,),) = db.all(
         "SELECT sum(octets) FROM lists WHERE account = :account", {"account": account}
     )
-    if kept + octets > command.octets_max:
+    if kept + octets > octets_max:
         raise ListRoomExceeded
     db.change_each(
         "INSERT INTO list_chunks (list, place, units, due_at, fence)"
@@ -168,13 +181,11 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
                 "list": number, "place": chunk.place, "units": chunk.units,
                 "due_at": micros(now) if chunk.units else None,
             }
-            for chunk in command.chunks
+            for chunk in chunks
         ],
     )  # fmt: skip
     key = ListKey(number, day)
-    list_lines.add(
-        db, [LinesPart(key, each.place, ROWS_PART, rows=each.rows) for each in command.chunks]
-    )
+    list_lines.add(db, [LinesPart(key, each.place, ROWS_PART, rows=each.rows) for each in chunks])
     db.change(
         "UPDATE lists SET octets = octets + :octets WHERE number = :list",
         {"list": number, "octets": octets},
@@ -182,17 +193,23 @@ def add_chunks(db: Database, command: AddChunks) -> bool:
     return True
 
 
-def change(db: Database, command: ChangeList) -> StoredList | None:
-    """Change the state of a list, and what else is given; None if its state is another.
-
-    Raises IdempotencyInProgress.
-    """
+def change_state(
+    db: Database,
+    list_id: str,
+    state: ListState,
+    before: Sequence[ListState],
+    cause: str | None,
+    loaded: LoadedList | None,
+    key_id: str | None,
+    answer: Callable[[StoredList], EncryptedFirst] | None,
+) -> StoredList | None:
+    """See ListStore.change_list. Raises IdempotencyInProgress."""
     now = db.now()
-    states = ", ".join(f"'{state}'" for state in command.before)
-    ended_at = micros(now) if command.state in ENDED else None
+    states = ", ".join(f"'{each}'" for each in before)
+    ended_at = micros(now) if state in ENDED else None
     values = {
-        "id": command.list_id, "state": command.state, "cause": command.cause,
-        "ended_at": ended_at, "key": command.key_id,
+        "id": list_id, "state": state, "cause": cause,
+        "ended_at": ended_at, "key": key_id,
     }  # fmt: skip
     changed = db.change(
         "UPDATE lists SET state = :state, cause = :cause, ended_at = :ended_at,"
@@ -203,8 +220,7 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
     if not changed:
         return None
     if ended_at is not None:
-        _end_claims(db, command.list_id)
-    loaded = command.loaded
+        _end_claims(db, list_id)
     if loaded is not None:
         columns = json.dumps(loaded.columns)
         db.change(
@@ -212,22 +228,22 @@ def change(db: Database, command: ChangeList) -> StoredList | None:
             " blank_rows = :blank_rows, reading = :reading, holder = NULL,"
             " octets = octets + :octets WHERE id = :id",
             {
-                "id": command.list_id, "columns": columns, "octets": len(columns),
+                "id": list_id, "columns": columns, "octets": len(columns),
                 "rows": loaded.rows, "addresses": loaded.addresses,
                 "blank_rows": loaded.blank_rows, "reading": loaded.reading,
             },
         )  # fmt: skip
         if not loaded.addresses:
-            make_last_due(db, now, [command.list_id])
-    if command.state == "running":
+            make_last_due(db, now, [list_id])
+    if state == "running":
         db.change(
             "UPDATE lists SET ran_at = :now, ran_from = answered WHERE id = :id",
-            {"id": command.list_id, "now": micros(now)},
+            {"id": list_id, "now": micros(now)},
         )
     pause_of_revoked(db, "id = :id", values)
-    made = find(db, FindList(command.list_id))
-    if made is not None and command.answer is not None:
-        _keep_answer(db, command.answer(made))
+    made = stored_list(db, list_id)
+    if made is not None and answer is not None:
+        _keep_answer(db, answer(made))
     return made
 
 
@@ -282,24 +298,25 @@ def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:
     )
 
 
-def find(db: Database, command: FindList) -> StoredList | None:
-    rows = db.all(
-        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": command.list_id}
-    )
+def stored_list(db: Database, list_id: str) -> StoredList | None:
+    """Return the list, or None if there is none with this id."""
+    rows = db.all(f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": list_id})
     return list_of(rows[0]) if rows else None
 
 
-def list_lists(db: Database, command: ListLists) -> list[StoredList]:
-    """Return the lists of an account, newest first."""
+def list_lists(
+    db: Database, account_id: str, *, limit: int, is_test: bool | None = None
+) -> list[StoredList]:
+    """Return the account's lists, newest first, at most LISTED_MAX; None: of both kinds."""
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account AND NOT ({GIVEN_UP})"
-        f" AND (:both = 1 OR {is_test('lists')} = (:test = 1))"
+        f" AND (:both = 1 OR {IS_TEST} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
         {
-            "account": command.account_id,
-            "limit": command.limit,
-            "both": int(command.is_test is None),
-            "test": int(bool(command.is_test)),
+            "account": account_id,
+            "limit": at_most(LISTED_MAX, limit),
+            "both": int(is_test is None),
+            "test": int(bool(is_test)),
         },
     )
     return [list_of(row) for row in rows]
@@ -333,16 +350,26 @@ def _claimed(claim: ListClaim) -> dict[str, object]:
     return {"id": claim.list.id, "place": claim.chunk.place, "fence": claim.fence}
 
 
-def release(db: Database, command: ReleaseChunk) -> bool:
-    """End a claim; the chunk is due again. False if another claim followed."""
-    values = {**_claimed(command.claim), "due_at": micros(command.due_at)}
-    waits, has_waited = command.waits, command.claim.chunk.waits_since is not None
+def release_chunk(
+    db: Database,
+    claim: ListClaim,
+    due_at: datetime,
+    *,
+    waits: Sequence[HostWait] | None = None,
+) -> bool:
+    """End the claim, so that the chunk is due at `due_at`; False if another claim followed.
+
+    `waits` are the addresses of the chunk that wait for mail hosts, in the place of those
+    before; None: those stay. The first of them begin the chunk's wait.
+    """
+    values = {**_claimed(claim), "due_at": micros(due_at)}
+    has_waited = claim.chunk.waits_since is not None
     if waits is not None and (waits or has_waited):
         if not db.all(f"SELECT 1 FROM lists WHERE id = :id{db.FOR_UPDATE}", values):
             return False
         if not db.all(f"SELECT 1 FROM list_chunks WHERE {HELD}{db.FOR_UPDATE}", values):
             return False
-        list_waits.change(db, command.claim.list.id, {command.claim.chunk.place: waits})
+        list_waits.change(db, claim.list.id, {claim.chunk.place: waits})
     return bool(
         db.change(
             "UPDATE list_chunks SET lease_until = NULL, holder = NULL, due_at = :due_at"
@@ -352,23 +379,25 @@ def release(db: Database, command: ReleaseChunk) -> bool:
     )
 
 
-def begin_pass(db: Database, command: BeginPass) -> PassStep | None:
+def begin_pass_from(
+    db: Database, claim: ListClaim, due_at: datetime, first: int
+) -> PassStep | None:
     """Make some chunks due again, and with the last of them end the claim.
 
     None, and nothing is changed, if the claim has ended; none is due if no pass is left. A killed
     process has made some due: a repetition from the first place on changes nothing at these. Of a
     process that stood still between two steps all may be answered again: then the list is finished.
     """
-    locked = _locked_for_pass(db, command.claim)
+    locked = _locked_for_pass(db, claim)
     if locked is None:
         return None
     number, rechecks = locked
     if not rechecks:
         return PassStep(False, None)
-    end = command.first + PASS_PLACES
+    end = first + PASS_PLACES
     values = {
-        **_claimed(command.claim), "list": number, "first": command.first,
-        "end": end, "due_at": micros(command.due_at),
+        **_claimed(claim), "list": number, "first": first,
+        "end": end, "due_at": micros(due_at),
     }  # fmt: skip
     db.change(
         "UPDATE list_chunks SET due_at = :due_at WHERE list = :list AND place >= :first"
@@ -409,15 +438,15 @@ def _locked_for_pass(db: Database, claim: ListClaim) -> tuple[int, int] | None:
 # reading and deleting; the lines are read by list_lines
 
 
-def read_columns(db: Database, command: ReadColumns) -> tuple[str, ...]:
-    """Return the names of a list's columns."""
-    rows = db.all("SELECT columns FROM lists WHERE id = :id", {"id": command.list_id})
+def list_columns(db: Database, list_id: str) -> tuple[str, ...]:
+    """Return the names of a list's columns; none if it is loading or there is no such list."""
+    rows = db.all("SELECT columns FROM lists WHERE id = :id", {"id": list_id})
     return tuple(json.loads(rows[0][0])) if rows else ()
 
 
-def delete(db: Database, command: DeleteList) -> bool:
+def delete_step(db: Database, list_id: str, by: Actor) -> bool:
     """Delete some chunks of a list, and with the last of them the list. True when it is gone."""
-    found = locked(db, "id = :id", {"id": command.list_id})
+    found = locked(db, "id = :id", {"id": list_id})
     if not found:
         return True
     ((account, name, state),) = db.all(
@@ -425,7 +454,7 @@ def delete(db: Database, command: DeleteList) -> bool:
     )
     is_deleted = delete_some(db, found[0])
     if is_deleted and state not in ("loading", "failed"):
-        audit.add(db, account, command.by, Act("list_deleted", command.list_id, name))
+        audit.add(db, account, by, Act("list_deleted", list_id, name))
     return is_deleted
 
 
@@ -439,9 +468,9 @@ def locked(db: Database, which: str, values: Values) -> list[int]:
     return [number for (number,) in rows]
 
 
-def drop_upload(db: Database, command: DropUpload) -> bool:
+def drop_upload_step(db: Database, list_id: str) -> bool:
     """Delete some chunks of a list that was not stored; whether there may be more."""
-    return _drop(db, f"id = :id AND {UNLOADED}", {"id": command.list_id})
+    return _drop(db, f"id = :id AND {UNLOADED}", {"id": list_id})
 
 
 def delete_some(db: Database, number: int) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from mailprobe.storage.database import Database
 from mailprobe.storage.list_records import ListChunk
-from mailprobe.storage.lists.commands import FindPlaces, ReadChunks, ReadPlaces, ReadResults
 
 ROWS_PART = 0  # of a chunk; those of its results follow
+CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows
+PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
 DELETED_MAX = 50  # parts in one transaction: most have some KiB, few a MiB
 
 
@@ -88,27 +89,27 @@ def delete_some(db: Database, key: ListKey) -> bool:
 # what pages and downloads read
 
 
-def read_chunks(db: Database, command: ReadChunks) -> list[ListChunk]:
-    """Return chunks with rows, in order."""
-    key = key_of(db, command.list_id)
+def read_chunks(db: Database, list_id: str, *, first: int, limit: int) -> list[ListChunk]:
+    """Return chunks with addresses in order, from the place `first`, with their results."""
+    key = key_of(db, list_id)
     if key is None:
         return []
     rows = db.all(
         "SELECT place, units FROM list_chunks WHERE list = :list AND place >= :first"
         " ORDER BY place LIMIT :limit",
-        {"list": key.number, "first": max(0, command.first), "limit": command.limit},
+        {"list": key.number, "first": max(0, first), "limit": min(limit, CHUNKS_READ_MAX)},
     )
     return _with_lines(db, key, rows)
 
 
-def read_places(db: Database, command: ReadPlaces) -> list[ListChunk]:
-    """Return the chunks at these places, in order."""
-    key = key_of(db, command.list_id)
+def read_places(db: Database, list_id: str, places: Sequence[int]) -> list[ListChunk]:
+    """Return the chunks at these places, at most CHUNKS_READ_MAX, in order."""
+    key = key_of(db, list_id)
     if key is None:
         return []
     found = db.all_each(
         "SELECT place, units FROM list_chunks WHERE list = :list AND place = :place",
-        [{"list": key.number, "place": place} for place in sorted(set(command.places))],
+        [{"list": key.number, "place": place} for place in sorted(set(places[:CHUNKS_READ_MAX]))],
     )
     return _with_lines(db, key, [row for rows in found for row in rows])
 
@@ -118,26 +119,34 @@ def _with_lines(db: Database, key: ListKey, chunks: Sequence[tuple[int, int]]) -
     return [ListChunk(*chunk, *each) for chunk, each in zip(chunks, lines, strict=True)]
 
 
-def read_results(db: Database, command: ReadResults) -> list[tuple[int, str]]:
-    """Return the results of some chunks: of those that are whole, for a deletion takes rows first."""
-    key = key_of(db, command.list_id)
+def read_results(db: Database, list_id: str, places: Sequence[int]) -> list[tuple[int, str]]:
+    """Return the results of the chunks at these places, at most CHUNKS_READ_MAX, with the places.
+
+    Only of those that are whole: a deletion takes rows first.
+    """
+    places = places[:CHUNKS_READ_MAX]
+    key = key_of(db, list_id)
     if key is None:
         return []
     found = db.all_each(
         "SELECT part, results FROM list_lines"
         f" WHERE {_of_list(key.day)} AND place = :place ORDER BY part",
-        [{"list": key.number, "place": place} for place in command.places],
+        [{"list": key.number, "place": place} for place in places],
     )
     return [
         (place, "".join(results for _, results in parts))
-        for place, parts in zip(command.places, found, strict=True)
+        for place, parts in zip(places, found, strict=True)
         if parts and parts[0][0] == ROWS_PART
     ]
 
 
-def find_places(db: Database, command: FindPlaces) -> list[int]:
-    """Return the places whose rows are like the pattern, of some from the first on."""
-    key = key_of(db, command.list_id)
+def find_places(db: Database, list_id: str, pattern: str, *, first: int) -> list[int]:
+    """Return the places whose rows are like the pattern, of PLACES_SEARCHED_MAX from `first`.
+
+    The pattern is one of LIKE, in lower case; "!" escapes.
+    """
+    first = max(0, first)
+    key = key_of(db, list_id)
     if key is None:
         return []
     rows = db.all(
@@ -145,8 +154,8 @@ def find_places(db: Database, command: FindPlaces) -> list[int]:
         " AND place < :end AND part = :part AND lower(list_lines.rows) LIKE :pattern ESCAPE '!'"
         " ORDER BY place",
         {
-            "list": key.number, "first": command.first, "end": command.first + command.limit,
-            "part": ROWS_PART, "pattern": command.pattern,
+            "list": key.number, "first": first, "end": first + PLACES_SEARCHED_MAX,
+            "part": ROWS_PART, "pattern": pattern,
         },
     )  # fmt: skip
     return [place for (place,) in rows]
