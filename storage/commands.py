@@ -11,19 +11,17 @@ that end in `_s` are seconds.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     SERVICE,
-    Account,
     Actor,
     Attempt,
     Caller,
     Claim,
-    DayCount,
     IdempotencyRecord,
     Job,
     JobOrder,
@@ -32,7 +30,6 @@ from mailprobe.storage.records import (
     KeyKind,
     Ledger,
     MessageKind,
-    OutboxMessage,
     Reservation,
     Tier,
     UsageRow,
@@ -70,66 +67,6 @@ class EncryptedFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateAccount(StoreCommand[Account]):
-    email: str
-    tier: Tier
-    by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """A key to store with its account, by its SHA-256."""
-
-    kind: KeyKind
-    sha256: str
-    prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreateFirstAccount(StoreCommand[Account | None]):
-    email: str
-    tier: Tier
-    keys: Sequence[NewKey]
-    by: Actor = SERVICE
-
-    def key_commands(self, account_id: str) -> "list[CreateKey]":
-        return [
-            CreateKey(account_id, key.kind, None, key.sha256, key.prefix, None, by=self.by)
-            for key in self.keys
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class FindAccount(StoreCommand[Account | None]):
-    account_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListAccounts(StoreCommand[list[Account]]):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class FindAccountOfCustomer(StoreCommand[Account | None]):
-    customer_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeAccount(StoreCommand[Account | None]):
-    account_id: str
-    changes: Mapping[str, Any]  # by the names of Account's fields
-    by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteAccount(StoreCommand[bool | None]):
-    """A step: returns False if there may be more to delete, None if there is no such account."""
-
-    account_id: str
-    by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
 class CreateKey(StoreCommand[Key]):
     """With `answer`, its result is stored in the same transaction."""
 
@@ -145,23 +82,6 @@ class CreateKey(StoreCommand[Key]):
     origins: tuple[str, ...] = ()
     rate_per_min: int | None = None
     by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
-class ListKeys(StoreCommand[list[Key]]):
-    account_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RevokeKey(StoreCommand[bool]):
-    account_id: str | None
-    key_id: str
-    by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
-class IsFormOrigin(StoreCommand[bool]):
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +154,6 @@ class LogRefusal(StoreCommand[None]):
 @dataclass(frozen=True, slots=True)
 class ReadLedger(StoreCommand[Ledger]):
     caller: Caller
-
-
-@dataclass(frozen=True, slots=True)
-class CountDays(StoreCommand[list[DayCount]]):
-    account_id: str
-    first: date
-    last: date
-
-
-@dataclass(frozen=True, slots=True)
-class ListUsage(StoreCommand[list[UsageRow]]):
-    account_id: str
-    limit: int
 
 
 # idempotency
@@ -327,11 +234,6 @@ class _ClaimCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendClaim(_ClaimCommand, StoreCommand[bool]):
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class JobVerified(_ClaimCommand, StoreCommand[bool]):
     row: UsageRow
     payload: bytes
@@ -356,31 +258,6 @@ class AbandonJob(_ClaimCommand, StoreCommand[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class FindJob(StoreCommand[Job | None]):
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListJobs(StoreCommand[list[Job]]):
-    account_id: str | None
-    state: JobState | None
-    host: str | None
-    before: str | None  # the id of a job
-    limit: int
-    prefix: str | None = None  # of the id: see contract.ID_PREFIX_MIN
-
-
-@dataclass(frozen=True, slots=True)
-class ListReceivers(StoreCommand[list[str]]):
-    account_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListAttempts(StoreCommand[list[Attempt]]):
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class ResendJob(StoreCommand[Job | None]):
     job_id: str
 
@@ -397,34 +274,6 @@ class EnqueueMessage(StoreCommand[bool]):
     due_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimMessages(StoreCommand[list[OutboxMessage]]):
-    kind: MessageKind
-    limit: int
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ExtendMessage(StoreCommand[bool]):
-    message: OutboxMessage
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MessageAttempted(StoreCommand[bool]):
-    message: OutboxMessage
-    sent: bool
-    due_at: datetime | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListMessages(StoreCommand[list[OutboxMessage]]):
-    kind: MessageKind
-    account_id: str | None
-    limit: int
-
-
 # connection leases
 
 
@@ -434,17 +283,6 @@ class LeaseConnections(StoreCommand[Mapping[str, int]]):
     requested: Mapping[str, LeaseRequest]  # by IP address
     limit: int
     lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RevocableConnections(StoreCommand[Mapping[str, int]]):
-    holder: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnConnections(StoreCommand[None]):
-    holder: str
 
 
 # upkeep

@@ -1,6 +1,7 @@
 """What a fleet knows of its egresses, by name: who rests, what was asked, what mail hosts replied.
 
-The store knows no limits: processes bring them. Rows are always locked in the order of their keys.
+Also the reputation of the service with mail hosts, by day. The store knows no limits: processes
+bring them. Rows are always locked in the order of their keys.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -19,6 +20,7 @@ from mailprobe.storage.transaction import read, write
 TRIAL_EVERY = timedelta(minutes=5)  # one address of a quarantined egress, over the fleet
 # Days and replies of an egress: so long is a month of warm-up seen, and who refused it.
 EGRESS_KEPT = timedelta(days=60)
+REPUTATION_KEPT = timedelta(days=400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,16 @@ class EgressGrant:
     board: EgressBoard
     blocks: Mapping[str, int] = field(default_factory=dict)  # what it got; below 0: gave back
     trials: Set[str] = frozenset()  # that it may try with one address each
+
+
+@dataclass(frozen=True, slots=True)
+class ReputationDay:
+    """What one operator's mail hosts answered on one UTC day, by number of addresses."""
+
+    day: date
+    operator: str  # empty: of a version that did not tell them apart
+    answers: int
+    refused: int  # of them: the host refused because of this machine
 
 
 CLOCKS_APART = timedelta(minutes=3)  # of the machines of a fleet, at most
@@ -287,6 +299,38 @@ def _drop_rested(db: Database) -> None:
     )
 
 
+def count_reputation(db: Database, counted: Sequence[ReputationDay]) -> None:
+    """Add to the counts of days; forget what is older than REPUTATION_KEPT."""
+    db.change_each(
+        "INSERT INTO reputation (day, operator, answers, refused)"
+        " VALUES (:day, :operator, :answers, :refused)"
+        " ON CONFLICT (day, operator) DO UPDATE SET answers = reputation.answers + excluded.answers,"
+        " refused = reputation.refused + excluded.refused",
+        [
+            {
+                "day": each.day.isoformat(),
+                "operator": each.operator,
+                "answers": each.answers,
+                "refused": each.refused,
+            }
+            for each in counted
+        ],
+    )
+    for day in {each.day for each in counted}:
+        oldest = day - REPUTATION_KEPT
+        db.change("DELETE FROM reputation WHERE day < :oldest", {"oldest": oldest.isoformat()})
+
+
+def reputation(db: Database, first: date) -> list[ReputationDay]:
+    """Return the days with answers from `first` on, in order, each by operator."""
+    rows = db.all(
+        "SELECT day, operator, answers, refused FROM reputation WHERE day >= :first"
+        " ORDER BY day, operator",
+        {"first": first.isoformat()},
+    )
+    return [ReputationDay(date.fromisoformat(day), *rest) for day, *rest in rows]
+
+
 class EgressStore(StorePart):
     """The part of the store that processes share about their egresses."""
 
@@ -295,3 +339,5 @@ class EgressStore(StorePart):
     egress_replies = read(latest_replies)
     pause_egress = write(pause_egress)
     resume_egress = write(resume_egress)
+    count_reputation = write(count_reputation)
+    reputation = read(reputation)

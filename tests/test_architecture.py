@@ -27,9 +27,9 @@ ANY_LINES = {"api": 67, "storage": 43}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "files of storage": 102,
-    "store commands": 44,
-    "places of a plain store method": 4,
+    "files of storage": 99,
+    "store commands": 21,
+    "places of a plain store method": 1,
 }
 
 

@@ -11,7 +11,7 @@ from typing import cast
 from mailprobe.engine.observer import Observer
 from mailprobe.engine.reasons import verdict_cause
 from mailprobe.engine.verdict import Outcome, Reason
-from mailprobe.storage.oversight import ReputationDay
+from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.store import Store
 
 # Reasons that a mail host's reply has given.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from mailprobe.storage.accounts import new_key
 from mailprobe.storage.base.checks import next_key_at
 from mailprobe.storage.base.columns import (
     ACCOUNT_COLUMNS,
@@ -19,7 +20,6 @@ from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReach
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Caller, KeyKind
-from mailprobe.storage.sql.accounts import new_key
 
 CALLERS = (
     f"SELECT keys.sha256, keys.number, {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"

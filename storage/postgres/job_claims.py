@@ -21,10 +21,10 @@ from mailprobe.storage.base.claim_order import (
 from mailprobe.storage.base.columns import JOB_COLUMNS, job_of, micros
 from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.database import Row
+from mailprobe.storage.jobs import HOST_OF
 from mailprobe.storage.postgres.accounts import callers_of_keys
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Claim, JobState, Work
-from mailprobe.storage.sql.jobs import HOST_OF
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
 NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mailprobe.storage.base.columns import NEW_JOB_COLUMNS, micros
-from mailprobe.storage.commands import FindJob, ResendJob
+from mailprobe.storage.commands import ResendJob
 from mailprobe.storage.database import Row
+from mailprobe.storage.jobs import find_job
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Job
-from mailprobe.storage.sql import jobs as shared
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
@@ -67,4 +67,4 @@ def resend(db: TransactionSession, command: ResendJob) -> Job | None:
     )
     if state != "delivering":
         count(db, {}, {account: 1})
-    return shared.find(PostgresDatabase(db), FindJob(command.job_id))
+    return find_job(PostgresDatabase(db), command.job_id)

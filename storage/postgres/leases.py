@@ -14,9 +14,9 @@ from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import GONE_S, Lease, allocate
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.commands import LeaseConnections
+from mailprobe.storage.leases import lease_of
 from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock, ended_sessions
-from mailprobe.storage.sql.leases import lease_of
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table

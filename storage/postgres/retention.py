@@ -20,8 +20,8 @@ from mailprobe.storage.postgres.driver.partitions import (
 )
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sql.retention import RECLAIMED as SHARED
-from mailprobe.storage.sql.retention import Part
+from mailprobe.storage.upkeep.retention import RECLAIMED as SHARED
+from mailprobe.storage.upkeep.retention import Part
 
 FIRST: Part = UUID(int=0), -1  # before every settlement
 # All requests wait as long, each minute of a backup in which a day is past. Without a reader the

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -12,7 +12,7 @@ from psycopg import errors
 
 from mailprobe.storage.base.columns import instant
 from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.database import Database, NotUnique, Row, Values
+from mailprobe.storage.database import NotUnique, Row, Values
 from mailprobe.storage.postgres import accounts
 from mailprobe.storage.postgres.driver.partitions import (
     LINES,
@@ -140,8 +140,3 @@ class PostgresDatabase:
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
         return accounts.callers_of_keys(self._db, numbers)
-
-
-def run(function: Callable[[Database, C], R]) -> Callable[[TransactionSession, C], R]:
-    """Return a shared transaction as one of this database."""
-    return lambda db, command: function(PostgresDatabase(db), command)

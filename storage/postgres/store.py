@@ -27,12 +27,11 @@ from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
 from mailprobe.storage.postgres.driver.session_lock import SessionLock
-from mailprobe.storage.postgres.session import PostgresDatabase, run
+from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
-from mailprobe.storage.sql import retention as shared_retention
-from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function
+from mailprobe.storage.upkeep import retention as shared_retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,10 +120,9 @@ class PostgresExecutor:
             result = await step(self, command)
         elif write := WRITES.get(kind):
             result = await self._do(lambda db: write(db, command))
-        elif read := READS.get(kind):
-            result = await self._read(lambda db: read(db, command))
         else:
-            result = await self._claim(command)
+            read = READS[kind]
+            result = await self._read(lambda db: read(db, command))
         return result
 
     async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -162,12 +160,6 @@ class PostgresExecutor:
             return []
         claimed: list[commands.EncryptedClaim] = await self._database_threads.claims.call(command)
         return claimed
-
-    async def _claim(self, command: StoreCommand[Any]) -> Any:
-        is_due, claim = shared.CLAIMS[type(command)]
-        if not await self._read(lambda db: run(is_due)(db, command)):
-            return []
-        return await self._do(lambda db: run(claim)(db, command))
 
     async def apply_retention(self, command: commands.ApplyRetention) -> None:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
@@ -215,18 +207,12 @@ def _clock(db: TransactionSession) -> datetime:
     return db.now()
 
 
-def _run(
-    transactions: Mapping[type[StoreCommand[object]], shared.Transaction],
-) -> dict[type[StoreCommand[object]], Transaction]:
-    return {kind: run(function) for kind, function in transactions.items()}
-
-
-WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
+WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.ResendJob.run_by(jobs.resend),
     ]
 )
-READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
+READS: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.ReadLedger.run_by(ledgers.read_ledger),
     ]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import psycopg
 
 from mailprobe.storage import audit
+from mailprobe.storage.accounts import creation_of
 from mailprobe.storage.base.columns import instant, micros, new_job_values
 from mailprobe.storage.commands import (
     AbandonJob,
@@ -47,7 +48,6 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from mailprobe.storage.sql.accounts import creation_of
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter

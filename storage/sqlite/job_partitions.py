@@ -24,8 +24,8 @@ from mailprobe.storage.base.claim_order import (
 )
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
+from mailprobe.storage.jobs import HOST_OF
 from mailprobe.storage.records import JobState, Work
-from mailprobe.storage.sql.jobs import HOST_OF
 
 DB = sqlite3.Connection
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}

@@ -19,13 +19,13 @@ from mailprobe.storage.commands import (
     AbandonJob,
     ClaimJobs,
     CreateJob,
-    FindJob,
     JobAttempted,
     JobVerified,
     PostponeJob,
     ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.jobs import find_job
 from mailprobe.storage.records import (
     Attempt,
     Caller,
@@ -35,7 +35,6 @@ from mailprobe.storage.records import (
     new_job,
     state_with_result,
 )
-from mailprobe.storage.sql import jobs as shared
 from mailprobe.storage.sqlite import accounts
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import job_partitions as partitions
@@ -178,7 +177,7 @@ def resend(db: DB, now: datetime, command: ResendJob) -> Job | None:
     if kept is None:
         return None
     _change(db, kept, "delivering", now, tries=0, fence=kept.fence + 1, ended_at=None)
-    return shared.find(SqliteDatabase(db, now), FindJob(command.job_id))
+    return find_job(SqliteDatabase(db, now), command.job_id)
 
 
 def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:

@@ -3,12 +3,12 @@
 import sqlite3
 from datetime import datetime
 
+from mailprobe.storage.accounts import insert_key, new_key
 from mailprobe.storage.base.checks import next_key_at
 from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.commands import CreateKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Key, KeyKind
-from mailprobe.storage.sql.accounts import insert_key, new_key
 from mailprobe.storage.sqlite import idempotency
 from mailprobe.storage.sqlite.accounts import number_of
 from mailprobe.storage.sqlite.session import SqliteDatabase
@@ -32,7 +32,7 @@ def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
     if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (command.sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
     key = new_key(command, now)
-    insert_key(SqliteDatabase(db, now), account, key, command)
+    insert_key(SqliteDatabase(db, now), account, key, command.sha256, command.by)
     if command.answer is not None:
         idempotency.keep(db, command.answer(key))
     return key

@@ -8,7 +8,7 @@ from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import allocate
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.commands import LeaseConnections
-from mailprobe.storage.sql.leases import lease_of
+from mailprobe.storage.leases import lease_of
 
 DB = sqlite3.Connection
 

@@ -2,13 +2,13 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
 from mailprobe.storage.base.claim_order import Partition
-from mailprobe.storage.database import Database, NotUnique, Row, Values
+from mailprobe.storage.database import NotUnique, Row, Values
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts, job_partitions
 
@@ -118,10 +118,3 @@ class SqliteDatabase:
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
         return {number: accounts.caller_of_key(self._db, number) for number in numbers}
-
-
-def run(
-    function: Callable[[Database, C], R],
-) -> Callable[[sqlite3.Connection, datetime, C], R]:
-    """Return a shared transaction as one of this database."""
-    return lambda db, now, command: function(SqliteDatabase(db, now), command)

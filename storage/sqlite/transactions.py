@@ -1,24 +1,16 @@
 """The transactions of SQLite by their commands: for the store in a file and the one in memory."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sqlite import accounts, idempotency, jobs, keys, leases, outbox, usage
-from mailprobe.storage.sqlite.session import run
 
 DB = sqlite3.Connection
 Transaction = Callable[[DB, datetime, Any], Any]
-
-
-def _run(
-    transactions: Mapping[type[StoreCommand[object]], shared.Transaction],
-) -> dict[type[StoreCommand[object]], Transaction]:
-    return {kind: run(function) for kind, function in transactions.items()}
 
 
 def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
@@ -28,7 +20,7 @@ def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
     return now
 
 
-WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
+WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.CreateKey.run_by(keys.create_key),
         commands.Reserve[object].run_by(usage.reserve),
@@ -49,7 +41,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = _run(shared.WRITES) | dict(
         commands.CheckStore.run_by(_check),
     ]
 )
-READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
+READS: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.FindCaller.run_by(accounts.find_caller),
         commands.ReadLedger.run_by(usage.read_ledger),
@@ -57,5 +49,4 @@ READS: dict[type[StoreCommand[Any]], Transaction] = _run(shared.READS) | dict(
 )
 CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
     commands.ClaimJobs: (jobs.is_due, jobs.claim),
-    **{kind: (run(is_due), run(claim)) for kind, (is_due, claim) in shared.CLAIMS.items()},
 }

@@ -10,7 +10,6 @@ from mailprobe.storage import commands
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
-from mailprobe.storage.sql import transactions as shared
 from mailprobe.storage.sqlite import memory
 from mailprobe.storage.sqlite import transactions as sqlite
 from mailprobe.storage.store import Store
@@ -29,7 +28,6 @@ TABLES: dict[str, list[dict[Any, Any]]] = {
         postgres.WRITES,
         postgres.READS,
         postgres.STEPS,
-        shared.CLAIMS,
         dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),
     ],
 }

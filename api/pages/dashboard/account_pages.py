@@ -45,7 +45,7 @@ from mailprobe.api.schema import (
     ManagementKeysListResponse,
 )
 from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.storage.commands import NewKey
+from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.contract import KEY_USE_EVERY
 from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store

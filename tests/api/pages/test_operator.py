@@ -15,7 +15,7 @@ from mailprobe.api.service import Deployment
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.audit import EntryFilter
-from mailprobe.storage.oversight import ReputationDay
+from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.records import Actor
 from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest
 from tests.api.pages.test_dashboard import PageClient, signed_in

@@ -21,12 +21,12 @@ from mailprobe.storage.egresses import (
     EgressCount,
     EgressReport,
     ReplyCount,
+    ReputationDay,
 )
 from mailprobe.storage.list_records import HostWait, ListBounds, ListChunk, ListOrder, LoadedList
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
-from mailprobe.storage.oversight import ReputationDay
 from mailprobe.storage.records import (
     COMMAND_LINE,
     Actor,

@@ -9,8 +9,8 @@ import pytest
 
 from mailprobe.storage import open_store
 from mailprobe.storage.records import Attempt, Caller, IdempotencyRecord
-from mailprobe.storage.sql import account_deletion
 from mailprobe.storage.store import Store
+from mailprobe.storage.upkeep import account_deletion
 from tests.storage.contract import list_calls
 from tests.storage.contract.calls import begin
 from tests.storage.fixed_clock import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.commands import NewKey
+from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     COMMAND_LINE,

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from mailprobe.storage import audit, open_store
+from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.audit import AUDIT_KEPT, ActKind, EntryFilter
-from mailprobe.storage.commands import NewKey
 from mailprobe.storage.contract import KeyLimitReached
 from mailprobe.storage.records import COMMAND_LINE, SERVICE, Actor, Caller
 from mailprobe.storage.store import Store

@@ -58,7 +58,7 @@ async def test_a_request_whose_process_has_ended_is_repeated_at_once(
     caller = await make_caller(store)
     with other_process() as other:
         with monkeypatch.context() as patch:
-            patch.setattr("mailprobe.storage.store.own_holder", lambda: other.holder)
+            patch.setattr("mailprobe.storage.idempotency.own_holder", lambda: other.holder)
             first = await begin(store, caller.account.id)
         assert isinstance(first, IdempotencyRecord)
         with pytest.raises(IdempotencyInProgress):

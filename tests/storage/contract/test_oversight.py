@@ -2,7 +2,7 @@
 
 from datetime import date, timedelta
 
-from mailprobe.storage.oversight import KEPT_MAX, ReputationDay
+from mailprobe.storage.egresses import REPUTATION_KEPT, ReputationDay
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import NOON, Clock, make_caller
 
@@ -27,7 +27,7 @@ async def test_counts_of_a_day_add_up_by_operator(store: Store) -> None:
 
 
 async def test_old_days_are_forgotten(store: Store) -> None:
-    for after in (timedelta(), KEPT_MAX, KEPT_MAX + timedelta(days=1)):
+    for after in (timedelta(), REPUTATION_KEPT, REPUTATION_KEPT + timedelta(days=1)):
         await store.count_reputation([ReputationDay(DAY + after, "other", 1, 0)])
         assert len(await store.reputation(DAY)) == (1 if after == timedelta() else 2)
 

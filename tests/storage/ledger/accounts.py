@@ -3,20 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 from uuid import uuid4
 
-from mailprobe.storage.base.checks import next_key_at
+from mailprobe.storage.base.checks import check_changes, next_key_at
 from mailprobe.storage.commands import (
-    ChangeAccount,
-    CreateAccount,
     CreateKey,
     EncryptedFirst,
-    FindAccount,
     FindCaller,
-    IsFormOrigin,
-    ListAccounts,
-    ListKeys,
-    RevokeKey,
 )
 from mailprobe.storage.contract import (
     KEY_USE_EVERY,
@@ -25,9 +19,12 @@ from mailprobe.storage.contract import (
     KeyLimitReached,
 )
 from mailprobe.storage.records import (
+    SERVICE,
     Account,
+    Actor,
     Caller,
     Key,
+    Tier,
 )
 
 
@@ -40,24 +37,27 @@ class ModelAccounts:
         self._keys: dict[str, Key] = {}
         self._key_ids: dict[str, str] = {}  # by the key's SHA-256
 
-    def create_account(self, command: CreateAccount) -> Account:
-        account = Account(str(uuid4()), command.email, command.tier, self._now())
+    def create_account(self, email: str, tier: Tier, *, by: Actor = SERVICE) -> Account:
+        account = Account(str(uuid4()), email, tier, self._now())
         self._accounts[account.id] = account
         return account
 
-    def account(self, command: FindAccount) -> Account | None:
-        return self._accounts.get(command.account_id)
+    def account(self, account_id: str) -> Account | None:
+        return self._accounts.get(account_id)
 
-    def accounts(self, command: ListAccounts) -> list[Account]:
+    def accounts(self) -> list[Account]:
         return list(self._accounts.values())
 
-    def change_account(self, command: ChangeAccount) -> Account | None:
-        if command.account_id not in self._accounts:
+    def change_account(
+        self, /, account_id: str, *, by: Actor = SERVICE, **changes: Any
+    ) -> Account | None:
+        check_changes(changes)
+        if account_id not in self._accounts:
             return None
-        if self._is_anothers(command.account_id, command.changes.get("customer_id")):
+        if self._is_anothers(account_id, changes.get("customer_id")):
             raise ValueError("another account has this customer_id")
-        account = replace(self._accounts[command.account_id], **command.changes)
-        self._accounts[command.account_id] = account
+        account = replace(self._accounts[account_id], **changes)
+        self._accounts[account_id] = account
         return account
 
     def _is_anothers(self, account_id: str, customer_id: str | None) -> bool:
@@ -104,13 +104,11 @@ class ModelAccounts:
     def _answer(self, first: EncryptedFirst | None) -> None:
         raise NotImplementedError
 
-    def keys(self, command: ListKeys) -> list[Key]:
-        return self._active_keys(command.account_id)
+    def keys(self, account_id: str) -> list[Key]:
+        return self._active_keys(account_id)
 
-    def is_form_origin(self, command: IsFormOrigin) -> bool:
-        return any(
-            command.origin in key.origins and not key.revoked_at for key in self._keys.values()
-        )
+    def is_form_origin(self, origin: str) -> bool:
+        return any(origin in key.origins and not key.revoked_at for key in self._keys.values())
 
     def note_key_uses(self, key_ids: Sequence[str]) -> None:
         now = self._now()
@@ -118,11 +116,11 @@ class ModelAccounts:
             if key.used_at is None or not now - KEY_USE_EVERY < key.used_at <= now:
                 self._keys[key.id] = replace(key, used_at=now)
 
-    def revoke_key(self, command: RevokeKey) -> bool:
-        key = self._keys.get(command.key_id)
-        if key is None or key.revoked_at or command.account_id not in (None, key.account_id):
+    def revoke_key(self, account_id: str | None, key_id: str, *, by: Actor = SERVICE) -> bool:
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at or account_id not in (None, key.account_id):
             return False
-        self._keys[command.key_id] = replace(key, revoked_at=self._now())
+        self._keys[key_id] = replace(key, revoked_at=self._now())
         return True
 
     def caller(self, command: FindCaller) -> Caller | None:

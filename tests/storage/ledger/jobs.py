@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from mailprobe.storage.base.checks import at_most
 from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
     HANGS_AFTER,
@@ -19,12 +20,8 @@ from mailprobe.storage.commands import (
     ClaimJobs,
     CreateJob,
     EncryptedClaim,
-    ExtendClaim,
-    FindJob,
     JobAttempted,
     JobVerified,
-    ListAttempts,
-    ListJobs,
     PostponeJob,
     ResendJob,
 )
@@ -135,10 +132,8 @@ class ModelJobs(ModelUsage):
         caller = Caller(self._accounts[kept.job.account_id], key)
         return Claim(kept.job, caller, None, fence), kept.secret
 
-    def extend_claim(self, command: ExtendClaim) -> bool:
-        return self._jobs.extend(
-            command.claim.job.id, command.claim.fence, self._now(), command.lease_s
-        )
+    def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
+        return self._jobs.extend(claim.job.id, claim.fence, self._now(), lease_s)
 
     def job_verified(self, command: JobVerified) -> bool:
         kept = self._held(command.claim, "pending")
@@ -194,25 +189,34 @@ class ModelJobs(ModelUsage):
     def _keep(self, job: Job, kept: _Job) -> None:
         self._jobs.push(job.id, replace(kept, job=job), job.due_at)
 
-    def job(self, command: FindJob) -> Job | None:
-        entry = self._jobs.entries.get(command.job_id)
+    def job(self, job_id: str) -> Job | None:
+        entry = self._jobs.entries.get(job_id)
         return entry.thing.job if entry else None
 
-    def jobs(self, command: ListJobs) -> list[Job]:
+    def jobs(
+        self,
+        *,
+        account_id: str | None = None,
+        state: JobState | None = None,
+        host: str | None = None,
+        before: str | None = None,
+        prefix: str | None = None,
+        limit: int,
+    ) -> list[Job]:
         jobs = [entry.thing.job for entry in reversed(self._jobs.entries.values())]
-        if command.before is not None:
+        if before is not None:
             ids = [job.id for job in jobs]
-            jobs = jobs[ids.index(command.before) + 1 :] if command.before in ids else []
+            jobs = jobs[ids.index(before) + 1 :] if before in ids else []
         return [
             job
             for job in jobs
-            if command.account_id in (None, job.account_id)
-            and command.state in (None, job.state)
-            and (command.host is None or (job.webhook and job.host == command.host))
-        ][: command.limit]
+            if account_id in (None, job.account_id)
+            and state in (None, job.state)
+            and (host is None or (job.webhook and job.host == host))
+        ][: at_most(LISTED_MAX, limit)]
 
-    def attempts(self, command: ListAttempts) -> list[Attempt]:
-        entry = self._jobs.entries.get(command.job_id)
+    def attempts(self, job_id: str) -> list[Attempt]:
+        entry = self._jobs.entries.get(job_id)
         return list(entry.thing.attempts[-LISTED_MAX:]) if entry else []
 
     def resend_job(self, command: ResendJob) -> Job | None:

@@ -4,15 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from mailprobe.storage.base.checks import at_most, check_sent
 from mailprobe.storage.commands import (
-    ClaimMessages,
     EnqueueMessage,
-    ExtendMessage,
-    ListMessages,
-    MessageAttempted,
 )
-from mailprobe.storage.contract import MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
-from mailprobe.storage.records import EPOCH, Account, OutboxMessage, message_id
+from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
+from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage, message_id
 from tests.storage.ledger.claim_queue import ClaimQueue
 from tests.storage.ledger.idempotency import ModelIdempotency
 
@@ -35,13 +32,18 @@ class ModelOutbox(ModelIdempotency):
         self._messages.push(id, message, command.due_at)
         return True
 
-    def claim_messages(self, command: ClaimMessages) -> list[OutboxMessage]:
+    def is_message_due(self, kind: MessageKind) -> bool:
+        return True  # a claim finds what there is
+
+    def claim_messages(
+        self, kind: MessageKind, *, limit: int, lease_s: float
+    ) -> list[OutboxMessage]:
         now = self._now()
         claimed = self._messages.claim(
             now,
-            limit=command.limit,
-            lease_s=command.lease_s,
-            matches=lambda message: message.kind == command.kind,
+            limit=limit,
+            lease_s=lease_s,
+            matches=lambda message: message.kind == kind,
         )
         return [self._claimed(message, fence, now) for message, fence in claimed]
 
@@ -53,32 +55,40 @@ class ModelOutbox(ModelIdempotency):
         )
         return message
 
-    def extend_message(self, command: ExtendMessage) -> bool:
-        return self._messages.extend(
-            command.message.id, command.message.fence, self._now(), command.lease_s
-        )
+    def extend_message(self, message: OutboxMessage, *, lease_s: float) -> bool:
+        return self._messages.extend(message.id, message.fence, self._now(), lease_s)
 
-    def message_attempted(self, command: MessageAttempted) -> bool:
-        kept = self._messages.of_claim(command.message.id, command.message.fence)
+    def message_attempted(
+        self,
+        message: OutboxMessage,
+        *,
+        sent: bool,
+        due_at: datetime | None,
+        error: str | None = None,
+    ) -> bool:
+        check_sent(sent, due_at)
+        kept = self._messages.of_claim(message.id, message.fence)
         if kept is None:
             return False
         tried = replace(
             kept,
             tries=kept.tries + 1,
-            due_at=command.due_at,
-            sent_at=self._now() if command.sent else None,
-            error=command.error,
+            due_at=due_at,
+            sent_at=self._now() if sent else None,
+            error=error,
         )
-        self._messages.push(command.message.id, tried, command.due_at)
+        self._messages.push(message.id, tried, due_at)
         return True
 
-    def messages(self, command: ListMessages) -> list[OutboxMessage]:
+    def messages(
+        self, kind: MessageKind, *, account_id: str | None = None, limit: int
+    ) -> list[OutboxMessage]:
         messages = [entry.thing for entry in reversed(self._messages.entries.values())]
         return [
             message
             for message in messages
-            if message.kind == command.kind and command.account_id in (None, message.account_id)
-        ][: command.limit]
+            if message.kind == kind and account_id in (None, message.account_id)
+        ][: at_most(LISTED_MAX, limit)]
 
     def _meter(self, account: Account, billable: int) -> None:
         now = self._now()

@@ -12,12 +12,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import trio
 
-from mailprobe.storage import commands
+from mailprobe.storage import accounts, commands, jobs, outbox, usage
 from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.base.periods import kept_since
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
-from mailprobe.storage.sessions import note_uses
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
@@ -85,14 +84,7 @@ class ModelStore(Store):
 
 COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = dict(
     [
-        commands.CreateAccount.run_by(ModelExecutor.create_account),
-        commands.FindAccount.run_by(ModelExecutor.account),
-        commands.ListAccounts.run_by(ModelExecutor.accounts),
-        commands.ChangeAccount.run_by(ModelExecutor.change_account),
         commands.CreateKey.run_by(ModelExecutor.create_key),
-        commands.ListKeys.run_by(ModelExecutor.keys),
-        commands.IsFormOrigin.run_by(ModelExecutor.is_form_origin),
-        commands.RevokeKey.run_by(ModelExecutor.revoke_key),
         commands.FindCaller.run_by(ModelExecutor.caller),
         commands.Reserve[Any].run_by(ModelExecutor.reserve),
         commands.Extend.run_by(ModelExecutor.extend),
@@ -100,26 +92,16 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.Spend[Any].run_by(ModelExecutor.spend),
         commands.LogRefusal.run_by(ModelExecutor.log_refusal),
         commands.ReadLedger.run_by(ModelExecutor.ledger),
-        commands.CountDays.run_by(ModelExecutor.days),
-        commands.ListUsage.run_by(ModelExecutor.usage),
         commands.BeginIdempotent.run_by(ModelExecutor.begin_idempotent),
         commands.FinishIdempotent.run_by(ModelExecutor.finish_idempotent),
         commands.CreateJob[Any].run_by(ModelExecutor.create_job),
         commands.ClaimJobs.run_by(ModelExecutor.claim_jobs),
-        commands.ExtendClaim.run_by(ModelExecutor.extend_claim),
         commands.JobVerified.run_by(ModelExecutor.job_verified),
         commands.JobAttempted.run_by(ModelExecutor.job_attempted),
         commands.PostponeJob.run_by(ModelExecutor.postpone_job),
         commands.AbandonJob.run_by(ModelExecutor.abandon_job),
-        commands.FindJob.run_by(ModelExecutor.job),
-        commands.ListJobs.run_by(ModelExecutor.jobs),
-        commands.ListAttempts.run_by(ModelExecutor.attempts),
         commands.ResendJob.run_by(ModelExecutor.resend_job),
         commands.EnqueueMessage.run_by(ModelExecutor.enqueue_message),
-        commands.ClaimMessages.run_by(ModelExecutor.claim_messages),
-        commands.ExtendMessage.run_by(ModelExecutor.extend_message),
-        commands.MessageAttempted.run_by(ModelExecutor.message_attempted),
-        commands.ListMessages.run_by(ModelExecutor.messages),
         commands.ApplyRetention.run_by(ModelExecutor.apply_retention),
     ]
 )
@@ -134,6 +116,24 @@ def _modelled(
 
 FUNCTIONS: dict[Function[..., Any], Callable[..., Any]] = dict[Any, Any](
     [
-        _modelled(note_uses, ModelExecutor.note_key_uses),
+        _modelled(accounts.create_account, ModelExecutor.create_account),
+        _modelled(accounts.find_account, ModelExecutor.account),
+        _modelled(accounts.list_accounts, ModelExecutor.accounts),
+        _modelled(accounts.change_account, ModelExecutor.change_account),
+        _modelled(accounts.list_keys, ModelExecutor.keys),
+        _modelled(accounts.is_form_origin, ModelExecutor.is_form_origin),
+        _modelled(accounts.revoke_key, ModelExecutor.revoke_key),
+        _modelled(accounts.note_uses, ModelExecutor.note_key_uses),
+        _modelled(usage.count_days, ModelExecutor.days),
+        _modelled(usage.list_usage, ModelExecutor.usage),
+        _modelled(jobs.extend_claim, ModelExecutor.extend_claim),
+        _modelled(jobs.find_job, ModelExecutor.job),
+        _modelled(jobs.list_jobs, ModelExecutor.jobs),
+        _modelled(jobs.list_attempts, ModelExecutor.attempts),
+        _modelled(outbox.is_due, ModelExecutor.is_message_due),
+        _modelled(outbox.claim, ModelExecutor.claim_messages),
+        _modelled(outbox.extend_message, ModelExecutor.extend_message),
+        _modelled(outbox.message_attempted, ModelExecutor.message_attempted),
+        _modelled(outbox.list_messages, ModelExecutor.messages),
     ]
 )

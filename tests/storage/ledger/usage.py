@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
+from mailprobe.storage.base.checks import at_most
 from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.commands import (
-    CountDays,
     Extend,
-    ListUsage,
     LogRefusal,
     ReadLedger,
     Reserve,
     Settle,
     Spend,
 )
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, WINDOW
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, USAGE_ROWS_MAX, WINDOW
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     DAY_LIGHTS,
@@ -213,8 +212,8 @@ class ModelUsage(ModelOutbox):
             if whose == account_id and since >= start
         )
 
-    def days(self, command: CountDays) -> list[DayCount]:
-        id = command.account_id
+    def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
+        id = account_id
         counted = {day for whose, day in self._day_billable if whose == id}
         counted |= {day for whose, day, _ in self._day_lights if whose == id}
         return [
@@ -224,13 +223,13 @@ class ModelUsage(ModelOutbox):
                 *(self._day_lights[id, day, light] for light in DAY_LIGHTS),
             )
             for day in sorted(counted)
-            if command.first <= day <= command.last
+            if first <= day <= last
         ]
 
-    def usage(self, command: ListUsage) -> list[UsageRow]:
-        rows = [*reversed(self._usage.get(command.account_id, []))]
-        rows += self._refusals.get(command.account_id, {}).values()
-        return sorted(rows, key=lambda row: row.at, reverse=True)[: command.limit]
+    def usage(self, account_id: str, *, limit: int) -> list[UsageRow]:
+        rows = [*reversed(self._usage.get(account_id, []))]
+        rows += self._refusals.get(account_id, {}).values()
+        return sorted(rows, key=lambda row: row.at, reverse=True)[: at_most(USAGE_ROWS_MAX, limit)]
 
     def _drop_rows(self, account_id: str, since: datetime) -> None:
         usage = self._usage.get(account_id, [])

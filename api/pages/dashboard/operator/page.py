@@ -12,8 +12,8 @@ from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
 from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
+from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.list_jobs.queues import COUNTED_MAX, QueueName
-from mailprobe.storage.oversight import ReputationDay
 from mailprobe.storage.pauses import PauseKind
 
 HOSTS_MAX = 100

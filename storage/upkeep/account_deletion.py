@@ -11,11 +11,10 @@ from functools import partial
 from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
 from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import DeleteAccount
 from mailprobe.storage.database import Database
 from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import Actor
-from mailprobe.storage.sql.retention import JOBS_TIDIED_MAX, drop
+from mailprobe.storage.upkeep.retention import JOBS_TIDIED_MAX, drop
 
 # Where an account's callbacks go, what was answered to it, and what it told of addresses.
 OF_ACCOUNT = ("idempotency_records", "receivers", "bounces")
@@ -24,16 +23,14 @@ DELETED_EMAIL = ""  # of an account that was deleted
 BUT_THE_DELETION = "account = :account AND (kind <> :kind OR on_account IS NOT NULL)"
 
 
-def delete_account(db: Database, command: DeleteAccount) -> bool | None:
+def delete_some(db: Database, account_id: str, by: Actor) -> bool | None:
     """Delete some rows; True when nothing is left, None if there is no such account."""
-    found = db.all(
-        f"SELECT number FROM accounts WHERE id = :id{db.FOR_UPDATE}", {"id": command.account_id}
-    )
+    found = db.all(f"SELECT number FROM accounts WHERE id = :id{db.FOR_UPDATE}", {"id": account_id})
     if not found:
         return None
     ((account,),) = found
     _end(db, account)
-    _record(db, account, command.account_id, command.by)
+    _record(db, account, account_id, by)
     steps: list[Callable[[], bool]] = [
         partial(_delete_jobs, db, account, "state IN ('pending', 'delivering')"),
         partial(_delete_jobs, db, account, "ended_at IS NOT NULL"),

@@ -1,0 +1,339 @@
+"""Accounts and their keys: the contract, and the SQL that both databases share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+from mailprobe.storage import audit
+from mailprobe.storage.audit import Act, ActKind
+from mailprobe.storage.base.checks import at_most, check_changes
+from mailprobe.storage.base.columns import (
+    ACCOUNT_COLUMNS,
+    ACCOUNT_FIELDS,
+    KEY_COLUMNS,
+    account_of,
+    column,
+    key_of,
+    micros,
+    origins_column,
+)
+from mailprobe.storage.commands import CreateKey, FindCaller
+from mailprobe.storage.contract import KEY_USE_EVERY, LISTED_MAX
+from mailprobe.storage.database import Database, NotUnique
+from mailprobe.storage.list_jobs import lists
+from mailprobe.storage.records import (
+    SERVICE,
+    Account,
+    Actor,
+    Answered,
+    Caller,
+    IdempotencyRecord,
+    Key,
+    KeyKind,
+    Tier,
+)
+from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read, write
+from mailprobe.storage.upkeep.account_deletion import delete_some
+
+# What the entries of a change are called, by the fields that they are about.
+CHANGES: Mapping[ActKind, Sequence[str]] = {
+    "plan_changed": ("tier", "subscription_status"),
+    "caps_changed": ("soft_cap_micros", "hard_cap_micros"),
+    "alerts_changed": ("alerts",),
+}
+KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key to store with its account, by its SHA-256."""
+
+    kind: KeyKind
+    sha256: str
+    prefix: str
+
+
+def create_account(db: Database, email: str, tier: Tier, *, by: Actor = SERVICE) -> Account:
+    """Create an account with a new UUID and return it. E-mail addresses need not be unique."""
+    account = Account(str(uuid4()), email, tier, db.now())
+    places = ", ".join(f":{name}" for name in ACCOUNT_FIELDS)
+    db.change(
+        f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
+        {name: column(getattr(account, name)) for name in ACCOUNT_FIELDS},
+    )
+    act = Act("account_created", changes={"tier": (None, tier)})
+    audit.add_to(db, account.id, by, act)
+    return account
+
+
+def create_first_account(
+    db: Database, email: str, tier: Tier, keys: Sequence[NewKey], *, by: Actor = SERVICE
+) -> Account | None:
+    """Create an account with these keys; None, and nothing is created, if there is an account."""
+    db.lock_accounts()
+    if db.all("SELECT 1 FROM accounts LIMIT 1", {}):
+        return None
+    account = create_account(db, email, tier, by=by)
+    ((number,),) = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account.id})
+    for new in keys:
+        key = Key(
+            str(uuid4()), account.id, new.kind, None, new.prefix, account.created_at,
+            made_by=by.kind,
+        )  # fmt: skip
+        insert_key(db, number, key, new.sha256, by)
+    return account
+
+
+def find_account(db: Database, account_id: str) -> Account | None:
+    """Return the account, or None if there is none with this id."""
+    rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = :id", {"id": account_id})
+    return account_of(rows[0]) if rows else None
+
+
+def list_accounts(db: Database) -> list[Account]:
+    """Return all accounts, oldest first."""
+    rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number", {})
+    return [account_of(row) for row in rows]
+
+
+def account_of_customer(db: Database, customer_id: str) -> Account | None:
+    """Return the account with this customer id of the billing provider, or None."""
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = :id",
+        {"id": customer_id},
+    )
+    return account_of(rows[0]) if rows else None
+
+
+def change_account(
+    db: Database, /, account_id: str, *, by: Actor = SERVICE, **changes: object
+) -> Account | None:
+    """Set fields of Account by name and return the account; None if there is no such account.
+
+    Raises TypeError for a name that is no field, or one that never changes
+    (`id`, `created_at`), ValueError for a `customer_id` that another account has.
+    """
+    check_changes(changes)
+    which = {"account_id": account_id}
+    found = db.all(
+        f"SELECT number, {ACCOUNT_COLUMNS} FROM accounts WHERE id = :account_id{db.FOR_UPDATE}",
+        which,
+    )
+    if not found:
+        return None
+    if changes:
+        sets = ", ".join(f"{name} = :{name}" for name in changes)  # see check_changes()
+        values = {name: column(value) for name, value in changes.items()}
+        try:
+            db.change(f"UPDATE accounts SET {sets} WHERE id = :account_id", {**values, **which})
+        except NotUnique:
+            raise ValueError("another account has this customer_id") from None
+    ((number, *before),) = found
+    audit.add(db, number, by, *_acts_of(account_of(tuple(before)), changes))
+    return find_account(db, account_id)
+
+
+def _acts_of(before: Account, changes: Mapping[str, object]) -> list[Act]:
+    """The acts of a change of an account: one for each kind, with what is other than before."""
+    acts = []
+    for kind, names in CHANGES.items():
+        changed = {
+            name: (getattr(before, name), changes[name])
+            for name in names
+            if name in changes and changes[name] != getattr(before, name)
+        }
+        if changed:
+            acts.append(Act(kind, changes=changed))
+    return acts
+
+
+def first_account_id(db: Database) -> str | None:
+    """Return the id of the account that was created first, deleted or not; it never changes."""
+    rows = db.all("SELECT id FROM accounts ORDER BY number LIMIT 1", {})
+    return rows[0][0] if rows else None
+
+
+def find_accounts(db: Database, text: str = "", *, skip: int = 0, limit: int) -> list[Account]:
+    """Return accounts that are not deleted, newest first, at most LISTED_MAX.
+
+    With `text` those of this id, and those whose e-mail address contains it in whatever
+    case: that reads all accounts.
+    """
+    # replace() is in both databases, and takes no letter of the text for a pattern.
+    which = " AND (id = :text OR replace(lower(email), :text, '') <> lower(email))"
+    rows = db.all(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE email <> ''{which if text else ''}"
+        " ORDER BY number DESC LIMIT :limit OFFSET :skip",
+        {"text": text.lower(), "limit": at_most(LISTED_MAX, limit), "skip": max(0, skip)},
+    )
+    return [account_of(row) for row in rows]
+
+
+def new_key(command: CreateKey, now: datetime) -> Key:
+    """Return the key with a new UUID."""
+    return Key(
+        str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now,
+        origins=command.origins, rate_per_min=command.rate_per_min, made_by=command.by.kind,
+    )  # fmt: skip
+
+
+def creation_of(key: Key) -> Act:
+    return Act("key_created", key.id, key.label, key.prefix)
+
+
+def insert_key(db: Database, account: int, key: Key, sha256: str, by: Actor) -> None:
+    """Insert a key of the account with this number. Raises NotUnique for a known hash."""
+    db.change(
+        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at, origins,"
+        " rate_per_min, made_by) VALUES (:id, :account, :kind, :label, :prefix, :sha256,"
+        " :created_at, :origins, :rate_per_min, :made_by)",
+        {
+            "id": key.id,
+            "account": account,
+            "kind": key.kind,
+            "label": key.label,
+            "prefix": key.prefix,
+            "sha256": sha256,
+            "created_at": micros(key.created_at),
+            "origins": origins_column(key.origins),
+            "rate_per_min": key.rate_per_min,
+            "made_by": key.made_by,
+        },
+    )
+    audit.add(db, account, by, creation_of(key))
+
+
+def list_keys(db: Database, account_id: str) -> list[Key]:
+    """Return the account's active keys of all kinds, oldest first."""
+    rows = db.all(
+        f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
+        " WHERE accounts.id = :id AND revoked_at IS NULL ORDER BY keys.number",
+        {"id": account_id},
+    )
+    return [key_of(row) for row in rows]
+
+
+def is_form_origin(db: Database, origin: str) -> bool:
+    """Whether an active publishable key, of whichever account, names this origin."""
+    # An index has the origins of these keys alone: few, so reading them all takes microseconds.
+    # replace() is in both databases, and takes no letter of the origin for a pattern.
+    rows = db.all(
+        "SELECT 1 FROM keys WHERE origins IS NOT NULL AND revoked_at IS NULL"
+        " AND replace(' ' || origins || ' ', ' ' || :origin || ' ', '') <> ' ' || origins || ' '"
+        " LIMIT 1",
+        {"origin": origin},
+    )
+    return bool(rows)
+
+
+def revoke_key(db: Database, account_id: str | None, key_id: str, *, by: Actor = SERVICE) -> bool:
+    """Revoke a key permanently; False if the account (None: any) has no such active key.
+
+    Lists that run by it are paused."""
+    of_account = " AND account = (SELECT number FROM accounts WHERE id = :account)"
+    found = db.all(
+        "SELECT account, label, prefix FROM keys WHERE id = :key AND revoked_at IS NULL"
+        + (of_account if account_id is not None else "")
+        + db.FOR_UPDATE,
+        {"key": key_id, "account": account_id},
+    )
+    for account, label, prefix in found:
+        db.change(
+            "UPDATE keys SET revoked_at = :now WHERE id = :key",
+            {"now": micros(db.now()), "key": key_id},
+        )
+        act = Act("key_revoked", key_id, label, prefix)
+        audit.add(db, account, by, act)
+    lists.pause_of_key(db, key_id)
+    return bool(found)
+
+
+def note_uses(db: Database, key_ids: Sequence[str]) -> None:
+    """Write that the keys were used now, each at most once in KEY_USE_EVERY."""
+    now = db.now()
+    # An instant that a clock wrote which was ahead is corrected. In order, so that two
+    # processes never wait for each other's rows.
+    db.change_each(
+        "UPDATE keys SET used_at = :now WHERE id = :id"
+        " AND (used_at IS NULL OR used_at <= :before OR used_at > :now)",
+        [
+            {"id": id, "now": micros(now), "before": micros(now - KEY_USE_EVERY)}
+            for id in sorted(key_ids)
+        ],
+    )
+
+
+class AccountStore(StorePart):
+    """The part of the store that keeps accounts and their keys."""
+
+    create_account = write(create_account)
+    create_first_account = write(create_first_account)
+    account = read(find_account)
+    accounts = read(list_accounts)
+    account_of_customer = read(account_of_customer)
+    first_account_id = read(first_account_id)
+    find_accounts = read(find_accounts)
+    change_account = write(change_account)
+    keys = read(list_keys)
+    is_form_origin = read(is_form_origin)
+    revoke_key = write(revoke_key)
+
+    async def delete_account(self, account_id: str, *, by: Actor = SERVICE) -> bool:
+        """Delete all that is personal of an account; False if there is no such account.
+
+        Its e-mail address becomes empty, its keys are revoked, its jobs, lists, results, callbacks
+        and alerts go; an outcome of a job or a list that runs changes nothing any more. What
+        counts money stays. It takes many transactions, the first of which ends what runs: a call
+        that was interrupted is repeated.
+        """
+        while not (gone := await self.executor.write(delete_some, account_id, by)):
+            if gone is None:
+                return False
+        return True
+
+    async def create_key(
+        self,
+        account_id: str,
+        kind: KeyKind,
+        label: str | None,
+        *,
+        sha256: str,
+        prefix: str,
+        keys_max: int | None,
+        keys_per_minute_max: int | None = None,
+        idempotency: IdempotencyRecord | None = None,
+        answer: Callable[[Key], Answered] | None = None,
+        origins: Sequence[str] = (),
+        rate_per_min: int | None = None,
+        by: Actor = SERVICE,
+    ) -> Key:
+        """Store a key by its SHA-256 (hex digits) and return it without its secret.
+
+        `keys_max` limits the account's active keys of this kind, `keys_per_minute_max` those
+        created within the last minute; None is no limit. Provisioning keys are not limited. A
+        publishable key has `origins`, serialised as browsers do, and `rate_per_min`. With
+        `idempotency`, the answer that `answer` makes from the key is stored in the same
+        transaction: like `first` in `settle`. Raises KeyLimitReached,
+        KeyCreationTooFast, KeyError if there is no such account, ValueError for a hash that
+        is stored already.
+        """
+        if kind == "provisioning":
+            keys_max = keys_per_minute_max = None
+        stored = self._encrypting(idempotency, answer)
+        return await self._execute(
+            CreateKey(
+                account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max,
+                idempotency, stored, tuple(origins), rate_per_min, by,
+            )
+        )  # fmt: skip
+
+    async def caller(self, sha256: str) -> Caller | None:
+        """Return the key with this SHA-256 and its account; None for an unknown or a revoked key."""
+        return await self._execute(FindCaller(sha256))
+
+    async def note_key_uses(self, key_ids: Sequence[str]) -> None:
+        """Note that these keys were used now; a key is written at most once in KEY_USE_EVERY."""
+        for begin in range(0, len(key_ids), KEYS_NOTED_MAX):
+            await self.executor.write(note_uses, key_ids[begin : begin + KEYS_NOTED_MAX])

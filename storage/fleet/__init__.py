@@ -1,1 +1,0 @@
-"""What all processes of a store share about themselves: pauses, and the machines that run."""

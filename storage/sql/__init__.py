@@ -1,1 +1,0 @@
-"""The SQL that SQLite and PostgreSQL share."""
