@@ -231,7 +231,8 @@ def is_form_origin(db: Database, origin: str) -> bool:
 def revoke_key(db: Database, account_id: str | None, key_id: str, *, by: Actor = SERVICE) -> bool:
     """Revoke a key permanently; False if the account (None: any) has no such active key.
 
-    Lists that run by it are paused."""
+    Lists that run by it are paused.
+    """
     of_account = " AND account = (SELECT number FROM accounts WHERE id = :account)"
     found = db.all(
         "SELECT account, label, prefix FROM keys WHERE id = :key AND revoked_at IS NULL"

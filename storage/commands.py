@@ -1,9 +1,10 @@
-"""The commands of a store: one class per method, whose type argument is the method's result.
+"""Calls that share a transaction with others, or that each database does in its own way.
 
-`Store` makes the commands, with every argument checked and every secret encrypted, and an
-executor runs them: in memory, in SQLite or in PostgreSQL. What a command promises is in the
-docstring of the method that makes it. A module with a table of commands names its functions
-by `run_by`, so that mypy compares their arguments and results.
+All other methods of the store are functions (mailprobe.storage.transaction). A method makes its
+command, with every argument checked and every secret encrypted, and an executor runs it: in memory,
+in SQLite or in PostgreSQL. The type argument is the method's result; the method's docstring says what
+it promises. A module with a table of commands names its functions by `run_by`, so that mypy
+compares their arguments and results.
 
 `caller` or `account_id` is the account that a batch of commands has to lock. Arguments
 that end in `_s` are seconds.

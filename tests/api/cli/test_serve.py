@@ -312,7 +312,7 @@ def test_a_start_waits_a_minute_for_postgresql(
         "mailprobe.api.starting.database.time",
         SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep),
     )
-    monkeypatch.setattr("mailprobe.storage.base.schema_state", schema_state)
+    monkeypatch.setattr("mailprobe.storage.schema_state", schema_state)
     with pytest.raises(CommandError, match=ends_with) if ends_with else nullcontext():
         await_database("postgresql://db.test/x")
     assert clock[0] <= DATABASE_WAIT_S
