@@ -23,7 +23,7 @@ LONG_TESTS: set[str] = set()
 
 # `Any` switches the type checker off. How many lines of a package name it: lower a number when
 # lines go, never raise one.
-ANY_LINES = {"api": 67, "storage": 43}
+ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
