@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 
-from mailprobe.api.quota.plans import PricingPlan
+from mailprobe.api.quota.plans import UNLIMITED, PricingPlan
 from mailprobe.api.quota.policy import (
     WINDOW,
     limit_of_account,
@@ -28,7 +28,13 @@ class LimitsLeft:
     month_days: int = 0
 
     def headers(self) -> dict[str, str]:
-        """Return RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10)."""
+        """Return RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10).
+
+        An own account has no limit, so it has no policy: a client need not know a number that
+        stands for none.
+        """
+        if self.minute >= UNLIMITED:
+            return {}
         policies = f'"minute";q={self.minute};w=60'
         limits = f'"minute";r={self.minute_left};t={self.minute_more_s}'
         if self.month is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mailprobe.api.alerts.thresholds import crossed
-from mailprobe.api.quota.plans import PLANS, UNLIMITED, read_plans
+from mailprobe.api.quota.plans import PLANS, read_plans
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.quota.pricing import is_reported, overage_micros
 from tests.api.service_fixture import RunningService, open_shop
@@ -33,8 +33,7 @@ async def test_an_own_account_is_never_limited_capped_or_reported(autojump_clock
         for _ in range(30):  # 1,500 units, more than a minute of scale
             got = await shop.batch(*["x"] * 50)
             assert got.status == 200
-        assert got.headers["ratelimit-policy"] == f'"minute";q={UNLIMITED};w=60'
-        assert f"r={UNLIMITED - 1500};" in got.headers["ratelimit"]
+        assert not {"ratelimit", "ratelimit-policy"} & got.headers.keys()
         caller = await shop.caller()
         ledger = await shop.store.ledger(caller)
         assert not replace(shop.service.quota, reports_usage=True).reports_usage_of(caller)
