@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.api.quota.list_charge import FREE_SHARE
-from mailprobe.api.results.waiting import HostStanding, waiting_words
+from mailprobe.api.results.waiting import HostStanding
 from mailprobe.api.schema import ListStage, ListStatus, ListWait, ListWaitCause, WaitingHost
 from mailprobe.storage.list_records import NO_WAITS, HostWait, ListWaits, StoredList
 
@@ -85,17 +85,6 @@ def _standing_of(each: HostWait) -> HostStanding:
 def refused_share(found: StoredList) -> float:
     """The share of its answered addresses that mail hosts refused."""
     return found.counts.get("undeliverable", 0) / found.answered if found.answered else 0.0
-
-
-def words_of_hosts(found: StoredList, waits: ListWaits) -> str:
-    """Say in UTC how many addresses wait at which mail hosts; nothing if none does."""
-    if not waits.addresses:
-        return ""
-    hosts = [_standing_of(each) for each in waits.hosts]
-    return waiting_words(
-        waits.addresses, found.addresses, waits.hosts_count, hosts,
-        clock=lambda at: f"{at:%H:%M} UTC", share=refused_share(found),
-    )  # fmt: skip
 
 
 def progress_of(

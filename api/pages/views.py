@@ -22,6 +22,7 @@ from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader, takes_key
+from mailprobe.api.pages.icons import icon, mark
 from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
 from mailprobe.api.pages.reference import operations_in
 from mailprobe.api.pages.search import (
@@ -36,7 +37,7 @@ HOME = documents.ROOT
 REFERENCE = f"{HOME}/reference"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'; script-src 'self'",
+    "font-src 'self'; base-uri 'none'; frame-ancestors 'none'; script-src 'self'",
     "Referrer-Policy": "same-origin",  # with none, the form of a test key has the Origin "null"
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "max-age=300",
@@ -61,7 +62,7 @@ RUNS_A_FORM = {
 MISSING = ""  # among the rendered pages: no path
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECTION_LEVELS = (2, 3)  # shown beside a page
-STATIC = {"style.css": "text/css", "docs.js": "text/javascript"}
+STATIC = {"docs.js": "text/javascript"}
 
 
 async def no_reader() -> SignedInReader | None:
@@ -103,6 +104,8 @@ class Documentation:
 def pages_blueprint(docs: Documentation) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("pages", __name__, template_folder="templates")
+    for drawn in (icon, mark):
+        pages.add_app_template_global(drawn)
     _add_documents(pages, docs)
     _add_about_probes(pages, docs)
     _add_form(pages, docs.places)
@@ -268,7 +271,7 @@ async def _html(template: str, /, **values: object) -> str:
     urls = [page.url for page in pages]
     here = urls.index(request.path) if request.path in urls else None
     return await render_template(
-        template, groups=groups, current=request.path, inline=_inline, copying=assets()["copy.js"],
+        template, groups=groups, current=request.path, inline=_inline, assets=assets(),
         before=pages[here - 1] if here else None,
         after=pages[here + 1] if here is not None and here + 1 < len(pages) else None,
         **{"query": "", "reader": None, **values},

@@ -54,7 +54,7 @@ class BrowserPage:
         self.page.get_by_role("button", name="Create the account").click()
         self.key = self.page.locator("#key").inner_text()
         self.provisioning_key = self.page.locator("#provisioning_key").inner_text()
-        self.page.get_by_role("button", name="I saved them").click()
+        self.page.get_by_role("button", name="I have saved them").click()
         self.page.get_by_role("link", name="Go to the overview").click()
         self.page.get_by_role("heading", name="Overview").wait_for()
 
@@ -70,14 +70,18 @@ class BrowserPage:
     def send_list(self, file: Path, *, rechecks: bool = False) -> None:
         """Choose a file and see its preview."""
         self.open("/lists")
+        self.page.get_by_text("Options", exact=True).click()
         self.page.get_by_label("Ask again").set_checked(rechecks)
-        self.page.set_input_files("#file", str(file))
-        self.page.get_by_role("button", name="Send the list").click()
+        self.page.set_input_files("#file", str(file))  # which sends it
         self.page.wait_for_url("**/lists/*-*")
+
+    def start(self) -> None:
+        """Start the list that is shown."""
+        self.page.get_by_role("button", name=re.compile(r"^Verify [\d,]+ address")).click()
 
     def clean(self) -> None:
         """Start the list that is shown, and wait for its end."""
-        self.page.get_by_role("button", name="Clean the list").click()
+        self.start()
         self.wait_for_status("done")
 
     def wait_for_status(self, status: str) -> None:

@@ -45,7 +45,7 @@ def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
     assert ann.heading() == "Sign in"
     ann.page.get_by_label("Provisioning key").fill(ann.provisioning_key)
     ann.page.keyboard.press("Enter")
-    ann.page.get_by_role("heading", name="Keys").wait_for()
+    ann.page.get_by_role("heading", name="API keys", level=1).wait_for()
     cookies = context.cookies()
     assert {cookie["name"] for cookie in cookies} == {COOKIE, BROWSER_COOKIE}
     assert all(cookie["httpOnly"] and cookie["sameSite"] == "Lax" for cookie in cookies)
@@ -53,8 +53,9 @@ def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
 
 def test_a_key_is_made_copied_used_and_revoked(ann: BrowserPage) -> None:
     ann.open("/keys")
-    ann.page.get_by_label("Label").fill("checkout <b>")
-    ann.page.get_by_role("button", name="Create a key").click()
+    ann.page.get_by_text("Create a key").click()
+    ann.page.get_by_label("Name").fill("checkout <b>")
+    ann.page.get_by_role("button", name="Create the key").click()
     key = ann.page.locator("#made").inner_text()
     ann.page.get_by_role("button", name="Copy").click()
     ann.page.get_by_role("button", name="Copied").wait_for()
@@ -68,7 +69,7 @@ def test_a_key_is_made_copied_used_and_revoked(ann: BrowserPage) -> None:
     assert status() == 200
     ann.page.reload()
     assert ann.page.locator("#made").inner_text() == key
-    ann.page.get_by_role("button", name="I saved it").click()
+    ann.page.get_by_role("button", name="I have saved it").click()
     ann.page.get_by_text("2 of 50 live keys").wait_for()
     assert ann.page.locator("#made").count() == 0
     ann.page.get_by_label("Revoke checkout <b>", exact=True).click()
@@ -88,39 +89,39 @@ def test_a_cap_is_set_and_refuses(ann: BrowserPage) -> None:
     ann.page.get_by_role("button", name="Save").click()
     ann.page.get_by_role("status").wait_for()
     ann.open()
-    assert "12.50 EUR" in ann.page.locator(".figures").inner_text()
+    assert "12.50 EUR" in ann.page.locator(".figures").first.inner_text()
     assert '"hard_cap_eur":12.5' in ann.service.place.mailprobe("account", "list").replace(" ", "")
 
 
 def test_a_list_is_cleaned_to_its_download(ann: BrowserPage, tmp_path: Path) -> None:
     ann.send_list(LIST)
-    assert "300 rows, 295 different addresses" in ann.page.locator("main").inner_text()
+    assert "295 addresses" in ann.page.locator(".lead").inner_text()
     ann.clean()
-    assert "295 of 295 addresses answered" in ann.page.locator("main").inner_text()
+    expect(ann.page.locator("#progress [role=status]")).to_contain_text("295 of 295")
     with ann.page.expect_download() as download:
-        ann.page.get_by_role("link", name="Download as CSV").click()
+        ann.page.get_by_text("All rows").click()
+        ann.page.get_by_role("link", name="CSV", exact=True).click()
     download.value.save_as(tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 300
     assert {"status", "reason"} <= rows[0].keys()
-    ann.page.get_by_role("link", name="Keep").click()
-    ann.page.get_by_text("Download these rows").wait_for()
     with ann.page.expect_download() as download:
-        ann.page.get_by_role("link", name="Download as CSV").click()
+        ann.page.get_by_role("link", name="Download keep").click()
     download.value.save_as(tmp_path / "green.csv")
     with (tmp_path / "green.csv").open() as file:
         assert {row["light"] for row in csv.DictReader(file)} <= {"GREEN_LIGHT"}
+    ann.page.get_by_label("More about this list").click()
     ann.page.get_by_role("button", name="Delete the list").click()
-    ann.page.get_by_text("There is no list yet").wait_for()
+    ann.page.get_by_text("No lists yet").wait_for()
 
 
 def test_a_list_says_when_it_asks_again(ann: BrowserPage, tmp_path: Path) -> None:
     file = tmp_path / "grey.csv"
     file.write_text(f"email\n{LIVING}\nphansen@greylist-guild.test\n")
     ann.send_list(file, rechecks=True)
-    ann.page.get_by_role("button", name="Clean the list").click()
-    ann.page.get_by_text("is asked again at").wait_for()
+    ann.start()
+    ann.page.get_by_text("asked again at").wait_for()
     expect(ann.page.locator("main")).to_contain_text("2 of 2 addresses answered")
     ann.page.get_by_role("button", name="Stop").click()
     ann.wait_for_status("cancelled")
@@ -130,9 +131,11 @@ def test_another_column_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Pat
     file = tmp_path / "two.csv"
     file.write_text(f"email,home\n{LIVING},eve@harbour-books.test\n{LIVING},bob@acme.test\n")
     ann.send_list(file)
-    ann.page.get_by_label("Column of the addresses").select_option("home")
-    ann.page.get_by_role("button", name="Use this column").click()
-    ann.page.get_by_text("2 rows, 2 different addresses").wait_for()
+    ann.page.get_by_label("email").uncheck()
+    ann.page.get_by_label("home").check()
+    ann.page.get_by_role("button", name="Read these columns").click()
+    ann.page.get_by_text("column: home").wait_for()
+    ann.page.get_by_role("button", name="Verify 2 addresses").wait_for()
 
 
 def test_a_list_that_cannot_be_read_says_why(ann: BrowserPage, tmp_path: Path) -> None:
@@ -140,7 +143,6 @@ def test_a_list_that_cannot_be_read_says_why(ann: BrowserPage, tmp_path: Path) -
     file.write_bytes(b"PK\x03\x04 no workbook")
     ann.open("/lists")
     ann.page.set_input_files("#file", str(file))
-    ann.page.get_by_role("button", name="Send the list").click()
     ann.page.locator("#upload-error:not(:empty)").wait_for()
     assert "broken.xlsx" in ann.page.locator("#upload-error").inner_text()
     ann.faults.clear()  # the browser notes the 400
@@ -152,7 +154,7 @@ def test_one_address_is_explained(ann: BrowserPage) -> None:
     ann.page.keyboard.press("Enter")
     ann.page.get_by_role("region", name="Conversation").wait_for()
     shown = ann.page.locator("main").inner_text()
-    for words in ("deliverable", "Keep it", "RCPT TO:<clara.nowak@", "Mail host (MX)", "accepted"):
+    for words in ("deliverable", "Keep", "RCPT TO:<clara.nowak@", "Mail host", "This decides"):
         assert words in shown
 
 
@@ -195,7 +197,7 @@ def test_everything_is_reached_by_keyboard(ann: BrowserPage) -> None:
             " getComputedStyle(document.activeElement).boxShadow]"
         )
         seen.add(words[0])
-    assert {"Skip to the content", "Overview", "ann@example.org", "label", "Create a key"} <= seen
+    assert {"Skip to the content", "Overview", "ann@example.org", "Create a key"} <= seen
 
 
 def test_pages_work_without_script(
@@ -210,12 +212,14 @@ def test_pages_work_without_script(
     page: Page = plain.new_page()
     page.goto(f"{service.url}/dashboard/lists")
     page.set_input_files("#file", str(LIST))
+    page.get_by_text("Options", exact=True).click()
     page.get_by_label("Ask again").uncheck()
     page.get_by_role("button", name="Send the list").click()
-    page.get_by_role("button", name="Clean the list").click()
+    page.get_by_role("button", name="Verify 295 addresses").click()
     page.wait_for_selector("[data-status=done]", timeout=LIST_S * 1000)  # it reloads by itself
     with page.expect_download() as download:
-        page.get_by_role("link", name="Download as CSV").click()
+        page.get_by_text("All rows").click()
+        page.get_by_role("link", name="CSV", exact=True).click()
     assert len(Path(download.value.path()).read_text().splitlines()) == 301
     plain.close()
 
@@ -231,7 +235,7 @@ def test_a_large_list_keeps_the_page_responsive(ann: BrowserPage, tmp_path: Path
         "window.heap = []; setInterval(() => window.heap.push("
         "performance.memory.usedJSHeapSize), 1000)"
     )
-    ann.page.get_by_role("button", name="Clean the list").click()
+    ann.start()
     ann.page.evaluate(
         "() => new Promise((resolve) => { const look = () => {"
         "const shown = document.querySelector('[data-show=answered]');"
@@ -256,8 +260,8 @@ def test_the_page_of_a_list_polls_where_its_socket_fails(ann: BrowserPage, tmp_p
     ann.page.add_init_script(
         "window.WebSocket = class { constructor() { setTimeout(() => this.onclose()); } };"
     )
-    ann.page.get_by_role("button", name="Clean the list").click()
-    ann.page.get_by_text("is asked again at").wait_for()
+    ann.start()
+    ann.page.get_by_text("asked again at").wait_for()
     ann.page.wait_for_function("document.title.startsWith('100 %')")  # once the change has settled
 
 
@@ -268,8 +272,12 @@ def test_a_row_of_the_table_opens(ann: BrowserPage) -> None:
     ann.page.keyboard.press("Enter")
     ann.page.get_by_text("1 found in all").wait_for()
     ann.page.get_by_role("link", name=LIVING).click()
-    ann.page.get_by_text("Confidence").wait_for()
+    panel = ann.page.get_by_role("complementary", name="Row")
+    expect(panel).to_contain_text("confidence")
     assert ann.barriers() == []
+    ann.page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(ann.page.get_by_role("link", name=LIVING)).to_be_focused()
 
 
 def test_an_upload_says_that_the_session_has_ended(ann: BrowserPage, tmp_path: Path) -> None:
@@ -277,5 +285,4 @@ def test_an_upload_says_that_the_session_has_ended(ann: BrowserPage, tmp_path: P
     ann.open("/lists")
     ann.page.context.clear_cookies()
     ann.page.set_input_files("#file", str(tmp_path / "list.csv"))
-    ann.page.get_by_role("button", name="Send the list").click()
     ann.page.get_by_text("Your session has ended, and nothing more was done.").wait_for()

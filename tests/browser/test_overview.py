@@ -30,13 +30,13 @@ def looked_at(ann: BrowserPage, name: str, factory: pytest.TempPathFactory) -> N
 def test_the_overview_shows_what_runs_and_the_results_by_light(
     ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    ann.page.get_by_text("Nothing was verified yet.").wait_for()
-    assert ann.page.locator("main a[role=button]").count() == 1
+    ann.page.get_by_text("Nothing verified yet").wait_for()
+    ann.page.get_by_role("link", name="Take the first steps").wait_for()
     ann.send_list(LIST)
     ann.clean()
     ann.open()
-    ann.page.locator(".chart canvas").wait_for()
-    ann.page.get_by_text("As a table").click()
+    assert ann.page.locator(".chart rect").count() == 3
+    ann.page.get_by_text("Numbers by day").click()
     sums = [
         sum(
             int(cell.replace(",", ""))
@@ -53,9 +53,8 @@ def test_the_operator_makes_and_deletes_an_account(
     ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ann.open("/operator")
-    assert ann.page.locator("main [role=button]").count() == 1
     looked_at(ann, "operator", tmp_path_factory)
-    ann.page.get_by_role("button", name="All accounts").click()
+    ann.page.get_by_role("link", name="All accounts").click()
     ann.page.get_by_label("E-mail address", exact=True).fill("eve@example.org")
     ann.page.get_by_label("Plan").select_option("builder")
     looked_at(ann, "accounts", tmp_path_factory)
@@ -66,7 +65,7 @@ def test_the_operator_makes_and_deletes_an_account(
     assert ann.page.locator("#made").inner_text().startswith("sk_live_")
     assert ann.page.locator("#made-provisioning").inner_text().startswith("sk_mgmt_")
     looked_at(ann, "account", tmp_path_factory)
-    ann.page.get_by_role("button", name="I saved them").click()
+    ann.page.get_by_role("button", name="I have saved them").click()
     assert ann.page.locator("#made").count() == 0
     ann.page.get_by_text("Delete the account").click()
     ann.page.get_by_label("Its e-mail address").fill("eve@example.org")
@@ -75,38 +74,24 @@ def test_the_operator_makes_and_deletes_an_account(
     assert ann.page.get_by_text("eve@example.org").count() == 0
 
 
-def test_the_title_and_the_icon_show_per_cent_while_a_list_runs(
+def test_the_title_shows_per_cent_while_a_list_runs(
     ann: BrowserPage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ann.open("/lists")
-    icon = ann.page.locator("link[rel=icon]")
-    mark = icon.get_attribute("href")
     file = tmp_path / "grey.csv"
     file.write_text("email\nclara.nowak@harbour-books.test\nphansen@greylist-guild.test\n")
     ann.send_list(file, rechecks=True)
-    ann.page.get_by_role("button", name="Clean the list").click()
-    ann.page.get_by_text("is asked again at").wait_for()
+    ann.start()
+    ann.page.get_by_text("asked again at").wait_for()
     ann.page.wait_for_function("document.title.startsWith('100 % – ')")
-    shown = icon.get_attribute("href") or ""
-    assert shown.startswith("data:image/svg+xml,")
-    assert "stroke-dasharray%3D%22100%20100%22" in shown
-    drawn = ann.page.evaluate(
-        "(url) => new Promise((resolve) => { const image = new Image();"
-        " image.onload = () => resolve(image.width > 0); image.onerror = () => resolve(false);"
-        " image.src = url; })",
-        shown,
-    )
-    assert drawn  # the policy of the page allows it
     ann.open()
     ann.page.get_by_role("link", name="grey.csv").wait_for()
     ann.page.go_back()
     ann.page.get_by_role("button", name="Stop").click()
     ann.wait_for_status("cancelled")
     assert not ann.page.title().startswith("100 %")
-    assert icon.get_attribute("href") == mark
     ann.page.get_by_role("link", name="clara.nowak@").click()
-    ann.page.get_by_text("Confidence").wait_for()
-    expect(ann.page.locator("#results tbody .badge.deliverable")).to_have_count(2)
+    expect(ann.page.get_by_role("complementary", name="Row")).to_contain_text("confidence")
     ann.page.get_by_role("button", name="Ask again and show the conversation").click()
     talk = ann.page.get_by_role("region", name="Conversation")
     talk.wait_for()

@@ -36,7 +36,7 @@ from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
-from mailprobe.api.quota.plans import MICROS_PER_EUR
+from mailprobe.api.quota.plans import MICROS_PER_EUR, UNLIMITED
 from mailprobe.api.quota.pricing import micros_of
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.schema import (
@@ -192,9 +192,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             try:
                 key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
             except WrongField as wrong:
-                return await _shown_keys(
-                    frame, 400, form_of_page=form, errors={wrong.name: str(wrong)}
-                )
+                return await _shown_keys(frame, 400, form, errors={wrong.name: str(wrong)})
             return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -228,17 +226,16 @@ async def _shown_keys(
     status: int = 200,
     form: Mapping[str, str] = NOTHING_TYPED,
     *,
-    form_of_page: Mapping[str, str] = NOTHING_TYPED,
     errors: Mapping[str, str] = NOTHING_TYPED,
 ) -> Response:
-    """The keys, and the two forms that make one, with what was typed in them."""
+    """The keys, and the form that makes one, with what was typed in it."""
     made = _key_cookie(frame).read(caller())
     is_of_form = made.key.startswith(PUBLISHABLE)
     listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
     known = await frame.service.store.keys(caller().account.id)
     return await frame.page(
-        "keys.html", "Keys", status, made=made, listed=listed, errors=errors,
-        typed=form, typed_of_page=form_of_page,
+        "keys.html", "API keys", status, made=made, listed=listed, errors=errors,
+        typed=form, unlimited=UNLIMITED,
         takes_test_keys=frame.service.takes_test_keys,
         secret_keys=[key for key in known if not key.is_publishable],
         form_keys=[key for key in known if key.is_publishable],

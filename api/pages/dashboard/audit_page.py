@@ -62,7 +62,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         wanted = {**only, "limit": str(ENTRIES_SHOWN), **({"before": before} if before else {})}
         found = await frame.result_of(AuditResponse, "get_audit", query=_query(wanted))
         return await frame.page(
-            "audit.html", "Audit",
+            "audit.html", "Activity",
             rows=[(entry, what_of(entry), who_of(entry)) for entry in found.entries],
             accounts=ACCOUNTS, kinds=KIND_WORDS, kind=only.get("kind", ""), is_first=not before,
             newest=_address(only),

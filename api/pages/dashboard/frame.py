@@ -42,6 +42,7 @@ from mailprobe.api.rest.app import this_request
 from mailprobe.api.rest.dispatch import perform, refusal_of_store
 from mailprobe.api.rest.messages import Call, OperationReply
 from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
@@ -56,26 +57,49 @@ NOTHING_TYPED: Mapping[str, str] = {}  # in the fields of a form
 SIGN_IN = f"{HOME}/sign-in"
 ENDED = f"{SIGN_IN}?ended=1"  # after something that only a page of a session sends
 LISTS_PAGE = f"{HOME}/lists"  # the only page whose form may have a file
+LIMITS_PAGE = f"{HOME}/caps"
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "font-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",  # with none, forms have the Origin "null"
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-Section = tuple[str, str]  # its name and its address
+Section = tuple[str, str, str]  # its name, its address and its icon
 GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
-    ("", (("Overview", HOME),)),
-    ("Work", (("Try", f"{HOME}/try"), ("Lists", LISTS_PAGE), ("Jobs", f"{HOME}/jobs"))),
+    (
+        "",
+        (
+            ("Overview", HOME, "layout-dashboard"),
+            ("Lists", LISTS_PAGE, "list-checks"),
+            ("Try an address", f"{HOME}/try", "at-sign"),
+        ),
+    ),
     (
         "Account",
-        (("Keys", f"{HOME}/keys"), ("Limits", f"{HOME}/caps"), ("Audit", f"{HOME}/audit")),
+        (
+            ("API keys", f"{HOME}/keys", "key-round"),
+            ("Jobs", f"{HOME}/jobs", "refresh-cw"),
+            ("Limits", LIMITS_PAGE, "gauge"),
+            ("Activity", f"{HOME}/audit", "history"),
+        ),
     ),
 )
-RUN = ("Run", (("Operator", f"{HOME}/operator"),))  # for operators
+RUN: tuple[str, tuple[Section, ...]] = (  # for operators
+    "Run",
+    (
+        ("Service", f"{HOME}/operator", "activity"),
+        ("Accounts", f"{HOME}/operator/accounts", "building-2"),
+    ),
+)
+HELP: tuple[str, tuple[Section, ...]] = ("Help", (("Documentation", "/docs", "book-open"),))
+# At the bottom of a narrow screen, with shorter names; the rest is below the fifth, More.
+TABS: Mapping[str, str] = {
+    "Overview": "Overview", "Lists": "Lists", "Try an address": "Try", "API keys": "Keys",
+}  # fmt: skip
 
 View = Callable[..., Awaitable[Response]]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -191,10 +215,11 @@ class Frame:
     ) -> Response:
         """A whole page."""
         session: Session | None = g.get("session")
-        sections = (*GROUPS, RUN) if is_operator() else GROUPS
+        sections = sections_of(session)
         html = await render_template(
             f"dashboard/{template}",
-            title=title, session=session, sections=sections, assets=assets(), path=request.path,
+            title=title, session=session, sections=sections, tabs=TABS, here=here(sections),
+            assets=assets(), path=request.path, answers=ANSWERS_BY_COLOUR, instant=self.service.now(),
             links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
             **values,
         )  # fmt: skip
@@ -326,6 +351,24 @@ async def _read_form_with_file() -> Mapping[str, str]:
         for part in parts
         if part.file_name is None
     }
+
+
+def sections_of(session: Session | None) -> list[tuple[str, Sequence[Section]]]:
+    """The groups of pages: an own account has no limits, and only an operator runs the service."""
+    is_own = session is not None and session.caller.account.tier == "own"
+    groups: list[tuple[str, Sequence[Section]]] = [
+        (name, [each for each in entries if not (is_own and each[1] == LIMITS_PAGE)])
+        for name, entries in GROUPS
+    ]
+    return [*groups, *([RUN] if is_operator() else []), HELP]
+
+
+def here(sections: Sequence[tuple[str, Sequence[Section]]]) -> str:
+    """The address of the section that the request's page belongs to: the longest that fits."""
+    urls = [url for _, entries in sections for _, url, _ in entries]
+    found = [url for url in urls if request.path == url or request.path.startswith(f"{url}/")]
+    inner = [url for url in found if url != HOME]
+    return max(inner, key=len) if inner else HOME if request.path == HOME else ""
 
 
 def is_part() -> bool:

@@ -51,6 +51,13 @@ async def trouble_of(
     ]
 
 
+def was_tested(service: Service) -> bool:
+    """Whether this process has asked a mail host and a resolver, so that silence means health."""
+    engine = service.quota.engine
+    has_answer = any(each.answered_s is not None for each in engine.routes.resolvers())
+    return has_answer and engine.probing.statistics().hosts > 0
+
+
 def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
     engine = service.quota.engine
     more = {"url": f"{OPERATOR_PAGE}#hosts", "link": "See the hosts"} if for_operator else {}

@@ -7,14 +7,18 @@ from quart import Blueprint, Response
 
 from mailprobe.api.pages.dashboard.account_pages import euros_of
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, caller, is_operator
-from mailprobe.api.pages.dashboard.health import trouble_of
+from mailprobe.api.pages.dashboard.health import trouble_of, was_tested
+from mailprobe.api.pages.dashboard.work.work_pages import shown_lists
+from mailprobe.api.pages.icons import KINDS, ChartDay, stacked_days
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.rest.management import USAGE_DAYS
+from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
 from mailprobe.api.schema import ListsResponse, ManagementUsageSummaryResponse
 from mailprobe.storage.records import DayCount
 
 UNDER_WAY = frozenset({"reading", "running"})
 LISTS_SHOWN = 10
+CHART = "Results of each day by answer: the table below has the numbers"
 JOBS_COUNTED = 100  # more are shown as this and a plus sign
 
 
@@ -83,9 +87,20 @@ def register(pages: Blueprint, frame: Frame) -> None:
         first = today - timedelta(days=USAGE_DAYS - 1)
         counted = await frame.service.store.days(caller().account.id, first, today)
         days = results_by_day(counted, first)
+        total, has_other = sum(each.total for each in days), any(each.other for each in days)
+        charted = [
+            ChartDay(each.day, (each.green, each.yellow, each.red, each.other)) for each in days
+        ]
         return {
-            "days": days if any(each.total for each in days) else [],
-            "has_other": any(each.other for each in days),
+            "days": days if total else [],
+            "has_other": has_other,
+            "total": total,
+            "a_day": round(total / len(days)),
+            "sums": [
+                (answer, sum(getattr(each, colour) for each in days))
+                for colour, answer in ANSWERS_BY_COLOUR.items()
+            ],
+            "chart": stacked_days(charted, CHART, (*KINDS, "other")),
         }
 
     async def _now() -> dict[str, object]:
@@ -94,11 +109,13 @@ def register(pages: Blueprint, frame: Frame) -> None:
         jobs = await frame.service.store.jobs(
             account_id=account_id, state="pending", limit=JOBS_COUNTED + 1
         )
+        trouble = await trouble_of(frame.service, account_id, lists, for_operator=is_operator())
         return {
-            "running": [each for each in lists if each.status in UNDER_WAY][:LISTS_SHOWN],
+            "running": await shown_lists(
+                frame, [each for each in lists if each.status in UNDER_WAY][:LISTS_SHOWN]
+            ),
             "jobs": len(jobs),
             "jobs_max": JOBS_COUNTED,
-            "trouble": await trouble_of(
-                frame.service, account_id, lists, for_operator=is_operator()
-            ),
+            "trouble": trouble,
+            "is_well": not trouble and was_tested(frame.service),
         }

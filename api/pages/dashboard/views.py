@@ -17,6 +17,7 @@ from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.pages.dashboard.work import job_pages, list_table, work_pages
+from mailprobe.api.pages.icons import bar, icon, mark, per_cent, postmark
 from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
@@ -25,6 +26,8 @@ KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 def dashboard_blueprint(frame: Frame) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
+    for drawn in (icon, mark, bar, per_cent, postmark):
+        pages.add_app_template_global(drawn)
     account_pages.register(pages, frame)
     audit_page.register(pages, frame)
     overview_page.register(pages, frame)

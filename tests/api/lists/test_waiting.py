@@ -223,13 +223,13 @@ async def test_the_page_of_a_list_says_at_which_hosts_addresses_wait(
         list_id = (await send(shop, former_staff())).body["list_id"]
         await trio.sleep(20)
         for page in (f"/lists/{list_id}", f"/lists/{list_id}/progress"):
-            text = (await visitor.get(page)).octets.decode()
+            text = re.sub("<[^>]+>", "", (await visitor.get(page)).octets.decode())
             assert re.search(
-                r"\d+ of 50 wait at 1 host: mx\.hoster\.test takes \d+ refusals in 10 minutes"
-                r" \(\d+ wait, done about \d\d:\d\d UTC\)",
+                r"\d+ mx\.hoster\.test takes \d+ refusals in 10 minutes\."
+                r"done about \d\d:\d\d UTC",
                 text,
             ), text
-            assert "mail hosts take no more for now" in text
+            assert re.search(r"Waiting until \d\d:\d\d UTC", text)
         assert "Waiting" in (await visitor.get("/lists")).octets.decode()
 
 

@@ -21,10 +21,10 @@ from tests.api.service_fixture import open_shop
 
 
 def rows_of(octets: bytes) -> list[list[str]]:
-    body = octets.decode().partition("<tbody>")[2].partition("</tbody>")[0]
+    body = octets.decode().partition("<tbody")[2].partition("</tbody>")[0]
     return [
         [unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<td[^>]*>(.*?)</td>", row)]
-        for row in re.findall("<tr>(.*?)</tr>", body)
+        for row in re.findall("<tr[^>]*>(.*?)</tr>", body)
     ]
 
 

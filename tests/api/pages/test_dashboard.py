@@ -114,7 +114,7 @@ async def test_a_stranger_is_sent_to_sign_in_and_comes_back(autojump_clock):
         got = await visitor.post("/keys")
         assert (got.status, got.headers["location"]) == (303, f"{HOME}/sign-in?ended=1")
         asked = await visitor.get("/sign-in?ended=1")  # the script of an upload looks for an alert
-        assert b'role="alert">Your session has ended, and nothing more was done.' in asked.octets
+        assert b"Your session has ended, and nothing more was done." in asked.octets
         assert b'role="alert"' not in (await visitor.get("/sign-in")).octets
         got = await visitor.post("/sign-in", {"key": shop.provisioning, "next": f"{HOME}/keys"})
         assert got.headers["location"] == f"{HOME}/keys"
@@ -449,16 +449,17 @@ async def test_the_overview_shows_results_by_light_what_runs_and_what_is_wrong(a
     async with open_list_shop() as shop:
         visitor = await signed_in(shop)
         page = (await visitor.get("")).octets.decode()
-        for words in ("Nothing was verified yet.", "Nothing runs.", "Nothing is wrong."):
-            assert words in page
+        assert "Nothing verified yet" in page
+        assert "Nothing is wrong." not in page  # nothing was tested
         await shop.batch("ann@friendly.test", "eve@friendly.test", "no address")
+        assert "Nothing is wrong." in (await visitor.get("")).octets.decode()
         list_id = (await send(shop, query="?start=0")).body["list_id"]
         stored = await shop.store.change_list(
             list_id, "paused", cause="monthly_quota_exceeded", before={"paused"}
         )
         assert stored is not None
         page = (await visitor.get("")).octets.decode()
-        row = re.search(r"<tr><td><time[^<]*2026-03-14</time></td>(.*?)</tr>", page)
+        row = re.search(r"<tr[^>]*><td[^>]*><time[^<]*2026-03-14</time></td>(.*?)</tr>", page)
         assert row is not None
         assert re.findall(r">([0-9]+)<", row[1]) == ["1", "0", "2", "3"]
         assert "is paused: the month&#39;s verifications are used up" in page
@@ -466,7 +467,7 @@ async def test_the_overview_shows_results_by_light_what_runs_and_what_is_wrong(a
         await visitor.post(f"/lists/{list_id}/resume")
         now = (await visitor.get("/now")).octets.decode()
         assert "<!doctype" not in now
-        assert f'href="{HOME}/lists/{list_id}"' in now.partition("What runs now")[2]
+        assert f'href="{HOME}/lists/{list_id}"' in now.partition("Running now")[2]
 
 
 async def test_the_projection_is_the_pace_of_the_month(autojump_clock):

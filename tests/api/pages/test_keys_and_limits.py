@@ -18,7 +18,7 @@ from tests.api.service_fixture import PLACES, open_shop
 
 async def rows_of(visitor) -> list[list[str]]:
     page = (await visitor.get("/keys")).octets.decode()
-    rows = re.findall(r"<tr>(<td[^>]*>.*?)</tr>", page, re.DOTALL)
+    rows = re.findall(r"<tr[^>]*>(<td[^>]*>.*?)</tr>", page, re.DOTALL)
     return [
         [re.sub("<[^>]+>", "", cell).split("\n")[0] for cell in re.split("<td[^>]*>", row)[1:6]]
         + [row]
@@ -33,13 +33,13 @@ async def test_a_key_shows_its_kind_its_last_use_and_by_what_it_was_made(autojum
         await shop.manage("POST", "/keys", {"label": "by the API"})
         await shop.verify()
         await shop.service.key_uses.save(shop.store)
-        used, signs_in, checkout, other = await rows_of(visitor)
+        used, checkout, other, signs_in = await rows_of(visitor)
         assert (used[2], used[3]) == ("live", "in the last hour")
-        assert (signs_in[2], signs_in[3]) == ("provisioning", "in the last hour")
+        assert signs_in[2] == "in the last hour"
         assert "Revoke" not in signs_in[-1]
         assert (checkout[0], checkout[2], checkout[3]) == ("checkout", "test", "not yet")
-        assert "<td>dashboard</td>" in checkout[-1]
-        assert "<td>another key</td>" in other[-1]
+        assert ">dashboard</td>" in checkout[-1]
+        assert ">another key</td>" in other[-1]
         shop.clock.set(shop.clock() + timedelta(hours=3))
         assert (await rows_of(visitor))[0][3] == "3 h ago"
 

@@ -1,6 +1,7 @@
 """The pages of a list: its preview, its progress, the table of its results, and their download."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,11 +11,14 @@ import pytest
 import trio.testing
 
 from mailprobe.api.lists.results import disposition
-from mailprobe.api.lists.stages import progress_of, standing_of, words_of_hosts
+from mailprobe.api.lists.stages import progress_of, standing_of
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
+from mailprobe.api.pages.dashboard.work.list_states import state_of, waits_of
 from mailprobe.api.pages.dashboard.work.list_table import table_query
 from mailprobe.api.results.list_reading import ListReading, encode_reading
 from mailprobe.api.results.stored_row import StoredRow, encode_row
+from mailprobe.api.schema import ListResponse
+from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import (
     NO_WAITS,
     HostWait,
@@ -63,9 +67,17 @@ async def test_results_are_filtered_searched_paged_and_downloaded(
             ),
             ("light=RED_LIGHT&page=2", ["undeliverable+59@", "Previous"], "undeliverable+49@"),
             ("order=worst", ["undeliverable+0@"], "greylisted+0@"),
-            ("light=RED_LIGHT&status=deliverable", ["0 addresses", "Keep 60"], "sandbox.test"),
+            (
+                "light=RED_LIGHT&status=deliverable",
+                ["0 addresses", "deliverable 0"],
+                "sandbox.test",
+            ),
             ("q=ANN+7", ["3 found in all", "greylisted+7@"], "ble+8@"),
-            ("q=<b>&status=x&page=-1&order=no&from=" + "9" * 99, ["0 found", "Show all"], "<b>"),
+            (
+                "q=<u>&status=x&page=-1&order=no&from=" + "9" * 99,
+                ["0 found", "Show all", "No address matches"],
+                "<u>",
+            ),
         ):
             got = await visitor.get(f"{page}/table?{query}", **part)
             shown = text_of(got.octets)
@@ -153,8 +165,8 @@ async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
         shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
         assert "All answered" in text_of((await visitor.get("/lists")).octets)
         assert "Show all lists" in text_of((await visitor.get("/lists?q=nothing")).octets)
-        assert "All answered . 180 of 180 addresses answered" in shown
-        assert re.search(r"60 addresses are asked again at \d\d:\d\d UTC: host asks to", shown)
+        assert "All answered 180 of 180 addresses answered" in shown
+        assert re.search(r"60 Host asks to come back later\. asked again at \d\d:\d\d UTC", shown)
 
 
 async def test_a_list_at_its_limit_says_until_when_it_waits(
@@ -174,7 +186,8 @@ async def test_a_list_at_its_limit_says_until_when_it_waits(
         assert (limit["cause"], limit["until"]) == ("minute", found["waits_until"])
         assert limit["addresses"] == 200 - found["answered"]
         shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
-        assert re.search(r"Waiting until \d\d:\d\d:\d\d UTC: the limit of a minute is used", shown)
+        assert re.search(r"Waiting until \d\d:\d\d UTC", shown)
+        assert re.search(r"The limit of a minute is used up\. goes on at \d\d:\d\d UTC", shown)
 
 
 SOON = NOON + timedelta(seconds=20)
@@ -246,20 +259,62 @@ def test_a_list_of_which_all_that_is_left_waits_at_hosts_is_waiting() -> None:
     assert progress_of(found, NOON, 60, waits).left_s == 92 * 60
 
 
-def test_the_words_say_the_hosts_at_which_most_wait() -> None:
+def response(**more: Any) -> ListResponse:
+    """A list of 1,000 addresses of which 100 are answered, as the API shows it."""
+    values: dict[str, Any] = {
+        "list_id": "id", "name": "people.csv", "status": "running", "created_at": NOON,
+        "rows": 1000, "addresses": 1000, "answered": 100, "counts": {}, "per_minute": 60.0,
+        "stage": "asking", "patience_s": 0, **more,
+    }  # fmt: skip
+    return ListResponse(**values)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"status": "paused", "answered": 0}, "Not started"),
+        ({"status": "reading", "stage": None}, "Reading the file"),
+        ({}, "Asking mail hosts, 10 %"),
+        ({"stage": "waiting", "waits_until": SOON}, "Waiting until 12:00 UTC"),
+        ({"status": "paused", "stage": None}, "Paused by you at 10 %"),
+        (
+            {"status": "paused", "stage": None, "cause": "paused_by_operator"},
+            "Paused at 10 %: the operator of this service paused it",
+        ),
+        (
+            {"status": "paused", "stage": None, "cause": "monthly_quota_exceeded"},
+            "Paused at 10 %: the month's verifications are used up",
+        ),
+        ({"answered": 1000}, "All answered"),
+        ({"status": "done", "answered": 1000, "stage": None}, "Done"),
+        ({"status": "cancelled", "stage": None}, "Stopped at 10 %"),
+    ],
+)  # fmt: skip
+def test_a_state_says_by_whom_for_what_and_how_far(more: dict[str, Any], words: str) -> None:
+    assert state_of(response(**more)).words == words
+
+
+def test_a_list_says_what_waits_for_each_host_and_until_when() -> None:
+    """One line for each cause, with its count."""
     found = replace(STORED, addresses=20_000)
-    one = words_of_hosts(found, waiting_at(("hoster.net", 41, 16, 50)))
-    assert one == (
-        "41 of 20,000 wait at 1 host: hoster.net takes 16 refusals in 10 minutes "
-        "(41 wait, done about 12:50 UTC)"
-    )
-    many = [(f"{name}.test", 1, 4, 1) for name in "abcde"]
-    assert words_of_hosts(found, waiting_at(*many)).endswith("c.test takes 4 refusals in 10 "
-        "minutes (1 waits, done about 12:01 UTC), and 2 more")  # fmt: skip
+    waits = waiting_at(("hoster.net", 41, 16, 50))
+    standing = standing_of(found, waits, NOON)
+    [line] = waits_of(response(waits_for=standing.waits_for), Counter(), NOON)
+    assert (line.addresses, line.what) == (41, "hoster.net takes 16 refusals in 10 minutes.")
+    assert line.until == "done about 12:50 UTC"
+    many = ListWaits(9, 5, NOON, waiting_at(*[(f"{name}.test", 1, 4, 1) for name in "abc"]).hosts)
+    lines = waits_of(response(waits_for=standing_of(found, many, NOON).waits_for), Counter(), NOON)
+    assert (lines[-1].addresses, lines[-1].what) == (6, "At 2 more mail hosts.")
     changed = HostWait("a.test", "host_changed", 0, 2, NOON + timedelta(hours=1))
     waits = ListWaits(2, 1, changed.until, (changed,))
-    assert words_of_hosts(found, waits).endswith("(2 wait until 13:00 UTC)")
-    assert words_of_hosts(found, NO_WAITS) == ""
+    [line] = waits_of(
+        response(waits_for=standing_of(found, waits, NOON).waits_for), Counter(), NOON
+    )
+    assert (line.what, line.until) == ("a.test: host contradicts itself.", "goes on at 13:00 UTC")
+    again = Counter[Reason]({"greylisted": 3})
+    ended = response(answered=1000, recheck_at=SOON)
+    assert [each.until for each in waits_of(ended, again, NOON)] == ["asked again at 12:00 UTC"]
+    assert waits_of(response(), Counter(), NOON) == []
 
 
 def previewed(rows: Sequence[tuple[str | None, list[str]]], **more: Any) -> Preview:

@@ -19,11 +19,16 @@ from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.records import Actor
 from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest
 from tests.api.pages.test_dashboard import PageClient, signed_in
-from tests.api.service_fixture import RunningService, open_shop
+from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
 REFUSAL = "554 5.7.1 Service unavailable; client host blocked using zen.spamhaus.org"
 PAGE = "/operator"
 ACCOUNTS = f"{PAGE}/accounts"
+
+
+def bare(got: HttpAnswer) -> str:
+    """The page with the cells of its tables as they are without attributes."""
+    return re.sub(r"<(t[dr]) [^>]*>", r"<\1>", got.octets.decode())
 
 
 async def other_account(shop: RunningService) -> tuple[str, PageClient]:
@@ -109,12 +114,12 @@ async def test_hosts_reputation_queues_and_the_machine_are_shown(autojump_clock,
         )  # fmt: skip
         shop.app = create_app(replace(shop.service, deployment=deployment))
         ann = await signed_in(shop)
-        page = (await ann.get(PAGE)).octets.decode()
-        assert re.search(r"<td>mx\.strict\.test</td><td><time [^>]*>in [^<]+</time>", page)
-        assert "blocked using zen.spamhaus.org" in page
+        page = bare(await ann.get(PAGE))
         assert re.search(
-            r'Google</a></td><td class="number">90</td><td class="number">9</td>', page
+            r"<td>mx\.strict\.test</td>.*<td>yes</td><td><time [^>]*>in [^<]+</time>", page
         )
+        assert "blocked using zen.spamhaus.org" in page
+        assert "Google</a></td><td>90</td><td>9</td>" in page
         assert "&lt;b&gt;" in page
         for words in (
             "Parts of lists that run",
@@ -124,20 +129,20 @@ async def test_hosts_reputation_queues_and_the_machine_are_shown(autojump_clock,
             "0 at work",
         ):
             assert words in page, words
-        twice = 2 * '<td class="number">2</td>'
+        twice = 2 * "<td>2</td>"
         assert re.search(rf"plain\.test</td><td>[^<]+</td><td>All others</td>{twice}", page)
         assert "banned.test" not in page
         banned = LearnedTolerance(careful=True, tolerance=9, ceiling=9, ban_ages_s=(60.0,))
         asked = {("fra-1", "mx.banned.test"): RefusalRequest(0, False, 16, learned=banned)}
         await shop.store.lease_refusals("another process", asked, lease_s=30)
-        page = (await ann.get(PAGE)).octets.decode()
-        none = 2 * '<td class="number">0</td>'
-        learned = '<td class="number">9</td><td>learned from a ban</td><td><time'
+        page = bare(await ann.get(PAGE))
+        none = 2 * "<td>0</td>"
+        learned = "<td>9</td><td>learned from a ban</td><td><time"
         assert f"mx.banned.test</td><td>fra-1</td><td>All others</td>{none}{learned}" in page
-        of_one = (await ann.get(f"{PAGE}?operator=google")).octets.decode()
-        assert re.search(rf'<td>{day}</td><td class="number">90</td>', of_one)
-        of_all = (await ann.get(f"{PAGE}?operator=unknown")).octets.decode()
-        assert re.search(rf'<td>{day}</td><td class="number">100</td>', of_all)
+        of_one = bare(await ann.get(f"{PAGE}?operator=google"))
+        assert re.search(rf"<td>{day}</td><td>90</td>", of_one)
+        of_all = bare(await ann.get(f"{PAGE}?operator=unknown"))
+        assert re.search(rf"<td>{day}</td><td>100</td>", of_all)
 
 
 async def test_an_account_is_created_once_with_keys_that_are_shown_until_saved(autojump_clock):
@@ -248,7 +253,7 @@ async def test_egresses_are_shown_paused_and_resumed_by_the_operator_alone(autoj
         await control.exchange(shop.store)
         assert control.state(name) == "paused"
         shown = (await ann.get(PAGE)).octets
-        assert b">fra-1<br>" in shown
+        assert b">fra-1 <small" in shown
         assert b"socks5 192.0.2.1:1080" in shown
         assert b"secret" not in shown
         assert b"100.0" in shown

@@ -7,8 +7,10 @@ from html import unescape
 
 import pytest
 
-from mailprobe.api.pages.dashboard.try_page import curl_of, text_of, turns_of
+from mailprobe.api.pages.dashboard.conversation import explained_turns, text_of, turns_of
+from mailprobe.api.pages.dashboard.try_page import curl_of
 from mailprobe.engine.evidence import ConversationLine
+from mailprobe.engine.verdict import Reason
 from tests.api.pages.test_dashboard import signed_in
 from tests.api.service_fixture import open_shop
 
@@ -28,16 +30,23 @@ async def test_the_result_says_first_what_was_probably_meant(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
         page = (await visitor.post("/try", {"email": "ann@gmial.com"})).octets.decode()
-        meant = page.index("Did you mean ann@<strong>gmail.com</strong>?")
-        assert 'name="email" value="ann@gmail.com"' in page
-        assert meant < page.index('role="search"') < page.index("data-tried")
+        advice = page.partition("data-tried")[2].partition("</section>")[0]
+        assert "Did you mean gmail.com?" in advice
+        assert 'name="email" value="ann@gmail.com"' in advice
+        assert "hrowaway" not in advice
+        assert 'data-kind="confirm"' in page
 
 
 async def test_the_result_shows_what_to_do_why_and_what_was_said(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
         page = (await visitor.post("/try", {"email": "ann@friendly.test"})).octets.decode()
-        for words in ("Keep it", "Why: mailbox accepted", "badge deliverable", "C: RCPT TO:"):
+        for words in (
+            'data-kind="keep"',
+            'data-why="Mailbox accepted"',
+            ">deliverable<",
+            "C: RCPT TO:",
+        ):
             assert words in page
         found = re.search(r'id="as-json">(.*?)</code>', page, re.DOTALL)
         assert found
@@ -110,3 +119,67 @@ def test_a_conversation_is_shown_by_commands_and_replies():
     assert [turn.is_folded for turn in turns] == [False, True, *[False] * 4]
     assert text_of(lines).splitlines()[4:6] == ["C: MAIL FROM:<>", "C: RCPT TO:<ann@x.test>"]
     assert turns_of([]) == []
+
+
+def said(*lines: tuple[str, str]) -> list[ConversationLine]:
+    """A conversation: a line for each of (who, text), 10 ms apart."""
+    return [
+        ConversationLine(10.0 * place, "client" if who == "C" else "server", text)
+        for place, (who, text) in enumerate(lines)
+    ]
+
+
+OPENED = (
+    ("C", "(connect)"), ("S", "220 mx.test ESMTP"), ("C", "EHLO probe.test"), ("S", "250 mx.test"),
+    ("C", "MAIL FROM:<>"), ("C", "RCPT TO:<ann@x.test>"), ("C", "RCPT TO:<made.up@x.test>"),
+    ("S", "250 Ok"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason", "decides", "gloss"),
+    [
+        (("250 Ok", "550 No"), "accepted", "250 Ok", "This decides: the mailbox exists."),
+        (("250 Ok", "250 Ok too"), "catch_all", "250 Ok too", "yes to every name"),
+        (("550 No", "550 Nor"), "no_mailbox", "550 No", "nobody has this name"),
+        (("450 Later",), "greylisted", "450 Later", "come back later. This decides."),
+        ((), "timeout", "(silence)", "Nothing for 1,000 ms. This decides."),
+        ((), "host_error", "250 Ok", "This decides."),
+    ],
+)
+def test_one_line_of_a_conversation_decides_and_says_why(
+    replies: tuple[str, ...], reason: Reason, decides: str, gloss: str
+) -> None:
+    lines = said(*OPENED, *(("S", reply) for reply in replies))
+    turns = explained_turns(lines, "Ann@x.test", reason, lines[-1].at_ms + 1000)
+    [decider] = [turn for turn in turns if turn.decides]
+    assert decider.lines == (decides,)
+    assert gloss in decider.gloss
+
+
+def test_each_command_and_reply_has_its_meaning() -> None:
+    lines = said(*OPENED, ("S", "250 Ok"), ("S", "550 No"), ("C", "QUIT"), ("S", "220 other"))
+    turns = explained_turns(lines, "ann@x.test", "accepted", 0)
+    assert [turn.gloss for turn in turns] == [
+        "",
+        "Good day.",
+        "Hello, this is our name.",
+        "Welcome. This is what I can do.",
+        "A mail without a sender.",
+        "Would you take mail for ann?",
+        "And for a name that we made up?",
+        "Sender noted.",
+        "Yes. This decides: the mailbox exists.",
+        "No. So it does not say yes to every name.",
+        "Goodbye. No message was sent.",
+        "Good day.",
+    ]
+
+
+async def test_the_layers_after_a_failure_are_not_called_passed(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        page = (await visitor.post("/try", {"email": "ann@@friendly.test"})).octets.decode()
+        assert re.findall(r"<em>([^<]+)</em>", page) == ["failed", *["not asked"] * 4]
+        assert "there is more than one @" in page
+        assert "An earlier check decided, so no mail host was asked." in page

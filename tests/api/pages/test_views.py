@@ -10,6 +10,7 @@ from quart_trio import QuartTrio
 
 from mailprobe.api.error_table import Links
 from mailprobe.api.pages.about_probes import about_probes
+from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import Documentation, pages_blueprint
 from mailprobe.api.rest.operations import description
@@ -54,7 +55,7 @@ async def test_every_link_of_every_page_opens_and_leads_outside_only_by_a_click(
             assert all(url.startswith("/") for url in scripts)
             assert text.count("<script") == len(scripts)
             loaded = re.findall(r'<link rel="stylesheet" href="([^"]+)"', text)
-            assert loaded == ["/docs/static/style.css"]
+            assert loaded == [assets()["style.css"].url]
         found = re.findall(r'href="(/[^"#]*)', text) + re.findall(r"\]\((/[^)#]*)\)", text)
         if response.mimetype != "text/markdown":
             to_visit += [

@@ -12,6 +12,7 @@ from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
 from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
 from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
 from mailprobe.api.pages.dashboard.operators import PAGE
+from mailprobe.api.pages.icons import line_of_shares
 from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.list_jobs.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.pauses import PauseKind
@@ -99,6 +100,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         treatments = by_operator(counted)
         wanted = request.args.get("operator")
         chosen = wanted if any(each.operator == wanted for each in treatments) else None
+        days = by_day(counted, chosen)
         resting = sorted(
             engine.probing.hosts_backing_off(),
             key=lambda host: (not host.about_us, -host.left_s, host.name),
@@ -107,9 +109,13 @@ def register(pages: Blueprint, frame: Frame) -> None:
             await service.store.host_tolerances(), engine.probing.spent_budgets()
         )
         return await frame.page(
-            "operator.html", "Operator",
+            "operator.html", "Service",
             load=engine.probing.statistics(), capacity=service.capacity,
-            treatments=treatments, days=by_day(counted, chosen), chosen=chosen,
+            treatments=treatments, days=days, chosen=chosen,
+            chart=line_of_shares(
+                [(each.day, each.share) for each in reversed(days) if each.day],
+                "Share of refusals that blame us, by day: the table below has the numbers",
+            ) if len(days) > 1 else "",
             operator_name=operator_name,
             resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
             tolerances=[

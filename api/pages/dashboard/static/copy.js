@@ -29,11 +29,12 @@
     const button = event.target.closest("[data-copy]");
     if (!button) return;
     const place = document.getElementById(button.dataset.copy);
+    const words = button.querySelector("span") ?? button; // beside an icon
     if (await copy(textOf(place))) {
-      button.textContent = "Copied";
+      words.textContent = "Copied";
       return;
     }
     getSelection().selectAllChildren(place);
-    button.textContent = "Press Ctrl+C";
+    words.textContent = "Press Ctrl+C";
   });
 })();

@@ -1,83 +1,157 @@
 "use strict";
-// The dashboard's own script. Every page works without it, but for the charts, the live
-// progress, and files of more than 2 MB.
+// The dashboard's own script. Every page works without it, but for the live progress, the panel of
+// a row, and files of more than 2 MB.
 (() => {
-  const number = new Intl.NumberFormat("en");
   const csrf = () => document.querySelector("meta[name=csrf]").content;
-  const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function drawLine(place, label, xs, ys, isTime) {
-    const size = () => ({ width: Math.max(200, place.clientWidth), height: 180 });
-    const axis = { stroke: styleOf("--pico-color"), grid: { stroke: styleOf("--pico-muted-border-color") } };
-    const plot = new uPlot({
-      ...size(), scales: { x: { time: isTime } }, legend: { show: false }, cursor: { show: false },
-      axes: [axis, { ...axis, size: 60 }],
-      series: [{}, { label, stroke: styleOf("--pico-primary"), width: 2, fill: styleOf("--pico-primary-focus") }],
-    }, [xs, ys], place);
-    addEventListener("resize", () => plot.setSize(size()));
-    return plot;
+  // Questions before forms, and a sign of waiting: a second click is ignored.
+  document.addEventListener("submit", (event) => {
+    const form = event.target, words = form.dataset.confirm;
+    if (words && !confirm(words)) { event.preventDefault(); return; }
+    if (!form.dataset.wait) return;
+    const button = form.querySelector("button");
+    if (button.ariaBusy === "true") { event.preventDefault(); return; }
+    button.ariaBusy = "true";
+    button.textContent = form.dataset.wait;
+  });
+  addEventListener("pageshow", (event) => {
+    if (event.persisted && document.querySelector("button[aria-busy=true]")) location.reload();
+  });
+
+  // A menu closes by Escape and by a click elsewhere.
+  const closeMenus = (but) => {
+    for (const each of document.querySelectorAll("details[name=menu][open]")) if (!each.contains(but)) each.open = false;
+  };
+  document.addEventListener("click", (event) => closeMenus(event.target));
+
+  // What takes longer than LATE_MS shows a line at the top.
+  const LATE_MS = 300;
+  let late = null;
+  document.addEventListener("htmx:beforeRequest", () => { late ??= setTimeout(() => document.body.classList.add("late"), LATE_MS); });
+  document.addEventListener("htmx:afterRequest", () => { clearTimeout(late); late = null; document.body.classList.remove("late"); });
+
+  // The last addresses of the page Try. Signing out, or into another account, forgets them.
+  const TRIED_MAX = 10;
+  const tried = document.getElementById("tried");
+  if (tried) {
+    let kept = JSON.parse(sessionStorage.getItem("tried") ?? "{}");
+    if (kept.account !== tried.dataset.account) kept = { account: tried.dataset.account, items: [] };
+    for (const { dataset } of document.querySelectorAll("[data-tried]")) {
+      const item = { email: dataset.tried, kind: dataset.kind, why: dataset.why };
+      kept.items = [item, ...kept.items.filter((each) => each.email !== item.email)].slice(0, TRIED_MAX);
+    }
+    sessionStorage.setItem("tried", JSON.stringify(kept));
+    for (const { email, kind, why } of kept.items) {
+      const verdict = tried.querySelector(`template[data-verdict=${kind}]`);
+      if (!verdict) continue; // kept by an earlier version
+      const row = document.createElement("li"), link = document.createElement("a"), words = document.createElement("small");
+      link.href = "/dashboard/try?" + new URLSearchParams({ email });
+      link.textContent = email;
+      link.className = "mono";
+      words.textContent = why;
+      row.append(link, verdict.content.cloneNode(true), words);
+      tried.querySelector("ol").append(row);
+    }
+    tried.hidden = !kept.items.length;
+  } else if (!document.querySelector("meta[name=csrf]")) {
+    sessionStorage.removeItem("tried");
   }
 
-  // Stacked bars: each series is drawn down to the axis, so the sum of all comes first.
-  const dayName = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", timeZone: "UTC" });
-  function drawStack(place, rows) {
-    const colours = { green: "--good", yellow: "--care", red: "--bad", other: "--quiet" };
-    const names = Object.keys(colours).filter((name) => rows[0].querySelector(`[data-count=${name}]`));
-    const days = rows.map((row) => Date.parse(row.querySelector("time").dateTime) / 1000);
-    const sums = rows.map(() => 0);
-    const series = names.map((name) => {
-      rows.forEach((row, n) => { sums[n] += Number(row.querySelector(`[data-count=${name}]`).textContent.replaceAll(",", "")); });
-      return { name, values: [...sums] };
-    }).reverse();
-    const size = () => ({ width: Math.max(200, place.clientWidth), height: 200 });
-    const axis = { stroke: styleOf("--pico-color"), grid: { stroke: styleOf("--pico-muted-border-color"), width: 1 }, font: "12px system-ui, sans-serif" };
-    const plot = new uPlot({
-      ...size(), legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: true, range: (_, first, last) => [first - 43200, last + 43200] }, y: { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
-      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      axes: [{ ...axis, grid: { show: false }, space: 64, incrs: [86400, 2 * 86400, 5 * 86400, 10 * 86400], values: (_, splits) => splits.map((at) => dayName.format(at * 1000)) }, { ...axis, size: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7] }],
-      series: [{}, ...series.map(({ name }) => ({ label: name, width: 0, fill: styleOf(colours[name]), stroke: styleOf(colours[name]), points: { show: false }, paths: uPlot.paths.bars({ size: [0.7, 40] }) }))],
-    }, [days, ...series.map((each) => each.values)], place);
-    addEventListener("resize", () => plot.setSize(size()));
+  // A browser gives the focus to such a field with its first frame; keys pressed until then must not act.
+  document.querySelector("[autofocus]")?.focus();
+
+  // A row of a list opens beside the table, under an address of its own; closed, the focus goes back.
+  const panel = document.getElementById("panel");
+  let opened = null;
+  const rows = () => [...document.querySelectorAll(".results td:first-child a")];
+  const mark = () => { for (const each of rows()) each.closest("tr").classList.toggle("open", each.pathname === opened); };
+  const close = () => {
+    panel.hidden = true;
+    const link = rows().find((each) => each.pathname === opened);
+    opened = null;
+    mark();
+    link?.focus();
+  };
+  const move = (by) => {
+    const links = rows(), at = links.findIndex((each) => each.pathname === opened);
+    links[Math.max(0, Math.min(links.length - 1, at + by))]?.click();
+  };
+  if (panel) {
+    document.body.addEventListener("htmx:afterSwap", (event) => {
+      if (event.detail.target.id !== "row" || event.detail.requestConfig.verb !== "get") return;
+      opened = event.detail.pathInfo.requestPath;
+      panel.hidden = false;
+      panel.scrollTop = 0;
+      panel.focus();
+      mark();
+    });
+    panel.addEventListener("click", (event) => {
+      const by = event.target.closest("[data-row]")?.dataset.row;
+      if (by !== undefined) { if (by === "0") close(); else move(Number(by)); }
+    });
   }
 
-  for (const place of document.querySelectorAll("[data-chart=days]")) {
-    drawStack(place, [...document.querySelectorAll("#days tbody tr")].reverse());
-  }
+  // Keys: / searches, n sends a list, ? shows them all; j and k open rows, Escape closes one.
+  const help = document.getElementById("keys-help");
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { closeMenus(null); if (opened) close(); }
+    if (!help || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.target.closest("input, textarea, select, [contenteditable], dialog")) return;
+    const acts = {
+      "/": () => {
+        const field = document.querySelector("[data-search], input[type=search]");
+        if (field) { field.focus(); field.select(); } else location.href = "/dashboard/try";
+      },
+      n: () => { location.href = "/dashboard/lists#file"; },
+      "?": () => help.showModal(),
+      ...(panel && { j: () => move(1), k: () => move(-1) }),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  });
+  if (help) document.querySelector("[data-opens=keys-help]").addEventListener("click", () => { closeMenus(null); help.showModal(); });
 
-  for (const place of document.querySelectorAll("[data-chart=reputation]")) {
-    const cells = [...document.querySelectorAll("#reputation tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)).reverse();
-    if (cells.length > 1) drawLine(place, "% refused because of us", cells.map(([day]) => Date.parse(day) / 1000), cells.map((row) => parseFloat(row[3])), true);
-  }
-
-  // A list is sent as it is, so that it may have 256 MB.
+  // A list is sent as it is, so that it may have 256 MB; a text that is pasted, too.
   const form = document.getElementById("upload");
   if (form) {
-    const file = form.elements.file, bar = document.getElementById("sent"), error = document.getElementById("upload-error");
-    const send = () => {
-      const chosen = file.files[0], request = new XMLHttpRequest();
-      const query = new URLSearchParams({ name: chosen.name, column: form.elements.column.value, recheck: Number(form.elements.recheck.checked), patience_s: form.elements.patience_s.value });
+    const file = form.elements.file, words = document.getElementById("zone-words"), error = document.getElementById("upload-error");
+    const said = words.textContent;
+    const fail = (what) => { error.textContent = what; words.textContent = said; file.value = ""; reset(); };
+    const paste = document.getElementById("paste"), button = paste.querySelector("button"), label = button.textContent;
+    const reset = () => { button.ariaBusy = null; button.textContent = label; };
+    const send = (body, name) => {
+      const request = new XMLHttpRequest(), { column, recheck, patience_s } = form.elements;
+      const query = new URLSearchParams({ name, column: column.value, recheck: Number(recheck.checked), patience_s: patience_s.value });
       request.open("POST", "/dashboard/lists?" + query);
       request.setRequestHeader("X-CSRF-Token", csrf());
       request.setRequestHeader("Content-Type", "application/octet-stream");
-      request.upload.onprogress = (sent) => { bar.hidden = false; bar.value = 100 * sent.loaded / sent.total; };
+      request.upload.onprogress = (sent) => { if (name) words.textContent = `Sending ${name}: ${Math.floor(100 * sent.loaded / sent.total)} %`; };
       request.onload = () => {
         if (request.status === 201) { location.href = request.getResponseHeader("Location"); return; }
         const page = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("[role=alert]");
-        error.textContent = page ? page.textContent : "The list was not taken.";
-        bar.hidden = true;
+        fail(page ? page.textContent : "The list was not taken.");
       };
-      request.onerror = () => { error.textContent = "The connection broke; send the list again."; bar.hidden = true; };
+      request.onerror = () => fail("The connection broke; send the list again.");
       error.textContent = "";
-      request.send(chosen);
+      request.send(body);
     };
-    form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
-    form.addEventListener("dragover", (event) => { event.preventDefault(); form.classList.add("over"); });
-    form.addEventListener("dragleave", () => form.classList.remove("over"));
-    form.addEventListener("drop", (event) => {
+    file.addEventListener("change", () => { if (file.files.length) send(file.files[0], file.files[0].name); });
+    form.addEventListener("submit", (event) => event.preventDefault());
+    paste.addEventListener("submit", (event) => { event.preventDefault(); send(new Blob([paste.elements.text.value]), ""); });
+    // The whole window takes a file that is dropped.
+    const over = (event, is) => {
+      if (![...event.dataTransfer.types].includes("Files")) return;
       event.preventDefault();
-      form.classList.remove("over");
-      if (event.dataTransfer.files.length) { file.files = event.dataTransfer.files; send(); }
+      form.classList.toggle("over", is);
+      words.textContent = is ? "Let go to add the file" : said;
+    };
+    addEventListener("dragover", (event) => over(event, true));
+    addEventListener("dragleave", (event) => { if (!event.relatedTarget) over(event, false); });
+    addEventListener("drop", (event) => {
+      over(event, false);
+      const [dropped] = event.dataTransfer.files;
+      if (dropped) send(dropped, dropped.name);
     });
   }
 
@@ -87,19 +161,11 @@
   const progress = () => document.getElementById("progress");
   const title = document.title;
   const isUnderWay = () => progress() && ["running", "loading"].includes(progress().dataset.status);
-  const icon = document.querySelector("link[rel=icon]");
-  const ring = (share) => "data:image/svg+xml," + encodeURIComponent(
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="none" stroke-width="7"><circle cx="16" cy="16" r="12" stroke="#b8abef"/>`
-    + `<circle cx="16" cy="16" r="12" stroke="#5b3fd1" pathLength="100" stroke-dasharray="${share} 100" transform="rotate(-90 16 16)"/></svg>`);
-  const showShare = () => {
-    const bar = progress().querySelector("progress"), share = Math.floor(100 * bar.value / bar.max);
-    document.title = share + " % – " + title;
-    icon.href = ring(share);
-  };
+  const showShare = () => { document.title = progress().dataset.share + " % – " + title; };
   if (isUnderWay()) {
     let failures = 0, polls = null, last = 0, later = null;
     const fetchProgress = () => {
-      const wait = last + 900 - Date.now();
+      const wait = last + Number(progress().dataset.pace) - Date.now();
       if (wait > 0) { later ??= setTimeout(() => { later = null; fetchProgress(); }, wait); return; }
       last = Date.now();
       htmx.trigger(document.body, "poll");

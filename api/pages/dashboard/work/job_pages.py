@@ -20,6 +20,7 @@ from mailprobe.api.pages.dashboard.frame import (
 from mailprobe.api.quota.charge import TRIALS_A_MINUTE
 from mailprobe.api.refusals import JobNotFound, RateLimited
 from mailprobe.api.rest.jobs import send_test_callback
+from mailprobe.api.results.advice import answer_of
 from mailprobe.api.schema import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN, JobResponse
 from mailprobe.storage.contract import ID_PREFIX_MIN
 from mailprobe.storage.records import Job, JobState
@@ -159,7 +160,8 @@ def _register_job(pages: Blueprint, frame: Frame) -> None:
             raise JobNotFound
         body = "" if not job.payload else msgspec.json.format(job.payload, indent=2).decode()
         return {
-            "job": job, "attempts": found.attempts, "result": found.result, "body": body,
+            "job": job, "attempts": found.attempts, "result": found.result,
+            "answer": found.result and answer_of(found.result), "body": body,
             "next_attempt_at": found.next_attempt_at, "states": STATES,
             "headers": headers_of(job, found), "receiver": receiver_of(job.host),
         }  # fmt: skip

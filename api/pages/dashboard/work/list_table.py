@@ -1,4 +1,4 @@
-"""The table of a list's results: chips, search, order, pages, a row, and the download of a filter."""
+"""The table of a list's results: filters, search, order, pages, a row, and the download of a filter."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -27,36 +27,24 @@ from mailprobe.api.lists.table import (
 from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame, is_part
 from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.try_page import (
-    BLAMES,
     KEEP_THE_FORM,
     bounce_of,
+    conversation_values,
     explained,
-    text_of,
-    turns_of,
 )
+from mailprobe.api.pages.dashboard.work.list_states import reasons_of
 from mailprobe.api.refusals import ListNotFound, Refusal
 from mailprobe.api.rest.lists import FORMATS, formulas_of
-from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
+from mailprobe.api.results.advice import ANSWERS, advice_of, answer_of, why_of
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.results.row_result import RowResult
+from mailprobe.api.results.row_result import suggested
 from mailprobe.api.schema import ListResponse
-from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.lights import light_of
 from mailprobe.storage.list_records import StoredList
 
 TEXT_CHARACTERS_MAX = 100  # of a search
 PLACE_MAX = 10**9
 
-LIGHT_WORDS: Mapping[str, str] = {
-    "GREEN_LIGHT": "Keep", "YELLOW_LIGHT": "Confirm", "RED_LIGHT": "Drop",
-}  # fmt: skip
-STATUS_WORDS: Mapping[str, str] = {
-    status: status.replace("_", " ").capitalize() for status in STATUSES
-}
-REASON_WORDS: Mapping[str, str] = {
-    reason: WORDS[reason][0].upper() + WORDS[reason][1:] for reason in REASONS
-}
 ORDER_WORDS: Mapping[Order, str] = {
     "file": "As in the file", "best": "Best first", "worst": "Worst first",
 }  # fmt: skip
@@ -94,7 +82,6 @@ class TableQuery:
 class Chip:
     """A value to filter by: how many rows have it with the other filters, and where it leads."""
 
-    name: str
     value: str
     count: int
     is_chosen: bool
@@ -122,39 +109,18 @@ def table_query(arguments: Mapping[str, str]) -> TableQuery:
     )  # fmt: skip
 
 
-def chips(query: TableQuery, counts: Counter[ResultKind]) -> list[tuple[str, list[Chip]]]:
-    """The chips by what they filter: those that some row has, and the chosen ones."""
-    only = query.only
-    return [
-        (name.capitalize(), _chips_of(query, name, names, _counted(counts, others, name)))
-        for name, names, others in (
-            ("light", LIGHT_WORDS, replace(only, lights=frozenset())),
-            ("status", STATUS_WORDS, replace(only, statuses=frozenset())),
-            ("reason", REASON_WORDS, replace(only, reasons=frozenset())),
-        )
-    ]
-
-
-def _chips_of(
-    query: TableQuery, name: str, names: Mapping[str, str], found: Counter[str]
-) -> list[Chip]:
-    chosen = getattr(query, name)
-    made = []
-    for value, word in names.items():
-        is_chosen = value == chosen
-        if found[value] or is_chosen:
-            leads = query.url(**{name: "" if is_chosen else value})
-            made.append(Chip(word, value, found[value], is_chosen, leads))
-    return made
-
-
-def _counted(counts: Counter[ResultKind], only: RowFilter, name: str) -> Counter[str]:
-    """How many rows have each value of this name."""
-    found: Counter[str] = Counter()
+def statuses_of(query: TableQuery, counts: Counter[ResultKind]) -> list[Chip]:
+    """The statuses to filter by: those that some row has, and the chosen one."""
+    others = replace(query.only, statuses=frozenset())
+    found = Counter[str]()
     for kind, number in counts.items():
-        if only.takes_kind(kind):
-            found[getattr(kind, name)] += number
-    return found
+        if others.takes_kind(kind):
+            found[kind.status] += number
+    return [
+        Chip(status, found[status], is_chosen, query.url(status="" if is_chosen else status))
+        for status in STATUSES
+        if (is_chosen := status == query.status) or found[status]
+    ]
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -235,12 +201,9 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
                 return await frame.refused(refusal)
             error = " ".join(words_of(refusal, frame.service.links))
             return await frame.page("row_conversation.html", row.address, error=error)
-        evidence = result.evidence
-        assert isinstance(evidence, Evidence)
         values: dict[str, object] = {
-            "now": result, "turns": turns_of(evidence.conversation),
-            "bounce": await bounce_of(frame, row.address, result), "email": row.address,
-            "conversation": text_of(evidence.conversation),
+            "now": result, "bounce": await bounce_of(frame, row.address, result),
+            "email": row.address, **conversation_values(result),
             "conversation_id": f"conversation-{row.place}-{row.number}",
         }  # fmt: skip
         if is_part():
@@ -259,28 +222,20 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
         columns = await store.list_columns(stored.id)
         return await frame.page(
             "list_row.html" if is_part() else "list_row_page.html",
-            row.address, list=found, row=row, light=light_name(row.result),
+            row.address, list=found, row=row, list_is_part=is_part(), answer=answer_of(row.result), suggested=suggested(row.result),
             own=[each for each in zip(columns, row.cells, strict=False) if each[1]],
-            blame=BLAMES.get(row.result.blame or ""), can_ask=not stored.is_test,
-            **WORDS_OF_PAGES, **more,
+            advice=advice_of(row.result, row.result.reason), can_ask=not stored.is_test,
+            **more,
         )  # fmt: skip
 
 
-def light_name(result: RowResult) -> str:
-    return LIGHT_COLOURS[light_of(result)]
-
-
-WORDS_OF_PAGES: Mapping[str, object] = {
-    "light_words": {colour: LIGHT_WORDS[light] for light, colour in LIGHT_COLOURS.items()},
-    "status_words": STATUS_WORDS,
-    "reason_words": REASON_WORDS,
-}
-
-
-async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> dict[str, object]:
+async def table_values(
+    frame: Frame, stored: StoredList, query: TableQuery, marks: Marks | None = None
+) -> dict[str, object]:
     """What the table's template shows."""
     store = frame.service.store
-    marks = await read_marks(store, stored)
+    if marks is None:
+        marks = await read_marks(store, stored)
     only = query.only
     matching = sum(number for kind, number in marks.counts.items() if only.takes_kind(kind))
     if query.text:
@@ -290,8 +245,12 @@ async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> d
         found = FoundRows(await read_rows(store, stored.id, wanted), None)
     return {
         "query": query,
-        "chips": chips(query, marks.counts),
-        "rows": [(each, light_name(each.result)) for each in found.rows],
+        "statuses": statuses_of(query, marks.counts),
+        "rows": [
+            (each, answer_of(each.result), why_of(each.result, each.result.reason))
+            for each in found.rows
+        ],
+        "reasons": reasons_of(marks.counts),
         "matching": matching,
         "answered": marks.counts.total(),
         "searched": _searched(marks, found),
@@ -299,7 +258,7 @@ async def table_values(frame: Frame, stored: StoredList, query: TableQuery) -> d
         "pages": max(1, -(-matching // PAGE_ROWS)),
         "next_place": found.next_place,
         "orders": ORDER_WORDS,
-        **WORDS_OF_PAGES,
+        "lights": ANSWERS,
     }
 
 

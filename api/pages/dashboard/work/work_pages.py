@@ -7,8 +7,7 @@ from math import ceil
 import trio
 from quart import Blueprint, Response, request
 
-from mailprobe.api.lists.stages import words_of_hosts
-from mailprobe.api.lists.table import read_marks
+from mailprobe.api.lists.table import Marks, read_marks
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     LISTS_PAGE,
@@ -20,20 +19,27 @@ from mailprobe.api.pages.dashboard.frame import (
     has_file,
     is_part,
 )
-from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.pages.dashboard.work.list_preview import preview_of
 from mailprobe.api.pages.dashboard.work.list_rows import csv_of_rows, worst_domains
+from mailprobe.api.pages.dashboard.work.list_states import (
+    AnswerCount,
+    ShownState,
+    answers_of,
+    is_unstarted,
+    state_of,
+    waits_of,
+)
 from mailprobe.api.pages.dashboard.work.list_table import list_and_stored, table_query, table_values
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.app import this_request
-from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import passing_of
 from mailprobe.api.schema import ListResponse, ListsResponse, ManagementUsageSummaryResponse
 from mailprobe.storage.list_records import StoredList
 
-REASONS_SHOWN = 3  # why addresses are asked again; the most frequent
+MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms
+PACE_MS, ADDRESSES_A_MS = 900, 100  # between two looks at a list: a large one costs more
 TICKED = "column-"  # begins the name of a column's checkbox; its value is the number
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
@@ -53,8 +59,9 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         found = await frame.result_of(ListsResponse, "list_lists", query={"search": [text]})
         patience_s = frame.service.list_limits.patience_s
         return await frame.page(
-            "lists.html", "Lists", lists=found.lists, text=text, patience=rough_duration(patience_s)
-        )
+            "lists.html", "Lists", lists=await shown_lists(frame, found.lists), text=text,
+            patience=rough_duration(patience_s), plan=frame.service.plan(caller()),
+        )  # fmt: skip
 
     @pages.post(LISTS_PAGE)
     @frame.signed_in
@@ -68,8 +75,8 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
 
     async def _from_form() -> ListResponse:
         form, file = await form_fields(), await form_file()
-        parts = [] if file is None else [file.octets]
-        name = "list" if file is None else file.file_name or "list"
+        parts = [form.get("text", "").encode() if file is None else file.octets]
+        name = pasted(frame) if file is None else file.file_name or "list"
 
         async def receive() -> bytes:
             await trio.lowlevel.checkpoint()
@@ -80,11 +87,33 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         return await new_list(frame, name, columns, receive, rechecks=rechecks, patience_s=patience)
 
     async def _from_body() -> ListResponse:
-        name, columns = request.args.get("name", "list"), [request.args.get("column", "")]
+        name = request.args.get("name") or pasted(frame)
+        columns = [request.args.get("column", "")]
         rechecks, patience = request.args.get("recheck") == "1", request.args.get("patience_s", "")
         return await new_list(
             frame, name, columns, this_request().next_part, rechecks=rechecks, patience_s=patience
         )
+
+
+def pasted(frame: Frame) -> str:
+    """The name of a list that was typed or pasted."""
+    now = frame.service.now()
+    return f"Pasted, {now.day} {now:%b}"
+
+
+async def shown_lists(
+    frame: Frame, lists: Sequence[ListResponse]
+) -> list[tuple[ListResponse, ShownState, list[AnswerCount]]]:
+    """Each list with its state and its answers; of the newest that have MARKS_MAX addresses together."""
+    shown, left = [], MARKS_MAX
+    for each in lists:
+        left -= each.addresses
+        stored = await frame.service.store.stored_list(each.list_id) if left >= 0 else None
+        counted: list[AnswerCount] = []
+        if stored is not None and each.answered:
+            counted = answers_of((await read_marks(frame.service.store, stored)).counts)
+        shown.append((each, state_of(each), counted))
+    return shown
 
 
 async def new_list(
@@ -115,32 +144,19 @@ async def new_list(
 
 
 async def progress_values(
-    frame: Frame, stored: StoredList, found: ListResponse
+    frame: Frame, stored: StoredList, found: ListResponse, marks: Marks | None = None
 ) -> dict[str, object]:
     """What the progress of a list shows beside what the API says of it."""
-    values: dict[str, object] = {
-        "cause": words_of_cause(found.cause),
-        "left": "",
-        "again": "",
-        "again_count": 0,
-        "again_waits": False,
-        "all_answered": found.status == "running" and found.answered == found.addresses,
-        "hosts": "",
-    }
-    if any(each.cause == "hosts" for each in found.waits_for):
-        waits = await frame.service.store.list_waits([stored.id])
-        values["hosts"] = words_of_hosts(stored, waits[stored.id])
-    if found.left_s is not None:
-        values["left"] = rough_duration(found.left_s)
-    if values["all_answered"] and found.recheck_at is not None:
+    if marks is None:
         marks = await read_marks(frame.service.store, stored)
-        reasons = passing_of(marks.counts)
-        values["again_waits"] = found.recheck_at > frame.service.now()
-        values["again_count"] = reasons.total()
-        values["again"] = ", ".join(
-            f"{WORDS[reason]} ({number:,})" for reason, number in reasons.most_common(REASONS_SHOWN)
-        )
-    return values
+    left_s = found.left_s
+    return {
+        "state": state_of(found),
+        "waits": waits_of(found, passing_of(marks.counts), frame.service.now()),
+        "counted": answers_of(marks.counts),
+        "left": "" if left_s is None else rough_duration(left_s),
+        "pace_ms": PACE_MS + found.addresses // ADDRESSES_A_MS,
+    }
 
 
 def rough_duration(seconds: float) -> str:
@@ -151,16 +167,13 @@ def rough_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def is_waiting(found: ListResponse) -> bool:
-    """Whether a list was sent and never started."""
-    return found.status == "paused" and not found.answered and not found.cause
-
-
 async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> dict[str, object]:
     """What the page of a list shows: a preview of a new one, else its progress and its table."""
-    if not is_waiting(found):
-        table = await table_values(frame, stored, table_query(request.args))
-        return {"is_new": False, **await progress_values(frame, stored, found), **table}
+    if not is_unstarted(found):
+        marks = await read_marks(frame.service.store, stored)
+        table = await table_values(frame, stored, table_query(request.args), marks)
+        progress = await progress_values(frame, stored, found, marks)
+        return {"is_new": False, **progress, **table}
     columns = await frame.service.store.list_columns(found.list_id)
     chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
     preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
@@ -198,7 +211,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     async def choose_column(id: str) -> Response:
         """Read the rows again, with the addresses from another column."""
         found, stored = await list_and_stored(frame, id)
-        if not is_waiting(found):
+        if not is_unstarted(found):
             raise InvalidRequest("The column of a list that was started stays.", "lists")
         form = await form_fields()
         ticked = [value for name, value in form.items() if name.startswith(TICKED)]

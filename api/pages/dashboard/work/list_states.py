@@ -1,0 +1,165 @@
+"""What a list is doing, what it waits for, and what its answers are, in words and numbers. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from mailprobe.api.pages.dashboard.health import words_of_cause
+from mailprobe.api.results.advice import ANSWERS, AnswerWords
+from mailprobe.api.results.lights import WORDS
+from mailprobe.api.results.marks import ResultKind
+from mailprobe.api.schema import ListResponse, ListWait, WaitingHost
+from mailprobe.engine.verdict import Reason
+
+# What lets addresses wait, but for mail hosts, which are named one by one.
+CAUSES = {
+    "minute": "The limit of a minute is used up.",
+    "plan": "The month's verifications are used up.",
+    "self_protection": "The service reaches no mail host, and looks again.",
+    "paused": "The operator of the service has paused what is left.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownState:
+    """Where a list is: in words, with an icon."""
+
+    words: str
+    icon: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWait:
+    """How many addresses wait for what, and until when."""
+
+    addresses: int
+    what: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCount:
+    """How many of the answered addresses have an answer, and their share."""
+
+    answer: AnswerWords
+    light: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCount:
+    """How many addresses have a reason, and the answer that it leads to."""
+
+    answer: AnswerWords
+    reason: Reason
+    light: str
+    words: str
+    count: int
+
+
+def is_unstarted(found: ListResponse) -> bool:
+    """Whether a list was sent and never started."""
+    return found.status == "paused" and not found.answered and not found.cause
+
+
+def state_of(found: ListResponse) -> ShownState:
+    """Paused is said with by whom, waiting with until when, stopped with how far."""
+    share = 100 * found.answered // max(1, found.addresses)
+    if is_unstarted(found):
+        return ShownState("Not started", "file-search")
+    match found.status:
+        case "reading":
+            return ShownState("Reading the file", "loader")
+        case "paused" if found.cause:
+            return ShownState(f"Paused at {share} %: {words_of_cause(found.cause)}", "pause")
+        case "paused":
+            return ShownState(f"Paused by you at {share} %", "pause")
+        case "done":
+            return ShownState("Done", "circle-check")
+        case "failed":
+            return ShownState(f"Failed: {words_of_cause(found.cause)}", "circle-alert")
+        case "cancelled":
+            return ShownState(f"Stopped at {share} %", "square")
+    if found.answered == found.addresses:
+        return ShownState("All answered", "circle-check")
+    if found.stage == "waiting":
+        until = f" until {found.waits_until:%H:%M} UTC" if found.waits_until else ""
+        return ShownState(f"Waiting{until}", "clock")
+    return ShownState(f"Asking mail hosts, {share} %", "loader")
+
+
+def waits_of(found: ListResponse, again: Counter[Reason], now: datetime) -> list[ShownWait]:
+    """What addresses wait for, one line for each cause; `again`: those that are asked again, by reason."""
+    waits: list[ShownWait] = []
+    for each in found.waits_for:
+        if each.cause == "hosts":
+            waits += [_at_host(host) for host in each.hosts]
+            if more := each.hosts_count - len(each.hosts):
+                left = each.addresses - sum(host.addresses for host in each.hosts)
+                waits.append(ShownWait(left, f"At {more:,} more mail hosts.", ""))
+        elif each.cause != "recheck":
+            waits.append(ShownWait(each.addresses, CAUSES[each.cause], _goes_on(each)))
+    if found.status == "running" and found.answered == found.addresses and found.recheck_at:
+        is_later = found.recheck_at > now
+        until = f"asked again at {found.recheck_at:%H:%M} UTC" if is_later else "asked again now"
+        waits += [
+            ShownWait(count, f"{_capital(WORDS[reason])}.", until)
+            for reason, count in again.most_common()
+        ]
+    return waits
+
+
+def _at_host(host: WaitingHost) -> ShownWait:
+    if host.refusals_in_10_min:
+        what = f"{host.host} takes {host.refusals_in_10_min} refusals in 10 minutes."
+        return ShownWait(host.addresses, what, f"done about {host.done_about:%H:%M} UTC")
+    what = f"{host.host}: {WORDS.get(host.reason, host.reason)}."
+    return ShownWait(host.addresses, what, f"goes on at {host.until:%H:%M} UTC")
+
+
+def _goes_on(each: ListWait) -> str:
+    return f"goes on at {each.until:%H:%M} UTC" if each.until else ""
+
+
+def answers_of(counts: Counter[ResultKind]) -> list[AnswerCount]:
+    """Keep, Confirm and Drop, with their share of what is answered."""
+    found = Counter[str]()
+    for kind, count in counts.items():
+        found[kind.light] += count
+    total = max(1, found.total())
+    return [
+        AnswerCount(answer, light, found[light], found[light] / total)
+        for light, answer in ANSWERS.items()
+    ]
+
+
+def reasons_of(counts: Counter[ResultKind]) -> list[ReasonCount]:
+    """Why, by answer: the most frequent reasons first."""
+    found = Counter[tuple[str, Reason]]()
+    for kind, count in counts.items():
+        found[kind.light, kind.reason] += count
+    return [
+        ReasonCount(answer, reason, light, _reason_words(light, reason), count)
+        for light, answer in ANSWERS.items()
+        for (of, reason), count in found.most_common()
+        if of == light
+    ]
+
+
+# Of a reason whose verdict the suggestion alone makes doubtful.
+_DROPPED: Sequence[Reason] = ("syntax", "disposable", "no_mx", "no_mailbox", "disabled", "bounced")
+_KEPT: Sequence[Reason] = ("accepted", "untested")
+
+
+def _reason_words(light: str, reason: Reason) -> str:
+    if light == "YELLOW_LIGHT" and reason == "disposable":
+        return "Perhaps a typo"
+    if light == "YELLOW_LIGHT" and reason in (*_DROPPED, *_KEPT):
+        return f"Perhaps a typo: {WORDS[reason]}"
+    return _capital(WORDS[reason])
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
