@@ -183,6 +183,10 @@ NAMES: Mapping[Layer, str] = {
     "mailbox": "Mailbox",
 }
 SIGNALS = "Signals"
+# Reasons that leave no doubt by themselves.
+DECIDED: frozenset[Reason] = frozenset(
+    ("accepted", "untested", "syntax", "disposable", "no_mx", "no_mailbox", "disabled", "bounced")
+)
 ORDER: tuple[Layer, ...] = tuple(NAMES)
 # By the ending of a mail host's name: who answers nobody, as people call it.
 PROVIDERS: Mapping[str, str] = {
@@ -205,14 +209,23 @@ def answer_of(verdict: Verdict) -> AnswerWords:
     return ANSWERS[light_of(verdict)]
 
 
+def reason_words(reason: Reason, light: Light) -> str:
+    """A reason in a few words, of many addresses; only a typo makes some reasons doubtful."""
+    if reason == "smtp_blocked":
+        return "Provider answers nobody"
+    words = WORDS[reason]
+    if light == "YELLOW_LIGHT" and reason in DECIDED:
+        return "Perhaps a typo" if reason == "disposable" else f"Perhaps a typo: {words}"
+    return words[0].upper() + words[1:]
+
+
 def why_of(verdict: Verdict, reason: Reason) -> str:
     """The reason in a few words, for a column. A suggestion comes before all else."""
     if verdict.suggestion is not None:
         return f"Perhaps a typo: {verdict.suggestion}?"
     if reason == "smtp_blocked":
         return f"{provider_of(verdict)} answers nobody"
-    words = WORDS[reason]
-    return words[0].upper() + words[1:]
+    return reason_words(reason, light_of(verdict))
 
 
 def advice_of(verdict: Verdict, reason: Reason) -> str:

@@ -26,7 +26,7 @@ STATUS_COLOURS: Mapping[str, StatusColour] = {
 # Each reason in words for a person.
 WORDS: dict[str, str] = {
     "accepted": "mailbox accepted",
-    "untested": "mailbox accepted, random one not answered",
+    "untested": "accepted, made-up name not answered",
     "catch_all": "host accepts any name",
     "syntax": "not an address",
     "disposable": "throwaway domain",

@@ -10,6 +10,7 @@ from mailprobe.api.results.advice import (
     advice_of,
     answer_of,
     layers_of,
+    reason_words,
     why_of,
 )
 from mailprobe.engine.lights import LIGHTS_BEST_FIRST
@@ -82,3 +83,10 @@ def test_a_provider_that_answers_nobody_has_its_name() -> None:
     assert why_of(gmail, "smtp_blocked") == "Gmail answers nobody"
     other = judged(Outcome.SMTP_BLOCKED)
     assert why_of(other, "smtp_blocked") == "The provider answers nobody"
+
+
+def test_the_reasons_of_many_addresses_name_a_typo_and_no_throwaway() -> None:
+    assert reason_words("disposable", "YELLOW_LIGHT") == "Perhaps a typo"
+    assert reason_words("disposable", "RED_LIGHT") == "Throwaway domain"
+    assert reason_words("no_mx", "YELLOW_LIGHT") == "Perhaps a typo: domain takes no mail"
+    assert reason_words("full", "YELLOW_LIGHT") == "Mailbox is full"

@@ -1,12 +1,11 @@
 """What a list is doing, what it waits for, and what its answers are, in words and numbers. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from mailprobe.api.pages.dashboard.health import words_of_cause
-from mailprobe.api.results.advice import ANSWERS, AnswerWords
+from mailprobe.api.results.advice import ANSWERS, AnswerWords, reason_words
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import ResultKind
 from mailprobe.api.schema import ListResponse, ListWait, WaitingHost
@@ -141,24 +140,11 @@ def reasons_of(counts: Counter[ResultKind]) -> list[ReasonCount]:
     for kind, count in counts.items():
         found[kind.light, kind.reason] += count
     return [
-        ReasonCount(answer, reason, light, _reason_words(light, reason), count)
+        ReasonCount(answer, reason, light, reason_words(reason, light), count)
         for light, answer in ANSWERS.items()
         for (of, reason), count in found.most_common()
         if of == light
     ]
-
-
-# Of a reason whose verdict the suggestion alone makes doubtful.
-_DROPPED: Sequence[Reason] = ("syntax", "disposable", "no_mx", "no_mailbox", "disabled", "bounced")
-_KEPT: Sequence[Reason] = ("accepted", "untested")
-
-
-def _reason_words(light: str, reason: Reason) -> str:
-    if light == "YELLOW_LIGHT" and reason == "disposable":
-        return "Perhaps a typo"
-    if light == "YELLOW_LIGHT" and reason in (*_DROPPED, *_KEPT):
-        return f"Perhaps a typo: {WORDS[reason]}"
-    return _capital(WORDS[reason])
 
 
 def _capital(words: str) -> str:
