@@ -147,12 +147,13 @@ async def progress_values(
     frame: Frame, stored: StoredList, found: ListResponse, marks: Marks | None = None
 ) -> dict[str, object]:
     """What the progress of a list shows beside what the API says of it."""
+    now = frame.service.now()  # what it waits for is of this moment
     if marks is None:
         marks = await read_marks(frame.service.store, stored)
     left_s = found.left_s
     return {
         "state": state_of(found),
-        "waits": waits_of(found, passing_of(marks.counts), frame.service.now()),
+        "waits": waits_of(found, passing_of(marks.counts), now),
         "counted": answers_of(marks.counts),
         "left": "" if left_s is None else rough_duration(left_s),
         "pace_ms": PACE_MS + found.addresses // ADDRESSES_A_MS,
