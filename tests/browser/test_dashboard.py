@@ -239,7 +239,7 @@ def test_a_large_list_keeps_the_page_responsive(ann: BrowserPage, tmp_path: Path
     ann.page.evaluate(
         "() => new Promise((resolve) => { const look = () => {"
         "const shown = document.querySelector('[data-show=answered]');"
-        "if (shown && Number(shown.textContent.replace(/,/g, '')) > 15000) resolve(); };"
+        "if (shown && Number(shown.textContent.replace(/,/g, '')) > 5000) resolve(); };"
         "new MutationObserver(look).observe(document.body, {childList: true, subtree: true});"
         "look(); })"
     )

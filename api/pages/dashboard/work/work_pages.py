@@ -39,7 +39,7 @@ from mailprobe.api.schema import ListResponse, ListsResponse, ManagementUsageSum
 from mailprobe.storage.list_records import StoredList
 
 MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms
-PACE_MS, ADDRESSES_A_MS = 900, 100  # between two looks at a list: a large one costs more
+PACE_MS, ADDRESSES_A_MS = 900, 250  # between two looks at a list: a large one costs more
 TICKED = "column-"  # begins the name of a column's checkbox; its value is the number
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
