@@ -1,4 +1,4 @@
-"""What every store promises: its limits, its retention and its errors.
+"""Promises of every store: its limits, its retention and its errors.
 
 The methods are those of `Store` (mailprobe.storage.store). Arguments that end in `_s` are
 seconds, names that end in `_S` too.

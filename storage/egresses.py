@@ -1,4 +1,4 @@
-"""What a fleet knows of its egresses, by name: who rests, what was asked, what mail hosts replied.
+"""Egresses of a fleet by name: their rests, their probes of the day, and replies of mail hosts.
 
 Also the reputation of the service with mail hosts, by day. The store knows no limits: processes
 bring them. Rows are always locked in the order of their keys.

@@ -1,4 +1,4 @@
-"""What the store keeps of lists: a list, its rows in chunks, and the claims of chunks."""
+"""Records of lists: a list, its rows in chunks, and the claims of chunks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the operator has paused at run time, and the machines that serve: two small tables.
+"""Pauses that the operator made at run time, and the machines that serve: two small tables.
 
 Every process reads the pauses about once a second, so they are few.
 """

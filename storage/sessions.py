@@ -1,4 +1,4 @@
-"""What has ended before its time: browser sessions, challenges that were used."""
+"""Credentials that have ended before their time: browser sessions, challenges that were used."""
 
 from datetime import datetime
 

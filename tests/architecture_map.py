@@ -20,6 +20,9 @@ def product_modules() -> list[Path]:
     return [path.relative_to(ROOT) for path in (*own, *sorted(found))]
 
 
+QUESTION_WORDS = ("What ", "Which ", "How ", "Whether ", "Who ")
+
+
 def first_sentence(path: Path) -> str:
     """The first sentence of a module's docstring; empty where there is none."""
     text = ast.get_docstring(_parsed(path)) or ""
@@ -50,7 +53,7 @@ def _sort_key(path: Path) -> tuple[int, tuple[tuple[bool, str], ...]]:
 
 
 def figures() -> dict[str, int]:
-    """The size of storage, and what a store method costs there."""
+    """The size of storage, the places of a store method there, and heads that ask a question."""
     modules = {path: _parsed(path) for path in product_modules() if path.parts[0] == "storage"}
     nodes = [node for module in modules.values() for node in ast.walk(module)]
     commands = {
@@ -64,6 +67,9 @@ def figures() -> dict[str, int]:
         "store commands": len(commands),
         "places of a plain store method": max(
             _places(node, commands) for node in nodes if isinstance(node, ast.FunctionDef)
+        ),
+        "heads of modules that begin with a question word": sum(
+            first_sentence(path).startswith(QUESTION_WORDS) for path in product_modules()
         ),
     }
 

@@ -30,6 +30,7 @@ FIGURES_MAX = {
     "files of storage": 99,
     "store commands": 21,
     "places of a plain store method": 1,
+    "heads of modules that begin with a question word": 5,
 }
 
 
@@ -75,7 +76,7 @@ def test_a_file_of_tests_is_not_too_long() -> None:
     assert longer_than(TEST_LINES_MAX, modules_of_tests()) == LONG_TESTS
 
 
-def test_storage_does_not_grow_more_places() -> None:
+def test_the_map_shows_no_figure_above_its_bound() -> None:
     found = architecture_map.figures()
     assert {name: found[name] for name, most in FIGURES_MAX.items() if found[name] > most} == {}
 

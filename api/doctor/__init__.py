@@ -1,1 +1,1 @@
-"""What `mailprobe doctor` checks, as data: the command shows it, and so can a page."""
+"""Checks of `mailprobe doctor` as data: the command shows them, and so can a page."""

@@ -1,1 +1,1 @@
-"""What the service and its commands download: lists of domains and of mail hosts."""
+"""Downloads of the service and its commands: lists of domains and of mail hosts."""

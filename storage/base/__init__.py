@@ -1,1 +1,1 @@
-"""What every store is built on, whatever its database: queue of calls, encryption, order of claims, leases."""
+"""The base of every store, whatever its database: queue of calls, encryption, order of claims, leases."""

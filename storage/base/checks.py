@@ -1,4 +1,4 @@
-"""What every store checks or computes alike, whatever database it has."""
+"""Checks and computations that are the same in every store, whatever its database."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace

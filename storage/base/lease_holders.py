@@ -30,7 +30,7 @@ class _ProcessStat(NamedTuple):
 def new_holder() -> str:
     """Return a new name for a holder in this process; leases are never inherited."""
     token = uuid4().hex
-    place, own = _place(), _stat("self")
+    place, own = place_of_process(), _stat("self")
     return f"{place}/{own.pid}@{own.started}/{token}" if place and own else token
 
 
@@ -47,7 +47,7 @@ def _holder_of(_: int) -> str:
 def is_gone(holder: str) -> bool:
     """Return whether the holder's process has ended for certain."""
     named = NAME.fullmatch(holder)
-    if named is None or named["place"] != _place():
+    if named is None or named["place"] != place_of_process():
         return False
     pid = int(named["pid"])
     try:
@@ -66,7 +66,7 @@ def is_gone(holder: str) -> bool:
 
 
 @cache
-def _place() -> str:
+def place_of_process() -> str:
     """Return where process ids and start times mean the same; empty if /proc cannot say.
 
     Time namespaces shift the start times that /proc shows.

@@ -1,4 +1,4 @@
-"""What waits in each queue of the store, for metrics.
+"""The length of each queue, for metrics.
 
 Every statement reads a bounded number of rows, by an index.
 """

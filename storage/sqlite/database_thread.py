@@ -49,7 +49,7 @@ class DatabaseThread(CallQueue[DatabaseCall[object]]):
     ) -> None:
         self._path = path
         self._now = now
-        self._db: sqlite3.Connection | None = None
+        self.db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         super().__init__(str(path), answer_s=answer_s)
 
@@ -69,23 +69,23 @@ class DatabaseThread(CallQueue[DatabaseCall[object]]):
 
     def _connected(self) -> sqlite3.Connection:
         """Return a connection to the file that is at the path now; a file that was moved is not written."""
-        if self._db and self._inode != inode_of(self._path):
+        if self.db and self._inode != inode_of(self._path):
             self._disconnect()
-        if self._db is None:
+        if self.db is None:
             self._inode = inode_of(self._path)
-            self._db = connect(self._path, self.cache_kib)
-            self._configure(self._db)
-        return self._db
+            self.db = connect(self._path, self.cache_kib)
+            self._configure(self.db)
+        return self.db
 
     @abstractmethod
     def _configure(self, db: sqlite3.Connection) -> None:
         """Configure a new connection."""
 
     def _disconnect(self) -> None:
-        if self._db is not None:
+        if self.db is not None:
             with suppress(sqlite3.Error):
-                self._db.close()
-            self._db = None
+                self.db.close()
+            self.db = None
 
     def _fail(self, calls: list[_Pending], error: Exception) -> None:
         """Fail these calls with the error; the next call gets a new connection."""

@@ -200,7 +200,7 @@ def prepare(path: Path) -> None:
 
 def create_tables(db: sqlite3.Connection) -> None:
     """Execute all scripts on an empty database in memory."""
-    for script in _scripts():
+    for script in scripts_of_schema():
         for statement in _statements(script.read_text("utf-8")):
             db.execute(statement)
 
@@ -212,7 +212,7 @@ def connect(path: Path, cache_kib: int = WRITER_CACHE_KIB) -> sqlite3.Connection
     """
     db = _connect(path)
     try:
-        if _owner(db) != APPLICATION_ID or _version(db) != len(_scripts()):
+        if _owner(db) != APPLICATION_ID or _version(db) != len(scripts_of_schema()):
             raise StoreBroken(f"{path} is not the database that was opened at the start")
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA journal_size_limit = {LOG_OCTETS_MAX}")
@@ -243,7 +243,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
                 raise StoreBroken(f"{path} is empty")
             if has_table(db, BACKUP):
                 raise _backup_error(path)
-            if _version(db) < len(_scripts()):
+            if _version(db) < len(scripts_of_schema()):
                 raise StoreBroken(
                     f"{path} was written by an older version of this program: start the service"
                     " on it once, which brings it up to date, and stop it"
@@ -401,14 +401,14 @@ def _migrate(db: sqlite3.Connection) -> None:
         raise StoreUnavailable(
             f"the file system does not support a write-ahead log (journal mode {mode})"
         )
-    if _version(db) == len(_scripts()):
+    if _version(db) == len(scripts_of_schema()):
         _keep_writer(db)
         return
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # ours, before anything is in it
     from sqlite_utils import Database, Migrations  # 0.2 s, and needed once in a file's life
 
     migrations = Migrations("mailprobe")
-    for number, script in enumerate(_scripts(), 1):
+    for number, script in enumerate(scripts_of_schema(), 1):
         migrations(name=script.stem)(_step(number, script))
     migrations.apply(Database(db, execute_plugins=False))
     _keep_writer(db)
@@ -433,7 +433,7 @@ def _newest(db: sqlite3.Connection) -> tuple[int, str] | None:
 def _state(db: sqlite3.Connection, path: Path) -> SchemaState:
     found, newest = _version(db), _newest(db)
     written_by = newest[1] if newest and newest[0] == found else None
-    return SchemaState(str(path), found, len(_scripts()), written_by)
+    return SchemaState(str(path), found, len(scripts_of_schema()), written_by)
 
 
 def schema_state(path: Path, *, owners: Container[int] = (APPLICATION_ID,)) -> SchemaState:
@@ -442,7 +442,7 @@ def schema_state(path: Path, *, owners: Container[int] = (APPLICATION_ID,)) -> S
     Raises StoreBroken for a file that is of none of these owners, StoreUnavailable.
     """
     if not path.exists():
-        return SchemaState(str(path), 0, len(_scripts()))
+        return SchemaState(str(path), 0, len(scripts_of_schema()))
     with explain_error(path):
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=OPENING_MS / 1000)) as db:
@@ -467,12 +467,12 @@ def _step(number: int, script: Path) -> Callable[["Database"], None]:
     return step
 
 
-def _scripts() -> list[Path]:
-    return _scripts_in(SCHEMA)
+def scripts_of_schema() -> list[Path]:
+    return scripts_in(SCHEMA)
 
 
 @cache
-def _scripts_in(schema: Path) -> list[Path]:
+def scripts_in(schema: Path) -> list[Path]:
     """Cached: an upgrade of the program's files while it runs takes effect at the next start."""
     return sorted(schema.glob("*.sql"))
 

@@ -71,8 +71,8 @@ class SqliteExecutor:
     """Runs the commands of a store in one SQLite file."""
 
     def __init__(self, writer: Writer, reader: Reader, key_lookup: KeyLookup) -> None:
-        self._writer = writer
-        self._reader = reader
+        self.writer = writer
+        self.reader = reader
         self._key_lookup = key_lookup
 
     async def execute(self, command: StoreCommand[R]) -> R:
@@ -80,13 +80,13 @@ class SqliteExecutor:
         kind = type(command)
         result: object = None
         if write := WRITES.get(kind):
-            result = await self._writer.call(lambda db, now: write(db, now, command))
+            result = await self.writer.call(lambda db, now: write(db, now, command))
         elif isinstance(command, commands.FindCaller):
             result = await self._find_caller(command)
         elif read := READS.get(kind):
-            result = await self._reader.call(lambda db, now: read(db, now, command))
+            result = await self.reader.call(lambda db, now: read(db, now, command))
         elif isinstance(command, commands.ApplyRetention):
-            await retention.apply(self._writer.call, self._reader.call, command.retention_days)
+            await retention.apply(self.writer.call, self.reader.call, command.retention_days)
         else:
             result = await self._claim(command)
         return cast(R, result)
@@ -94,18 +94,18 @@ class SqliteExecutor:
     async def _claim(self, command: StoreCommand[Any]) -> Any:
         """Look before the write: an idle worker must not take the lock."""
         is_due, claim = CLAIMS[type(command)]
-        if not await self._reader.call(lambda db, now: is_due(db, now, command)):
+        if not await self.reader.call(lambda db, now: is_due(db, now, command)):
             return []
-        return await self._writer.call(lambda db, now: claim(db, now, command))
+        return await self.writer.call(lambda db, now: claim(db, now, command))
 
     async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = await self._writer.call(
+        result: R = await self.writer.call(
             lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs)
         )
         return result
 
     async def read(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = await self._reader.call(
+        result: R = await self.reader.call(
             lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs)
         )
         return result
@@ -119,7 +119,7 @@ class SqliteExecutor:
         sha256 = command.sha256
         known, found = await self._key_lookup.coalesced_caller(sha256)
         if not known:
-            found = await self._reader.call(partial(self._look_up, sha256=sha256))
+            found = await self.reader.call(partial(self._look_up, sha256=sha256))
             self._key_lookup.has_read(sha256)
         return found
 

@@ -1,1 +1,1 @@
-"""What mail hosts tolerate: records, allocation and commands, and the part of the store."""
+"""Tolerances of mail hosts: records, allocation and commands, and the part of the store."""

@@ -1,1 +1,1 @@
-"""What both databases delete, in small transactions: what is past its retention, an account that goes."""
+"""Deletions of both databases in small transactions: what is past its retention, an account that goes."""

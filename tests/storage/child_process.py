@@ -281,6 +281,6 @@ def main(words: list[str]) -> None:
             # The interpreter and this tree may lie where only root reads: what is read late comes now.
             import_module("urllib.parse")
             import_module("mailprobe.storage.sqlite.store")
-            sqlite_file._scripts()
+            sqlite_file.scripts_of_schema()
             os.setuid(NOBODY)
         trio.run(partial(do, *words))

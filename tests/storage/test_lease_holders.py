@@ -62,7 +62,7 @@ def test_a_process_hidden_from_proc_is_gone_only_if_the_kernel_says_so(
     """It may hide other users' processes; then only the kernel's word that there is none counts."""
     holder = new_holder()
     place, _, started, token = parts_of(holder)
-    lease_holders._place()
+    lease_holders.place_of_process()
     monkeypatch.setattr(lease_holders, "PROC", tmp_path)
     if lines is not None:
         folder = tmp_path / str(os.getpid())
@@ -77,7 +77,9 @@ def test_a_process_hidden_from_proc_is_gone_only_if_the_kernel_says_so(
 
 def test_without_proc_a_name_is_only_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(lease_holders, "PROC", tmp_path)
-    monkeypatch.setattr(lease_holders, "_place", lease_holders._place.__wrapped__)
+    monkeypatch.setattr(
+        lease_holders, "place_of_process", lease_holders.place_of_process.__wrapped__
+    )
     assert "/" not in new_holder()
     assert not is_gone(new_holder())
 

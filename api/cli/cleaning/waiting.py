@@ -1,4 +1,4 @@
-"""What the command line says of addresses that wait for their mail hosts. Pure."""
+"""Lines of the command line about addresses that wait for their mail hosts. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime

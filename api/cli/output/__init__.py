@@ -1,1 +1,1 @@
-"""What commands print: reports, progress, traffic lights."""
+"""Output of commands: reports, progress, traffic lights."""

@@ -1,4 +1,4 @@
-"""What to do about results that could have been better. Pure."""
+"""Advice about results that could have been better. Pure."""
 
 from collections.abc import Iterator
 

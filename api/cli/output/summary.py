@@ -1,4 +1,4 @@
-"""What a run of `clean` has done, for the reports on it."""
+"""The summary of a run of `clean`, for the reports on it."""
 
 from dataclasses import dataclass
 from pathlib import Path

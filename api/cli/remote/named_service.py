@@ -1,4 +1,4 @@
-"""Which service a command uses: the options' one, else the settings', else none."""
+"""The service that a command uses: the options' one, else the settings', else none."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a run over HTTP asks next: the queue of addresses, and the account's rate limit.
+"""The next requests of a run over HTTP: the queue of addresses, and the account's rate limit.
 
 Pure: the caller passes the time. A domain is in one request at a time and with few
 addresses, because a request's clocks run from its start and a mail host accepts few

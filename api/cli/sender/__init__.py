@@ -1,1 +1,1 @@
-"""What the world says of the address that probes come from: blocklists and SPF."""
+"""The reputation of the address that probes come from: blocklists and SPF."""

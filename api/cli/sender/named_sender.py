@@ -1,4 +1,4 @@
-"""What to set up where probes have no named sender, said at the start of a command.
+"""A notice at the start of a command whose probes have no named sender: how to set one up.
 
 Lists of backscatter (ips.backscatterer.org, backscatter.spameatingmonkey.net) look for clients
 that send `MAIL FROM:<>`, and some hosts refuse it.

@@ -1,1 +1,1 @@
-"""What the shell gets from the command line: its completion."""
+"""Parts of the command line for the shell: its completion."""

@@ -1,4 +1,4 @@
-"""What a tool server offers: tools by name, what a call of each does, and what to say beside."""
+"""The tools of a tool server by name, the effect of a call, and notes for each result."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What every page of the dashboard shares: the session, the headers, forms and errors.
+"""The frame of every page of the dashboard: the session, the headers, forms and errors.
 
 A browser may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
 An operation of the API does the work of each page, by the API's own dispatcher; what it

@@ -1,4 +1,4 @@
-"""What is wrong now: hosts that refuse this machine, resolvers, callbacks, lists."""
+"""Present faults: hosts that refuse this machine, resolvers, callbacks, lists."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

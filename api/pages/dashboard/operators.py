@@ -1,4 +1,4 @@
-"""Which accounts run the service: those that a setting names, else the first that was created.
+"""Accounts that run the service: those that a setting names, else the first that was created.
 
 The first account is made by the link that only the operator of the machine reads, or by a
 command there. It stays the first when it is deleted, so that no other account becomes the

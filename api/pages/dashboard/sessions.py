@@ -1,4 +1,4 @@
-"""Who is signed in: a signed cookie that names a provisioning key, and ends.
+"""Signed-in browsers: a signed cookie that names a provisioning key, and ends.
 
 A session lasts as long as its key: revoking it ends the session at once, in every process,
 as signing out does. Forms carry a token made from the cookie, so that another site cannot

@@ -82,7 +82,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
     db.execute("SET LOCAL statement_timeout = 0")  # a table of a year takes what it takes
     db.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATING_LOCK])
     version = _version(server, db)
-    for number, script in enumerate(_scripts()[version:], version + 1):
+    for number, script in enumerate(scripts_of_schema()[version:], version + 1):
         db.execute(script.read_text("utf-8"))
         db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
     _keep_writer(db)
@@ -118,7 +118,7 @@ def _state(server: PostgresServer, db: TransactionSession) -> SchemaState:
     )
     newest = db.one(NEWEST) if _has(db, "schema_versions") else None
     written_by = newest[1] if newest and newest[0] == found else None
-    return SchemaState(server.name, int(found), len(_scripts()), written_by)
+    return SchemaState(server.name, int(found), len(scripts_of_schema()), written_by)
 
 
 def _has(db: TransactionSession, table: str) -> bool:
@@ -130,7 +130,7 @@ def _keep_writer(db: TransactionSession) -> None:
     db.execute(VERSIONS)
     db.execute(
         "INSERT INTO schema_versions VALUES (%s, %s) ON CONFLICT (schema) DO NOTHING",
-        [len(_scripts()), program_version()],
+        [len(scripts_of_schema()), program_version()],
     )
 
 
@@ -165,6 +165,6 @@ def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -
 
 
 @cache
-def _scripts() -> list[Path]:
+def scripts_of_schema() -> list[Path]:
     """Return the scripts as of this program's start; a later upgrade takes effect at the next start."""
     return sorted(SCRIPTS.glob("*.sql"))

@@ -156,9 +156,11 @@ async def test_lists_of_an_earlier_schema_go_on_without_a_copy(
 
     No door makes a database of an earlier schema, so the list of scripts is cut.
     """
-    before = list(takewhile(lambda each: not each.stem.endswith("list_lines"), schema._scripts()))
+    before = list(
+        takewhile(lambda each: not each.stem.endswith("list_lines"), schema.scripts_of_schema())
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "_scripts", lambda: before)
+        patch.setattr(schema, "scripts_of_schema", lambda: before)
         await open_once(url)
     for statement in OLD_CALLER:
         query(url, statement)

@@ -40,9 +40,9 @@ async def test_counters_of_an_earlier_schema_are_kept(url: str, monkeypatch: pyt
 
     No door makes a database of an earlier schema, so the list of scripts is cut.
     """
-    scripts = schema._scripts()
+    scripts = schema.scripts_of_schema()
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "_scripts", lambda: scripts[:8])
+        patch.setattr(schema, "scripts_of_schema", lambda: scripts[:8])
         schema.prepare(PostgresServer(url), Cipher(SECRET))
     query(url, "INSERT INTO months VALUES (1, '2025-01-01', 3, 2)")
     query(url, "INSERT INTO days VALUES (1, '2025-01-31', 2)")

@@ -287,7 +287,7 @@ async def test_an_older_file_is_brought_up_to_date_once(
     monkeypatch.setattr(sqlite_file, "SCHEMA", schema)
     await opened(path)
     await opened(path)
-    sqlite_file._scripts_in.cache_clear()
+    sqlite_file.scripts_in.cache_clear()
     (schema / "901_worse.sql").write_text("CREATE TABLE least (a);\nCREATE TABLE more (a);\n")
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         await opened(path)
@@ -348,7 +348,7 @@ async def test_a_url_of_another_kind_is_refused():
 async def test_commits_are_synchronous(store: Store):
     """https://sqlite.org/pragma.html#pragma_synchronous: NORMAL may lose the last commits in WAL mode."""
     await store.check()
-    db = store.executor._writer._db  # type: ignore[attr-defined]
+    db = store.executor.writer.db  # type: ignore[attr-defined]
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 

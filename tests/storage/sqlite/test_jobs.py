@@ -249,8 +249,8 @@ async def test_no_write_reads_or_sorts_a_whole_table(store: Store, path: Path):
     """Their plans, as SQLite tells them: https://sqlite.org/eqp.html."""
     caller = await make_caller(store)
     statements: set[str] = set()
-    for database_thread in (store.executor._writer, store.executor._reader):  # type: ignore[attr-defined]
-        database_thread._db.set_trace_callback(statements.add)
+    for database_thread in (store.executor.writer, store.executor.reader):  # type: ignore[attr-defined]
+        database_thread.db.set_trace_callback(statements.add)
     await every_write(store, caller)
     plans: dict[str, list[str]] = {}
     with closing(sqlite3.connect(path)) as db:
@@ -309,8 +309,8 @@ async def steps_of_a_claim(path: Path, clock: Clock, **jobs: int) -> int:
         fill(path, **jobs)
         claims = await claimed(store, "deliver", limit=4, each_max=4)
         assert {claim.job.host for claim in claims} == {"full.test"}
-        for database_thread in (store.executor._writer, store.executor._reader):  # type: ignore[attr-defined]
-            database_thread._db.set_progress_handler(count, 100)
+        for database_thread in (store.executor.writer, store.executor.reader):  # type: ignore[attr-defined]
+            database_thread.db.set_progress_handler(count, 100)
         claims = await claimed(store, "deliver", limit=10, each_max=4)
         assert [claim.job.id for claim in claims] == [f"{n}" for n in range(10)]
     return steps

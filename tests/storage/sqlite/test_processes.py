@@ -312,7 +312,7 @@ async def test_many_ask_and_few_transactions_are_committed(store: Store, path: P
         nonlocal commits
         commits += statement == "COMMIT"
 
-    store.executor._writer._db.set_trace_callback(count)  # type: ignore[attr-defined]
+    store.executor.writer.db.set_trace_callback(count)  # type: ignore[attr-defined]
     async with trio.open_nursery() as nursery:
         for _ in range(200):
             nursery.start_soon(use, store, caller, NOON)
@@ -330,7 +330,7 @@ async def test_one_that_fails_after_it_wrote_leaves_nothing_and_hurts_no_neighbo
 
     async def fail() -> None:
         with pytest.raises(LookupError):
-            await store.executor._writer.call(write_and_fail)  # type: ignore[attr-defined]
+            await store.executor.writer.call(write_and_fail)  # type: ignore[attr-defined]
         reported.append(LookupError)
 
     async with trio.open_nursery() as nursery:
@@ -352,7 +352,7 @@ async def test_a_key_read_a_moment_ago_needs_no_other_thread(
         raise StoreUnavailable("the reader is busy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.executor._reader, "call", too_long)  # type: ignore[attr-defined]
+        patch.setattr(store.executor.reader, "call", too_long)  # type: ignore[attr-defined]
         assert await store.caller("hash") == caller
         with pytest.raises(StoreUnavailable):
             await store.caller("a key that nobody has asked for")

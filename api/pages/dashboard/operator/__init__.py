@@ -1,1 +1,1 @@
-"""What only the operator of the service sees and does in the dashboard."""
+"""Pages of the dashboard for the operator of the service alone."""

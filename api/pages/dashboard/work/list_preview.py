@@ -1,4 +1,4 @@
-"""What a list is seen to have before it is started: its columns, and what looks wrong. Pure."""
+"""A list before it is started: its columns, and cells that look wrong. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the pages of a list read of its stored rows."""
+"""Stored rows of a list, read for its pages."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
