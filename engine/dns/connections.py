@@ -406,7 +406,8 @@ class DohHttp1Connection(DohConnection):
             if self._request is None:
                 await self._wait()
             request = self._request
-            assert request is not None  # only `assign` wakes this task
+            if request is None:  # `assign` woke this task, and `drop` came before it ran
+                return
             if used and self._has_ended():
                 self._request = request.connection = None
                 self._endpoint.waiting.appendleft(request)

@@ -342,6 +342,19 @@ async def test_accounts_who_give_up_at_any_moment_leave_the_connection_whole(aut
         assert server.connections == 1
 
 
+async def test_accounts_who_give_up_before_anything_is_sent_break_no_connection():
+    """Over HTTP/1.1 a connection has one question; its task has not run since it got it."""
+    async with open_plain() as server, open_transport() as transport:
+        url = f"{server.url}/q"
+        for place in range(20):
+            await transport.exchange(url, encode_query(f"d{place}.test", "MX"))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(transport.exchange, url, encode_query("shop.test", "MX"))
+                nursery.cancel_scope.deadline = trio.current_time()
+        octets = await transport.exchange(url, encode_query("shop.test", "MX"))
+        assert read_route(octets, "shop.test") == ROUTE
+
+
 @pytest.mark.parametrize("after_ms", [0, 1, 2, 5, 10, 20, 40])
 async def test_closing_in_mid_question_leaves_no_socket(authority, ca_file, after_ms):
     async with open_tls(authority) as server, open_transport(ca_file) as transport:
