@@ -398,7 +398,7 @@ def _state(
     except WrongSetting as wrong:
         error = str(wrong)
     secret = row.secret and text != ""
-    shown = SECRET if secret else _one_line(_without_password(text))
+    shown = SECRET if secret else _one_line(without_password(text))
     return SettingState(group, row.variable, row.words, shown, source, error)
 
 
@@ -480,18 +480,23 @@ def wrong_file(name: str, path: Path, error: Unreadable) -> WrongSetting:
 
 
 def _wrong(name: str, text: str, why: str) -> WrongSetting:
-    return WrongSetting(f"{name} is {_shown(text)}: {_one_line(_without_password(why))}")
+    return WrongSetting(f"{name} is {_shown(text)}: {_one_line(without_password(why))}")
 
 
 def _shown(text: str) -> str:
     """The value, quoted, cut, on one line, with its password hidden."""
-    text = _without_password(text)
+    text = without_password(text)
     return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")
 
 
-def _without_password(text: str) -> str:
-    """Hide the password of each `user:password@host`, with or without a scheme."""
-    return re.sub(r"(://|^|,)([^:@/\s,]*):(?!//)[^\s,]*@", r"\1\2:***@", text)
+def without_password(text: str) -> str:
+    """Hide the secrets of URLs: a password before the host or in the query, or a token before the host."""
+    # `user:password@host`, with or without a scheme; a password may have a comma, a slash or an @.
+    text = re.sub(
+        r"(://|^|,)([^:@/\s,]*):(?!//)(?:(?!://)\S)*?@(?=[^@,/\s]*(?:[,/?]|$))", r"\1\2:***@", text
+    )
+    text = re.sub(r"(https?://)[^:@/\s,]+@", r"\1***@", text)
+    return re.sub(r"([?&](?:password|sslpassword|token|key|secret)=)[^&\s]*", r"\1***", text)
 
 
 def _one_line(text: str) -> str:

@@ -9,7 +9,13 @@ import trustme
 
 import mailprobe.api.setting_values
 from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import TRACES_PROTOCOL, Settings, WrongSetting, traces_protocol
+from mailprobe.api.settings import (
+    TRACES_PROTOCOL,
+    Settings,
+    WrongSetting,
+    traces_protocol,
+    without_password,
+)
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 from mailprobe.storage.base.url import DEFAULT_FOLDER
 from tests.api.unreadable import unreadable_files
@@ -132,6 +138,21 @@ def test_no_password_is_repeated_to_the_screen(tmp_path: Path, text: str) -> Non
     with pytest.raises(WrongSetting) as wrong:
         read(tmp_path, SMTP_PROXIES=text)
     assert "s3cret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ann:s3,cret@h/d", "postgresql://ann:***@h/d"),
+        ("postgresql://ann:s3/cr@et@h/d", "postgresql://ann:***@h/d"),
+        ("postgresql://h/d?user=ann&password=s3cret", "postgresql://h/d?user=ann&password=***"),
+        ("https://t0ken@h/x", "https://***@h/x"),
+        ("socks5://h:1,socks5://ann:s3cret@h:2", "socks5://h:1,socks5://ann:***@h:2"),
+        ("https://h:443/x", "https://h:443/x"),
+    ],
+)
+def test_secrets_of_addresses_are_hidden(text: str, shown: str) -> None:
+    assert without_password(text) == shown
 
 
 def test_the_authority_file_must_hold_a_certificate(tmp_path: Path) -> None:
