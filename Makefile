@@ -32,10 +32,10 @@ setup: $(STAMP)
 # Adds the tools of development and what `make bench` draws with.
 tools: setup $(TOOLS)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements-mcp.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailprobe needs Python 3.11 or newer; name one with: make PYTHON=python3.x")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --require-hashes -r requirements-mcp.lock
 	$(INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

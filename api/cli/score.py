@@ -85,7 +85,10 @@ def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow
             if not results:
                 if row.address:
                     name = plain(str(cleaned))
-                    raise BadList(f"{name} has no results; it takes an output of mailprobe clean")
+                    raise BadList(
+                        f"{name} has no results, or not all of them; it takes an output of mailprobe "
+                        "clean with all its columns: without --short and --columns"
+                    )
                 continue
             host = results["mx_host"]
             if host not in providers:

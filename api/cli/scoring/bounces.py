@@ -130,8 +130,12 @@ def lines_of(bounces: Bounces) -> Iterator[str]:
         if count := bounces.rows[taken]:
             examples = ", ".join(plain(example) for example in bounces.examples[taken])
             yield f"{count:,} {NAMES[taken]}, such as {examples}"
-    if bounces.rows[IGNORED] and not bounces.kinds:
-        yield NOTHING_TAKEN
+    yield from nothing_taken(bounces)
+
+
+def nothing_taken(bounces: Bounces) -> list[str]:
+    """A warning where no row was taken as a bounce."""
+    return [NOTHING_TAKEN] if bounces.rows[IGNORED] and not bounces.kinds else []
 
 
 def _read_mails(path: Path, bounces: Bounces) -> None:

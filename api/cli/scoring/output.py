@@ -9,7 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mailprobe.api.bounces.kinds import KINDS
-from mailprobe.api.cli.scoring.bounces import NAMES, Bounces, Taken, as_counts, lines_of
+from mailprobe.api.cli.scoring.bounces import (
+    NAMES,
+    Bounces,
+    Taken,
+    as_counts,
+    lines_of,
+    nothing_taken,
+)
 from mailprobe.api.cli.scoring.scores import Group, Score
 from mailprobe.api.terminal import plain
 
@@ -36,7 +43,12 @@ def print_score(console: Console, score: Score, bounces: Bounces, *, is_whole: b
     statuses = {**_largest(score.groups["status"], STATUSES_MAX), "all": score.all}
     console.print(_table("status", statuses))
     console.print()
-    remarks = [*domains(score.worst_domains()), *notes(score, bounces), *row_counts(bounces.rows)]
+    remarks = [
+        *nothing_taken(bounces),
+        *domains(score.worst_domains()),
+        *notes(score, bounces),
+        *row_counts(bounces.rows),
+    ]
     lines_used = len(headline) + len(statuses) + 4  # the table's head, and two empty lines
     for line in fitting(remarks, SCREEN_LINES - lines_used - 1):
         console.print(Text(line), soft_wrap=True)
@@ -73,7 +85,7 @@ def fitting(remarks: Sequence[str], lines_max: int) -> Iterator[str]:
     """The first remarks, wrapped, in at most `lines_max` lines; none is cut."""
     left = lines_max
     for remark in remarks:
-        lines = wrap(f"- {remark}", SCREEN_COLUMNS, subsequent_indent="  ")
+        lines = wrap(f"- {remark}", SCREEN_COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
         if len(lines) > left:
             return
         left -= len(lines)
