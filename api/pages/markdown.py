@@ -130,7 +130,7 @@ def _tabs_open(
         f'<label for="tab-{number}-{place}">{label}</label>'
         for place, label in enumerate(tokens[index].meta["labels"], 1)
     )
-    return f'<div class="tabs" role="radiogroup" aria-label="Language">{tabs}\n'
+    return f'<div class="languages" role="radiogroup" aria-label="Language">{tabs}\n'
 
 
 def _tabs_close(*_: object) -> str:

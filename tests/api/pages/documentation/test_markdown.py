@@ -90,4 +90,4 @@ def test_blocks_in_different_languages_are_tabs() -> None:
     ids=["same", "text", "other"],
 )
 def test_other_blocks_are_no_tabs(between: str) -> None:
-    assert 'class="tabs"' not in render(f"```sh\na\n```\n\n{between}\n", nowhere).html
+    assert 'class="languages"' not in render(f"```sh\na\n```\n\n{between}\n", nowhere).html
