@@ -4,10 +4,11 @@ Packages are made by `dev/lists` and published; nothing is built here. All lists
 replaced together or none, and one line says what changed.
 """
 
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING
 
 import click
@@ -65,17 +66,26 @@ def update(package: str | None, force: bool, dry_run: bool) -> None:
     with_hosts = package is None and settings.disposable_hosts_url is not None
     if source is None and not with_hosts:
         raise Misuse("no package is named; give its URL or its file, or set MAILPROBE_LISTS_URL")
+    refused: UpdateRefused | None = None
     with sigterm_as_sigint():
         if with_hosts:
-            _update_hosts(settings, force, dry_run)
+            try:
+                _update_hosts(settings, force, dry_run)
+            except UpdateRefused as error:  # the package is another download
+                if source is None:
+                    raise
+                refused = error
         if source is not None:
             _update_lists(source, settings, force, dry_run)
+    if refused is not None:
+        raise refused
 
 
 def _update_hosts(settings: "Settings", force: bool, dry_run: bool) -> None:
     """Download the owner's list of throwaway services' mail hosts."""
     from mailprobe.api.downloads import disposable_hosts as hosts_list
     from mailprobe.api.downloads.download import DownloadRefused
+    from mailprobe.api.settings import without_password
     from mailprobe.engine.lists.lists import load_lists
     from mailprobe.engine.lists.updated_lists import current_folder
     from mailprobe.engine.smtp.operators import load_operators
@@ -91,15 +101,18 @@ def _update_hosts(settings: "Settings", force: bool, dry_run: bool) -> None:
         if not dry_run:
             hosts_list.replace_list(folder, hosts)
     except DownloadRefused as refused:
-        raise UpdateRefused(f"{file} of {url}: {refused}. Nothing was changed.") from None
+        shown = without_password(url)
+        raise UpdateRefused(f"{file} of {shown}: {refused}. Nothing was changed.") from None
     except OSError as error:
         raise UpdateRefused(f"{folder / file}: {error.strerror}") from None
     added, removed = len(hosts - present), len(present - hosts)
-    click.echo(f"{folder / file}: {len(hosts):,} rows, {added:,} added, {removed:,} removed")
+    would = "would have " if dry_run else ""
+    click.echo(f"{folder / file}: {would}{len(hosts):,} rows, {added:,} added, {removed:,} removed")
 
 
 def _update_lists(source: str, settings: "Settings", force: bool, dry_run: bool) -> None:
     from mailprobe.api.downloads.download import DownloadRefused
+    from mailprobe.api.settings import without_password
     from mailprobe.engine.lists.package import BadPackage, read_package
     from mailprobe.engine.lists.updated_lists import current_folder
 
@@ -114,7 +127,8 @@ def _update_lists(source: str, settings: "Settings", force: bool, dry_run: bool)
             return
         changes = _checked(package, before, may_go_back=force)
     except (BadPackage, DownloadRefused) as refused:
-        raise UpdateRefused(f"{source}: {refused}. The lists stay as they are.") from None
+        shown = without_password(source)
+        raise UpdateRefused(f"{shown}: {refused}. The lists stay as they are.") from None
     if not dry_run:
         _install(package, own_folder)
     done = "would be installed" if dry_run else "installed"
@@ -167,11 +181,18 @@ def _checked(
     from mailprobe.engine.lists.lists import load_lists
     from mailprobe.engine.lists.package import BadPackage, rows_of
 
-    with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
-        for name, content in package.files.items():
-            (Path(scratch) / name).write_bytes(content)
+    with ExitStack() as opened:
         try:
-            load_lists(Path(scratch))
+            folder = Path(opened.enter_context(TemporaryDirectory(prefix="mailprobe-lists-")))
+            for name, content in package.files.items():
+                (folder / name).write_bytes(content)
+        except OSError as error:
+            raise UpdateRefused(
+                f"{error.filename or gettempdir()}: {error.strerror}. The lists stay as they are; TMPDIR "
+                "names another folder for temporary files"
+            ) from None
+        try:
+            load_lists(folder)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BadPackage(
                 f"this version cannot read its lists ({error!r}); upgrade mailprobe"

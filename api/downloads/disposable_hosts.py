@@ -8,6 +8,7 @@ processes may share the folder: one of them downloads, and all of them notice.
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,7 @@ def present_hosts(folder: Path) -> frozenset[str]:
 
 def replace_list(folder: Path, hosts: frozenset[str]) -> None:
     """Write the list under a temporary name, then rename it. Raises OSError."""
-    beside = folder / f".{FILE}.new"
+    beside = folder / f".{FILE}.{secrets.token_hex(4)}.new"  # others may write theirs
     try:
         with beside.open("w", encoding="utf-8") as file:
             file.write("".join(f"{host}\n" for host in sorted(hosts)))

@@ -35,7 +35,9 @@ async def download(
             raise DownloadRefused(f"it has more than {size_of(octets_max)}")
         if reading.cancelled_caught:
             raise DownloadRefused(f"it took more than {within_s:g} s")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    # ImportError and ValueError: a proxy that the environment names and httpx cannot use. OSError:
+    # a file of certificates. A name that no resolver takes is a UnicodeError.
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, OSError, ValueError) as error:
         words = " ".join(str(error).split()) or type(error).__name__
         raise DownloadRefused(f"it cannot be downloaded: {words}") from None
     return bytes(octets)

@@ -143,7 +143,8 @@ def _is_signed(text: bytes, signature: bytes, key: bytes) -> bool:
 def _manifest(text: bytes) -> Manifest:
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
-        date.fromisoformat(manifest.version)
+        if date.fromisoformat(manifest.version).isoformat() != manifest.version:
+            raise ValueError(f"its version is {manifest.version!r}, and not a day as YYYY-MM-DD")
     except (msgspec.MsgspecError, ValueError) as error:
         raise BadPackage(f"its manifest was made wrongly: {error}") from None
     if manifest.format != FORMAT:

@@ -5,8 +5,10 @@ product's. A symbolic link names it, so that one rename replaces all of them. A 
 that is killed at any moment leaves the old lists or the new ones.
 """
 
+import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,9 @@ from mailprobe.engine.lists.lists import DATA, FILES, VERSION_FILE, version_of
 FOLDER = "updated"
 LINK = "current"
 LOCK = ".lock"
+OURS = re.compile(
+    r"\d{4}-\d\d-\d\d-[0-9a-f]{8}"
+)  # the folders of lists; whatever else is there stays
 SHIPPED_FILE = "SHIPPED"  # the version of the product's lists when these were installed
 
 
@@ -34,7 +39,7 @@ def current_folder(own_folder: Path | None = None) -> Path:
     try:
         folder = (_root(own_folder) / LINK).resolve(strict=True)
         known = max(version_of(folder), (folder / SHIPPED_FILE).read_text("ascii").strip())
-    except OSError:
+    except (OSError, ValueError):  # there is none, or a damaged one
         return DATA
     has_all = all((folder / name).exists() for name in FILES)  # another version knew other files
     return folder if has_all and known >= version_of(DATA) else DATA
@@ -53,6 +58,8 @@ def install(files: Mapping[str, bytes], own_folder: Path | None = None) -> Path:
     root = _root(own_folder)
     with suppress(FileExistsError):
         _make(root)
+    if root.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "is a symbolic link, and not a folder", str(root))
     with _alone(root):
         link = root / LINK
         former = link.resolve().name
@@ -60,6 +67,7 @@ def install(files: Mapping[str, bytes], own_folder: Path | None = None) -> Path:
         name = f"{files[VERSION_FILE].decode().strip()}-{secrets.token_hex(4)}"
         _write_folder(root / name, {**files, SHIPPED_FILE: f"{version_of(DATA)}\n".encode()})
         beside = root / f".{LINK}"
+        beside.unlink(missing_ok=True)  # of a killed process
         beside.symlink_to(name)
         beside.replace(link)
         _sync(root)
@@ -98,14 +106,10 @@ def _sync(folder: Path) -> None:
 
 
 def _remove_all_but(root: Path, *names: str) -> None:
-    """Remove former lists, and what a killed process left."""
+    """Remove former lists, and those that a killed process left."""
     for path in root.iterdir():
-        if path.name in (*names, LINK, LOCK):
-            continue
-        if path.is_dir() and not path.is_symlink():
+        if OURS.fullmatch(path.name) and path.name not in names and not path.is_symlink():
             shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 @contextmanager

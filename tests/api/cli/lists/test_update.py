@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: good({"relays.txt": b"duck.com\n"}),
         "relays.txt would shrink from 34 rows to 1; if that is right, run again with --force",
     ),
+    "a day in another form": (
+        lambda: package(files_of("20900102")),
+        "not a day as YYYY-MM-DD",
+    ),
     "a day that is none": (
         lambda: package(files_of("2090-13-01")),
         "its manifest was made wrongly",
@@ -303,6 +308,65 @@ def test_a_folder_that_cannot_be_used_is_named(own: Path, tmp_path: Path) -> Non
     assert "set MAILPROBE_LISTS_DIR" in result.stderr
 
 
+def test_an_update_deletes_nothing_but_former_lists(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    theirs = own / "updated/notes/2026.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    assert update(tmp_path / "lists.tar.gz").exit_code == 0
+    assert theirs.read_text() == "mine"
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").write_text("mine")
+    (own / "updated").symlink_to(tmp_path / "precious")
+    assert is_refused(update(tmp_path / "lists.tar.gz"), "is a symbolic link")
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
+
+
+def test_a_damaged_version_gives_way_to_the_shipped_lists(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    assert update(tmp_path / "lists.tar.gz").exit_code == 0
+    (own / "updated/current/VERSION").write_bytes(b"\xff\n")
+    assert current_folder(own) == DATA
+    assert update(tmp_path / "lists.tar.gz").exit_code == 0
+    assert version_of(current_folder(own)) == NEXT
+
+
+def test_a_full_temporary_folder_is_named(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
+    assert is_refused(update(tmp_path / "lists.tar.gz"), "TMPDIR names another folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTPS_PROXY", "ftp://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://user@[bad"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem"),
+    ],
+)
+def test_a_proxy_or_certificates_that_cannot_be_used_are_one_line(
+    own: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert is_refused(update("https://lists.test/lists"), "it cannot be downloaded")
+
+
+def test_a_host_that_is_no_name_is_one_line(own: Path) -> None:
+    assert is_refused(update(f"http://{'a' * 64}.test/lists"), "it cannot be downloaded")
+
+
+def test_no_password_of_an_address_is_printed(own: Path) -> None:
+    result = update("http://ann:s3cret@127.0.0.1:1/lists?token=t0ken")
+    assert is_refused(result, "http://ann:***@127.0.0.1:1/lists?token=***")
+
+
 def test_a_full_disk_leaves_the_old_lists(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,7 +442,20 @@ def test_the_owners_list_of_mail_hosts_is_downloaded_too(
     with site(hosts=lambda to: to.answer(b"mx.throwaway.test\n")) as url:
         monkeypatch.setenv("MAILPROBE_DISPOSABLE_HOSTS_URL", f"{url}/hosts")
         assert is_refused(update(), "disposable_hosts.txt of")
-        forced = update("--force")
+        tried, forced = update("--force", "--dry-run"), update("--force")
+    assert "disposable_hosts.txt: would have 1 rows, 1 added, 2 removed" in tried.stdout
     assert forced.exit_code == 0, forced.output
     assert "disposable_hosts.txt: 1 rows, 1 added, 2 removed" in forced.stdout
     assert (own / "disposable_hosts.txt").read_text() == "mx.throwaway.test\n"
+
+
+def test_hosts_out_of_reach_do_not_stop_the_package(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lists.tar.gz").write_bytes(package(files_of(NEXT)))
+    monkeypatch.setenv("MAILPROBE_LISTS_URL", str(tmp_path / "lists.tar.gz"))
+    monkeypatch.setenv("MAILPROBE_DISPOSABLE_HOSTS_URL", "http://127.0.0.1:1/hosts")
+    result = update()
+    assert result.exit_code == 1
+    assert "disposable_hosts.txt of" in result.stderr
+    assert version_of(current_folder(own)) == NEXT
