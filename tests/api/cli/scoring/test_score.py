@@ -306,6 +306,15 @@ def test_a_score_fits_on_one_screen_and_begins_with_the_result(tmp_path: Path) -
     assert "such as user" in whole.stdout
 
 
+def test_a_list_without_kinds_of_bounces_is_warned_of_first(tmp_path: Path) -> None:
+    output = cleaned(tmp_path, STATUSES, "csv")
+    (tmp_path / "bounces.txt").write_text("bob@shop.test\ncy@shop.test\n")
+    done = CliRunner().invoke(main, ["score", str(output), str(tmp_path / "bounces.txt")])
+    assert done.exit_code == 0, done.output
+    remarks = [line for line in done.stdout.splitlines() if line.startswith("- ")]
+    assert remarks[0].startswith("- no row says that mail came back")
+
+
 def test_unreadable_reports_are_unknown_and_other_mail_is_not_counted(tmp_path: Path) -> None:
     output = cleaned(tmp_path, STATUSES, "csv")
     folder = tmp_path / "bounces"
