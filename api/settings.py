@@ -491,10 +491,9 @@ def _shown(text: str) -> str:
 
 def without_password(text: str) -> str:
     """Hide the secrets of URLs: a password before the host or in the query, or a token before the host."""
-    # `user:password@host`, with or without a scheme; a password may have a comma, a slash or an @.
-    text = re.sub(
-        r"(://|^|,)([^:@/\s,]*):(?!//)(?:(?!://)\S)*?@(?=[^@,/\s]*(?:[,/?]|$))", r"\1\2:***@", text
-    )
+    # `user:password@host`, with or without a scheme; then one whose password has a comma.
+    text = re.sub(r"(://|^|,)([^:@/\s,]*):(?!//)[^\s,]*@", r"\1\2:***@", text)
+    text = re.sub(r"(://|^|,)([^:@/\s,]*):(?!//)(?:(?!://)\S)*?@(?![^@,/\s]*@)", r"\1\2:***@", text)
     text = re.sub(r"(https?://)[^:@/\s,]+@", r"\1***@", text)
     return re.sub(r"([?&](?:password|sslpassword|token|key|secret)=)[^&\s]*", r"\1***", text)
 

@@ -148,6 +148,8 @@ def test_no_password_is_repeated_to_the_screen(tmp_path: Path, text: str) -> Non
         ("postgresql://h/d?user=ann&password=s3cret", "postgresql://h/d?user=ann&password=***"),
         ("https://t0ken@h/x", "https://***@h/x"),
         ("socks5://h:1,socks5://ann:s3cret@h:2", "socks5://h:1,socks5://ann:***@h:2"),
+        ("ftp://ann:s3cret@h bad", "ftp://ann:***@h bad"),
+        ("https://ann:s3://cret@h/x", "https://ann:***@h/x"),
         ("https://h:443/x", "https://h:443/x"),
     ],
 )
