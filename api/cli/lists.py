@@ -155,7 +155,7 @@ def _read(file: str) -> bytes:
 
     path = Path(file)
     if not path.is_file():  # a FIFO would be waited for
-        raise Misuse(f"{file} is no file; give the URL or the file of a package")
+        raise Misuse(f"{file} is not a file; give the URL or the file of a package")
     try:
         with path.open("rb") as stream:
             return stream.read(PACKAGE_OCTETS_MAX + 1)

@@ -1,8 +1,8 @@
 """What a result says to a person: the answer, its reason, each layer, and what to do. Pure.
 
-The one place of these texts: pages, and whoever explains a result, take them from here. A row of
+The one place of these texts, for pages and for every other explanation of a result. A row of
 ADVICE belongs to a reason, because the same status may mean that the mailbox is full, that a provider
-tells nobody, or that our own resolver failed; each wants another act.
+does not answer, or that our own resolver failed, and each needs different advice.
 """
 
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ def row_counts(rows: Mapping[Taken, int]) -> list[str]:
 
 
 def fitting(remarks: Sequence[str], lines_max: int) -> Iterator[str]:
-    """The first remarks, wrapped, in at most `lines_max` lines; none is cut."""
+    """The first remarks that fit whole, wrapped, into `lines_max` lines."""
     left = lines_max
     for remark in remarks:
         lines = wrap(f"- {remark}", SCREEN_COLUMNS, subsequent_indent="  ", break_on_hyphens=False)

@@ -113,7 +113,7 @@ class _ClientChannel:
             if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
                 await self._refuse(PARSE_ERROR, "The line is not valid JSON.")
             else:
-                await self._refuse(INVALID_REQUEST, "The line is no message of JSON-RPC 2.0.")
+                await self._refuse(INVALID_REQUEST, "The line is not a message of JSON-RPC 2.0.")
             return
         if isinstance(message, JSONRPCRequest):
             try:

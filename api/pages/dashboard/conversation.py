@@ -59,7 +59,7 @@ SILENCE = "(silence)"
 
 @dataclass(frozen=True, slots=True)
 class ShownTurn:
-    """A command of ours, or a reply of the host with all its lines; `gloss` says what it means."""
+    """A command that we sent, or a whole reply of the host, with its meaning in `gloss`."""
 
     is_ours: bool
     at_ms: float

@@ -259,8 +259,8 @@ def test_force_goes_back_and_installs_shorter_lists(
     ("words", "said"),
     [
         ([], "give its URL or its file, or set MAILPROBE_LISTS_URL"),
-        (["nowhere.tar.gz"], "nowhere.tar.gz is no file"),
-        (["."], ". is no file"),
+        (["nowhere.tar.gz"], "nowhere.tar.gz is not a file"),
+        (["."], ". is not a file"),
         (["ftp://lists.example/x"], "from an http:// or https:// address"),
     ],
 )
