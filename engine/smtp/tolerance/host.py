@@ -567,8 +567,10 @@ class Tolerance:
         self._drop_old(now)
         if now < self._bans.rest_until:
             return self._bans.rest_until - now
-        if self.lease is not None and self.lease.is_contested:
-            return CONTESTED_S
+        if self._room(kind, account, now, 0.0, leased=False) > 0:
+            # What lacks is under way, or leased by other processes: both come back soon.
+            is_leased_out = self.lease is not None and self.lease.left < 1
+            return CONTESTED_S if is_leased_out else RETRY_S
         waits = []
         if self.recent(now):
             most = max(1.0, self._limits_of(kind, account, now)[0])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine import Engine
+from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.smtp.leases.ledger import (
     HostRecord,
     LeaseGrant,
@@ -18,6 +18,8 @@ from mailprobe.engine.smtp.leases.ledger import (
     RefusalReport,
 )
 from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LATER_S, LEASE_S, REPORT_S, TICK_S
+from mailprobe.engine.smtp.tolerance.host import RETRY_S
+from mailprobe.engine.smtp.tolerance.limits import HOUR_S
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine, verify
@@ -287,6 +289,30 @@ async def test_while_the_ledger_does_not_answer_nothing_is_sent_and_nothing_grow
         await trio.sleep(2 * LATER_S)
         (verdict,) = await verify(engine, *at_shop("annalee"))
         assert verdict.status == "deliverable"
+
+
+@pytest.mark.parametrize("is_contested", [True, False, None])
+async def test_a_list_that_lacks_only_a_lease_comes_back_soon(
+    autojump_clock: object, is_contested: bool | None
+):
+    """The window has room: others hold it, or the store is away (None). Neither takes minutes."""
+    host, refused = new_host(), [NotedRefusals(60.0, "another")]
+    ledger = Ledger(granting(3, elsewhere=refused))
+    async with office(ledger, host) as engine:
+        await verify(engine, *at_shop("nobody"), deferred_start=True, patience_s=HOUR_S)
+        if is_contested is None:
+            ledger.answer = lambda report: None
+        else:
+            ledger.answer = granting(0, elsewhere=refused, is_contested=is_contested)
+        await trio.sleep(LEASE_S)
+        texts = at_shop("annalee")
+        async with open_answers(
+            engine, texts, account="me", deferred_start=True, patience_s=HOUR_S
+        ) as answers:
+            (answer,) = [answer async for answer in answers]
+        assert answer.cause.reason == "host_budget"
+        assert answer.retry_s is not None
+        assert answer.retry_s <= RETRY_S
 
 
 async def test_a_host_that_takes_much_gets_whole_batches_for_one_refusal(
