@@ -28,6 +28,7 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainA
 from mailprobe.engine.smtp.controls import CHANGED_S, HostControls, Known, Treatment
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.session.confirmation import REFUSES_S
+from mailprobe.engine.smtp.tolerance.host import list_wait_s
 from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
 
 CONNECTIONS = 4  # to one host
@@ -235,11 +236,10 @@ class HostClient:
     def _proof(self, sent: Sent) -> Sent | None:
         """The control that shows whether the host still judges."""
         now, controls = self._client.now, self.controls
-        known, is_postmaster = controls.find(ACCEPTED, sent.domain.record, now), False
-        if known is None:
-            known, is_postmaster = controls.postmaster(sent.domain.record, now), True
-        if known is None:
+        proof = controls.find_proof(sent.domain.record, now)
+        if proof is None:
             return None
+        known, is_postmaster = proof
         controls.proves(now, REQUEST_S)
         return self._control(sent.domain, known, ACCEPTED, sent.account, is_postmaster)
 
@@ -525,7 +525,7 @@ class HostClient:
     def _room_for_control(self, row: Row) -> int:
         patience_s = 0.0 if row.is_request else max(0.0, row.until - self._client.now)
         budget, now = self.budget, self._client.now
-        return budget.room_for_name(Kind.LONE_NAME, row.account, now, patience_s)
+        return budget.room_for_name(row.name_kind, row.account, now, patience_s)
 
     def _send_control(self, control: Sent) -> None:
         """A control in a session of its own."""
@@ -559,7 +559,9 @@ class HostClient:
             if not controls.comparable:
                 self.budget.proofs_lack()
             return self._end(REFUSED)
-        self.budget.limit_hour(controls.contradict(known, treatment, now))
+        hour = controls.contradict(known, treatment, now)
+        if hour is not None:
+            self.budget.limit_hour(hour)
         for held in Treatment:
             self._end(held)
         return None
@@ -574,7 +576,10 @@ class HostClient:
             if has_changed:
                 self._retry_row(row, CHANGED_S, Ending.CHANGED)
             elif treatment is ACCEPTED and not row.is_request and self._lacks_room(row):
-                self._come_back([row], row, Ending.UNTESTED)
+                patience_s = max(0.0, row.until - now)
+                wait_s = self.budget.next_room_s(Kind.NAME, row.account, now, patience_s)
+                wait_s = max(wait_s, list_wait_s(patience_s))
+                self._retry([row], wait_s, Ending.UNCONFIRMED)
             elif self._awaits_proof(row, treatment):
                 self._retry_row(row, controls.unconfirmed_s(now), Ending.UNCONFIRMED)
             else:

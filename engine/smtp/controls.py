@@ -14,7 +14,8 @@ trusted from its first refusal: it may refuse everybody who comes this way. Like
 has refused recipients of others alone. At a host that has accepted nobody yet, a list's
 refusals wait for a proof that it judges at all.
 
-Controls belong to the host, not to a session: a name goes out once in an hour.
+Controls belong to the host, not to a session: a name goes out once in an hour, or sooner
+where more of the tolerance is needed and no other address can show that the host judges.
 Pure: time is an argument.
 """
 
@@ -42,6 +43,7 @@ SAMPLED_FROM, SAMPLE_S = 16, 1.0  # with so many kept: the time between two more
 ASKED_AGAIN_S = HOUR_S  # the same name does not go out twice within it
 ASKED_MAX = 1_000  # names of controls remembered at one host
 PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
+SAME_PROOF_S = 5.0  # until the same address may prove it again
 UNCONFIRMED_FROM = 3  # refusals of a host that has accepted nobody, from which a list waits
 UNCONFIRMED_S = HOUR_S  # then it is asked once more, and what it says then is told
 EXCHANGES_MAX = 10_000  # of which egresses compare; the longest unused is removed first
@@ -409,7 +411,28 @@ class HostControls:
         """Can a control show that the host still judges?"""
         if now - self._proof_tried_at < PROOF_AGAIN_S:
             return False
-        return (self.find(_ACCEPTED, domain, now) or self.postmaster(domain, now)) is not None
+        return self.find_proof(domain, now) is not None
+
+    def find_proof(self, domain: DomainAcceptance, now: float) -> tuple[Known, bool] | None:
+        """The address whose acceptance shows that the host still judges, and is it a postmaster?
+
+        Where each went out within the hour, the one that did so first goes out once more: an
+        acceptance costs nothing, and without it a list would wait for the end of the hour.
+        """
+        if (known := self.find(_ACCEPTED, domain, now)) is not None:
+            return known, False
+        if (known := self.postmaster(domain, now)) is not None:
+            return known, True
+        asked_at = self._asked_at
+        again = [
+            each
+            for each in self._known[_ACCEPTED]
+            if now - each.at < KNOWN_S_MAX
+            and now - asked_at.get(each.mailbox, NEVER) >= SAME_PROOF_S
+        ]
+        if not again:
+            return None
+        return min(again, key=lambda each: asked_at.get(each.mailbox, NEVER)), False
 
     def proves(self, now: float, within_s: float) -> None:
         """A control that shows it is under way."""
@@ -424,12 +447,14 @@ class HostControls:
     def note_postmaster_refused(self, now: float) -> None:
         self._postmaster_refused_at = now
 
-    def contradict(self, control: Known, treatment: Treatment, now: float) -> int:
+    def contradict(self, control: Known, treatment: Treatment, now: float) -> int | None:
         """The control was treated so this time, unlike before: drop what was learned.
 
         The control is dropped, too: its mailbox may be gone, or its domain accept all by now.
-        Returns how many refusals an hour the host takes without turning.
+        Returns how many refusals an hour the host takes without turning; None where it was not
+        seen to judge since the contradiction before: that it goes on says nothing of a limit.
         """
+        goes_on = self.changed is treatment
         self.changed, self.changed_at = treatment, now
         if self._shared is not None:
             self._shared.of_all.note_changed(treatment, self._exchange, now)
@@ -443,6 +468,8 @@ class HostControls:
         self._learned.clear()
         control.domain.forget()
         control.domain.at.unknown_mailbox = ""
+        if goes_on:
+            return None
         in_hour = sum(at > now - HOUR_S for at in self._refused_at)
         return max(1, min(in_hour, *self.record.values()) - 1)
 

@@ -30,13 +30,14 @@ from mailprobe.engine.smtp.address_lookups import (
     OTHER_FAMILY,
     AddressLookups,
 )
-from mailprobe.engine.smtp.catchall import (
-    RANDOM_UNANSWERED,
-    DomainAcceptance,
-    Domains,
-)
+from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, DomainAcceptance, Domains
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
-from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE, SharedControls
+from mailprobe.engine.smtp.controls import (
+    CHANGED_RULE,
+    CHANGED_S,
+    UNCONFIRMED_RULE,
+    SharedControls,
+)
 from mailprobe.engine.smtp.deadlines import ProbeAdmission
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
@@ -359,6 +360,8 @@ class ProbeDispatcher:
             outcome, rule = probe.refused  # it was sent again only because of a limit
         elif rule == OVERDUE.rule and self.permits.were_lacking(probe, self.settings):
             outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
+        if outcome is Outcome.HOST_CHANGED:
+            probe.retry_after(CHANGED_S)
         if self._watched:
             self._report(probe, outcome, rule)
         if self._relief is not None and self._relieved(probe, outcome, rule):

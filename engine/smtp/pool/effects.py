@@ -63,7 +63,8 @@ class RareEffects:
             case made.Proven(fast_reply_s, renamed):
                 pool.replies_proven(fast_reply_s, renamed)
             case made.HostChanged(cause, hour):
-                pool.budget.limit_hour(hour)
+                if hour is not None:
+                    pool.budget.limit_hour(hour)
                 record_failure(pool, cause, [served.address], at_once=True)
             case made.TurnedAway(probe):
                 pool.turn_away(probe)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import (
     CHANGED_RULE,
-    CHANGED_S,
     KNOWN_MAX,
     TREATMENT,
     UNCONFIRMED_RULE,
@@ -30,7 +29,7 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance.host import LIST_WAIT_S
+from mailprobe.engine.smtp.tolerance.host import list_wait_s
 from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
@@ -247,17 +246,16 @@ class Confirmation:
         """One that is refused costs one of the host's refusals."""
         if expected is _ACCEPTED:
             return True
-        budget = self._host.budget
-        return budget.room_for_name(Kind.LONE_NAME, probe.asker, now, probe.patience_s) > 0
+        budget, kind = self._host.budget, Kind.NAME if probe.has_patience else Kind.LONE_NAME
+        return budget.room_for_name(kind, probe.asker, now, probe.patience_s) > 0
 
     def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
         """One that shows whether the host still judges, so that it may be asked for more."""
         controls = self._controls
-        known, is_postmaster = controls.find(_ACCEPTED, domain, now), False
-        if known is None:
-            known, is_postmaster = controls.postmaster(domain, now), True
-        if known is None:
+        proof = controls.find_proof(domain, now)
+        if proof is None:
             return None
+        known, is_postmaster = proof
         controls.proves(now, self._host.read_s)
         return self._control(known, _ACCEPTED, account, now, is_postmaster=is_postmaster)
 
@@ -335,8 +333,6 @@ class Confirmation:
             self.release(now, confirmed=False)
             return
         verdicts, self.verdicts = self.verdicts, []
-        for probe, _, _ in verdicts:
-            probe.retry_after(CHANGED_S)
         self._settle([(probe, Outcome.HOST_CHANGED, CHANGED_RULE) for probe, _, _ in verdicts])
 
     def release(self, now: float = 0.0, *, confirmed: bool = True) -> None:
@@ -369,7 +365,8 @@ class Confirmation:
         if probe.has_patience:
             budget = self._host.budget
             wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
-            probe.retry_after(max(wait_s, LIST_WAIT_S), budget.tolerance)
+            wait_s = max(wait_s, list_wait_s(probe.patience_s))
+            probe.retry_after(wait_s, budget.tolerance)
             if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
                 probe.domain_here.forget()
             return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
@@ -394,7 +391,7 @@ class Confirmation:
             wait_s = controls.acceptance_free_s(now) or 0.0
         if wait_s <= 0 or not probe.has_patience:
             return verdict
-        probe.retry_after(max(wait_s, LIST_WAIT_S))
+        probe.retry_after(max(wait_s, list_wait_s(probe.patience_s)))
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:

@@ -167,10 +167,13 @@ class Distrusted(Effect, frozen=True):
 
 
 class HostChanged(Effect, frozen=True):
-    """The host contradicted its own earlier answer, after so many refusals in an hour."""
+    """The host contradicted its own earlier answer, after so many refusals in an hour.
+
+    `hour`: None where it goes on as it did at the contradiction before.
+    """
 
     cause: Cause
-    hour: int
+    hour: int | None
 
 
 class TurnedAway(Effect, frozen=True):

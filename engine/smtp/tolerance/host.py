@@ -47,6 +47,11 @@ REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
 CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
 
 
+def list_wait_s(patience_s: float) -> float:
+    """How long a list with so much patience left waits for more of a host than it takes now."""
+    return min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
+
+
 class Tolerance:
     """The refusals of one mail host by one egress, and how many more it takes."""
 
@@ -462,7 +467,7 @@ class Tolerance:
             return Growth.NOT
         wait_s = 0.0
         if patience_s > 0:
-            wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
+            wait_s = list_wait_s(patience_s)
             if now < self._refused_at + wait_s or not self._needs_more(account, now, patience_s):
                 return Growth.NOT
         elif not self._may_hurry(account, now):
@@ -477,7 +482,8 @@ class Tolerance:
             return Growth.NOW  # nothing that it asked was refused here: it is not the cause
         if is_provable and not self._proofs_lacking:
             return Growth.PROVE
-        return Growth.NOW if not wait_s and self._accounts.is_alone(account, now) else Growth.NOT
+        at_own_risk = not wait_s or self._proofs_lacking
+        return Growth.NOW if at_own_risk and self._accounts.is_alone(account, now) else Growth.NOT
 
     def room_for_name(self, kind: Kind, account: str, now: float, patience_s: float = 0.0) -> int:
         """Room for a random name, or a control that is to be refused; growing for it, if it may."""
@@ -581,7 +587,7 @@ class Tolerance:
             and self.tolerance < self._ceiling
             and self._needs_more(account, now, patience_s)
         ):
-            wait_s = min(LIST_WAIT_S, patience_s / PATIENCE_SHARE)
+            wait_s = list_wait_s(patience_s)
             grows_s = self._refused_at + wait_s - now
             # Where that time has come, nothing has shown that the host judges: not soon again.
             waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)

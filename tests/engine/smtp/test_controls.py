@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.controls import Treatment, wording
+from mailprobe.engine.smtp.controls import HostControls, Known, Treatment, wording
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import ReplyFault, StaySilent
@@ -94,3 +94,15 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
 def test_refusals_are_worded_alike_but_for_the_name_refused(one, other, alike):
     words = wording(SmtpReply(550, (one,)), "Ann@shop.test")
     assert (words == wording(SmtpReply(550, (other,)), "bob.x@shop.test")) is alike
+
+
+def test_a_host_that_goes_on_as_it_changed_shows_no_lower_limit():
+    controls, domain = HostControls(), DomainAcceptance(DomainAtHost("shop.test"))
+    for second in range(6):
+        controls.note_refused(float(second))
+    controls.note_accepted("ann@shop.test", domain, 5.0)
+    known = Known("bob@shop.test", domain, 5.0)
+    assert controls.contradict(known, Treatment.REFUSED, 10.0) == 4
+    assert controls.contradict(known, Treatment.REFUSED, 3_620.0) is None
+    controls.note_seen(Treatment.ACCEPTED)
+    assert controls.contradict(known, Treatment.REFUSED, 3_700.0) == 1

@@ -56,6 +56,9 @@ class Results:
     def reasons(self) -> Counter[str]:
         return Counter(answer.cause.reason for answer in self.answers.values())
 
+    def statuses(self) -> Counter[str]:
+        return Counter(answer.verdict.status for answer in self.answers.values())
+
     def confidences(self) -> set[float]:
         return {answer.verdict.confidence for answer in self.answers.values()}
 
@@ -116,6 +119,13 @@ def refusals(host: MailHost) -> int:
     )
 
 
+def recipients(host: MailHost) -> int:
+    """Recipients that it was asked."""
+    return sum(
+        len(replies) for session in host.record.sessions for replies in session.replies().values()
+    )
+
+
 # -- the wrong addresses of others ---------------------------------------------------------------
 
 
@@ -170,6 +180,24 @@ async def test_requests_of_fifty_lose_nothing(autojump_clock, bad):
         async with open_checked_engine(network) as engine:
             for start in range(0, 400, 50):
                 (await ask(engine, texts[start : start + 50])).assert_true()
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 600.0])
+@pytest.mark.parametrize("postmaster", [True, False], ids=["postmaster", "no postmaster"])
+async def test_a_list_whose_first_addresses_are_wrong_is_told_whole(
+    autojump_clock, postmaster, patience_s
+):
+    """Nobody was accepted who could prove that the host judges, when its first refusals are used up."""
+    async with open_fake_network() as network:
+        network.add(
+            "shop.test",
+            neutral_host(mailboxes=frozenset({"postmaster"} if postmaster else ())),
+            mx="mx.shop.test",
+        )
+        wrong = [f"gone.y{number}@shop.test" for number in range(4)]
+        async with open_checked_engine(network) as engine:
+            found = await ask_list(engine, [*wrong, *mixed(76, 0.5)], patience_s=patience_s)
+        found.assert_true()
 
 
 async def test_a_list_waits_and_loses_nothing(autojump_clock):
@@ -337,6 +365,30 @@ async def test_an_acceptance_before_a_refusal_confirms_later_refusals(autojump_c
 
 
 REFUSES = "550 5.1.1 <{rcpt}>: no such mailbox here"
+
+
+@pytest.mark.parametrize("reply", [None, REFUSES], ids=["accepts", "refuses"])
+async def test_a_list_is_told_nearly_whole_by_a_host_that_turns_once(autojump_clock, reply):
+    """It comes back when the host judges again, and asks each address a few times."""
+    async with open_fake_network() as network:
+        host = neutral_host(turn=Turn(20, reply=reply, rest_s=HOUR_S))
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            found = await ask_list(engine, mixed(80, 0.5))
+        found.assert_none_wrong()
+        assert found.statuses()["unknown"] <= 8
+        assert recipients(host) <= 3 * 80
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+async def test_what_waits_at_a_host_that_turns_comes_back(autojump_clock, passes):
+    async with open_fake_network() as network:
+        network.add("shop.test", neutral_host(turn=Turn(3, reply=REFUSES)))
+        async with open_checked_engine(network) as engine:
+            found = await ask_list(engine, mixed(80, 0.3), passes=passes)
+    left = [each for each in found.answers.values() if each.verdict.status == "unknown"]
+    assert left
+    assert all(each.retry_s for each in left)
 
 
 @pytest.mark.parametrize(
