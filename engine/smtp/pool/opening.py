@@ -28,9 +28,12 @@ HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
-SHUT_RULES = ("connect.failed", "clock.connect")  # a door that is shut
+SILENT_RULE = "clock.connect"
+SHUT_RULES = ("connect.failed", SILENT_RULE)  # a door that is shut
 CLOSED_RULE = "closed.banner"  # or closed in our face,
 CLOSED_BEFORE = 2  # after so many failures in a row: less may be chance
+# So many other hosts are asked, and none has answered for so long: then the network may be silent.
+OTHERS_LEAST, OTHERS_S = 3, 0.5
 # Of each family, tried in one attempt after 0, 1, 2 failures in a row.
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)
 UNREACHABLE_RULE = "connect.unreachable"
@@ -210,7 +213,20 @@ class ConnectionOpener:
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
             is_shut = self._pool.backoff.failures >= CLOSED_BEFORE
+        if cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S):
+            return False
         return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
+
+    def _are_others_silent(self, since: float) -> bool:
+        """Are other hosts asked, of which none has answered since?"""
+        asked = 0
+        for other in self._dispatcher.pools.values():
+            if other is not self._pool:
+                if other.budget.answered_since(since):
+                    return False
+                failed_at = other.opener.failed_at.values()
+                asked += other.connections > 0 or any(at >= since for at in failed_at)
+        return asked >= OTHERS_LEAST
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""

@@ -613,6 +613,10 @@ class Tolerance:
     def rest_until(self) -> float:
         return self._bans.rest_until
 
+    def answered_since(self, at: float) -> bool:
+        """Has it answered a recipient since?"""
+        return self._answered_at >= at
+
     def blocked(self, now: float) -> bool:
         """The host does not let us in any more. Is that a ban? Then rest, and remember what it took."""
         self._drop_old(now)

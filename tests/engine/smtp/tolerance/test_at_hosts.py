@@ -270,6 +270,31 @@ async def test_a_door_that_closes_after_refusals_is_a_ban_and_no_dead_host(autoj
             assert {answer.cause.blame for answer in results.answers.values()} == {"us"}
 
 
+async def test_a_network_that_is_silent_for_a_moment_is_no_ban(autojump_clock):
+    """Each host has refused some, and none answers for two seconds."""
+    async with open_fake_network() as network:
+        hosts = {f"shop{number}.test": neutral_host() for number in range(8)}
+        at = {name: network.add(name, host) for name, host in hosts.items()}
+        texts = [text for name in hosts for text in mixed(20, 0.0, name)]
+        async with open_checked_engine(network) as engine:
+            wrong = [text for name in hosts for text in mixed(8, 1.0, name, start=100)]
+            await ask(engine, [*wrong, *(f"known@{name}" for name in hosts)])
+            await trio.sleep(30.0)  # the connections are idle and closed
+            for name, address in at.items():
+                network.hosts[address] = replace(hosts[name], address=HostAddress.SILENT)
+            async with trio.open_nursery() as nursery:
+
+                async def come_back() -> None:
+                    await trio.sleep(2.0)
+                    network.hosts.update({at[name]: host for name, host in hosts.items()})
+
+                nursery.start_soon(come_back)
+                first = await ask(engine, texts)
+                assert "blocked_us" not in first.reasons()
+            await trio.sleep(120.0)
+            (await ask(engine, texts)).assert_true()
+
+
 # -- random names --------------------------------------------------------------------------------
 
 SHAPES = {
