@@ -4,6 +4,7 @@ Handlers receive and return these types, and the API description is made from th
 the two cannot differ.
 """
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -34,7 +35,15 @@ HTTP_URL = r"^https?://[!-~]+$(?!\n)"
 # -- requests ---------------------------------------------------------------------------------
 
 
-class VerifyRequest(Struct, frozen=True):
+class AddressBody(Struct, frozen=True):
+    """A body with addresses to verify."""
+
+    def texts(self) -> Sequence[str]:
+        """The addresses; one unit each."""
+        raise NotImplementedError
+
+
+class VerifyRequest(AddressBody, frozen=True):
     """One address. Every string gets a result; one that is not an address fails `syntax`."""
 
     email: str
@@ -47,18 +56,27 @@ class VerifyRequest(Struct, frozen=True):
     recheck: bool = False
     smtp: bool = True
 
+    def texts(self) -> Sequence[str]:
+        return (self.email,)
 
-class BatchRequest(Struct, frozen=True):
+
+class BatchRequest(AddressBody, frozen=True):
     """One to fifty addresses, duplicates allowed: one result each."""
 
     emails: Annotated[list[str], Meta(min_length=1, max_length=EMAILS_MAX)]
     smtp: bool = True
 
+    def texts(self) -> Sequence[str]:
+        return self.emails
 
-class FormRequest(Struct, frozen=True):
+
+class FormRequest(AddressBody, frozen=True):
     """One address of a form. Every string gets a result, as in a VerifyRequest."""
 
     email: str
+
+    def texts(self) -> Sequence[str]:
+        return (self.email,)
 
 
 class CreateKeyRequest(Struct, frozen=True):
@@ -384,38 +402,3 @@ class ManagementBillingPortalResponse(Struct, frozen=True):
     """The URL where the account's owner sees invoices and changes the plan."""
 
     url: str
-
-
-# -- errors -----------------------------------------------------------------------------------
-
-
-class ApiError(Struct, frozen=True):
-    """An error: what is wrong, and what to do about it."""
-
-    error: str
-    message: str
-    action: str
-    docs: str
-
-
-class RateLimitError(ApiError, frozen=True):
-    """The key's limit per minute. The same request passes from `reset_at` on."""
-
-    limit: int
-    window: Literal["1m"]
-    reset_at: Instant
-
-
-class MonthlyQuotaError(ApiError, frozen=True):
-    """The free tier's month is used up. `used` is what was counted before this request."""
-
-    limit: int
-    used: int
-    reset_at: Instant
-
-
-class PaymentRequiredError(ApiError, frozen=True):
-    """The request would exceed the hard spend cap of the billing period."""
-
-    hard_cap_eur: float | None
-    current_overage_eur: float

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import trio
 
-from mailprobe.api.error_table import Links, body_of, headers_of
+from mailprobe.api.error_table import ApiError, Links, body_of, headers_of
 from mailprobe.api.http.encoder import Message
 from mailprobe.api.http.exchange import (
     Application,
@@ -27,10 +27,9 @@ from mailprobe.api.http.exchange import (
 from mailprobe.api.http.parser import WHOLE_BODY
 from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
+from mailprobe.api.operations.operation import OperationReply
 from mailprobe.api.refusals import MethodNotAllowed
 from mailprobe.api.rest.decoding import read_body
-from mailprobe.api.rest.messages import OperationReply
-from mailprobe.api.schema import ApiError
 from mailprobe.api.service import Service
 
 WIDE = "/mcp/all"

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from mailprobe.api.admission.held import NO_ADMISSION, Admission
+from mailprobe.api.error_table import ApiError
 from mailprobe.api.mcp.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -61,6 +62,7 @@ from mailprobe.api.mcp.tools import (
     tools,
 )
 from mailprobe.api.mcp.wide import WIDE_INSTRUCTIONS, wide_tools
+from mailprobe.api.operations.operation import Inbound, Operation, OperationReply
 from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,
@@ -74,8 +76,7 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
-from mailprobe.api.schema import BODY_OCTETS_MAX, ApiError
+from mailprobe.api.schema import BODY_OCTETS_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller

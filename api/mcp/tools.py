@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mailprobe.api.rest.messages import Operation, OperationReply
+from mailprobe.api.operations.operation import Operation, OperationReply
 from mailprobe.api.rest.openapi import schemas_of
 from mailprobe.api.rest.openapi_text import KEY_ID
 from mailprobe.api.rest.operations import OPERATIONS

@@ -33,7 +33,7 @@ from mailprobe.api.mcp.tools import (
     resolved,
     tools,
 )
-from mailprobe.api.rest.messages import NDJSON, Operation, OperationReply, StreamedParts
+from mailprobe.api.operations.operation import NDJSON, Operation, OperationReply, StreamedParts
 from mailprobe.api.rest.openapi import schemas_of
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import EMAILS_MAX, BatchRequest, VerifyRequest

@@ -41,6 +41,13 @@ from mailprobe.api.http.exchange import (
     request_id_of,
 )
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
+from mailprobe.api.operations.operation import (
+    Inbound,
+    Operation,
+    OperationReply,
+    StreamedLines,
+    StreamedParts,
+)
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -52,13 +59,6 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, preflight, refuse
-from mailprobe.api.rest.messages import (
-    Inbound,
-    Operation,
-    OperationReply,
-    StreamedLines,
-    StreamedParts,
-)
 from mailprobe.api.rest.ndjson import NdjsonBody
 from mailprobe.api.rest.operations import FORMS, OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX

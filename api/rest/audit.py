@@ -11,9 +11,7 @@ import msgspec
 
 from mailprobe.api.listfile.formulas import guarded
 from mailprobe.api.lists.downloads import begun, worked
-from mailprobe.api.quota.plans import MICROS_PER_EUR
-from mailprobe.api.refusals import InvalidRequest
-from mailprobe.api.rest.messages import (
+from mailprobe.api.operations.operation import (
     JSON,
     NDJSON,
     UUID_TEXT,
@@ -23,6 +21,8 @@ from mailprobe.api.rest.messages import (
     parameter,
     reply,
 )
+from mailprobe.api.quota.plans import MICROS_PER_EUR
+from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
 from mailprobe.api.service import Service
 from mailprobe.storage.audit import ActKind, Entry, EntryFilter

@@ -10,10 +10,10 @@ from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
+from mailprobe.api.operations.operation import Call, OperationReply, reply
 from mailprobe.api.quota.bounced import mailboxes_of
 from mailprobe.api.quota.list_limits import WAITING_S_MAX
 from mailprobe.api.refusals import BounceNotFound, InvalidRequest
-from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.schema import BounceCounts
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import shown

@@ -11,8 +11,8 @@ from math import ceil
 from mailprobe.api.forms.origins import is_origin
 from mailprobe.api.forms.proof_of_work import Challenge
 from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
+from mailprobe.api.operations.operation import Inbound, OperationReply
 from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
-from mailprobe.api.rest.messages import Inbound, OperationReply
 from mailprobe.api.service import Service
 from mailprobe.storage.records import Caller, Key
 

@@ -18,8 +18,8 @@ import trio
 from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.http.exchange import Receive, Scope
 from mailprobe.api.http.parser import WHOLE_BODY
+from mailprobe.api.operations.operation import JSON
 from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
-from mailprobe.api.rest.messages import JSON
 from mailprobe.api.schema import BODY_S_MAX
 
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests

@@ -20,6 +20,14 @@ from mailprobe.api.observability.request_context import (
     present,
     request_scope,
 )
+from mailprobe.api.operations.operation import (
+    Act,
+    Call,
+    Inbound,
+    Operation,
+    OperationReply,
+    StreamedLines,
+)
 from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.refusals import (
@@ -44,8 +52,7 @@ from mailprobe.api.rest.cors import (
 )
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.rest.messages import Act, Call, Inbound, Operation, OperationReply, StreamedLines
-from mailprobe.api.schema import BatchRequest, FormRequest, VerifyRequest
+from mailprobe.api.schema import AddressBody
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreFull, StoreUnavailable
@@ -274,12 +281,7 @@ async def _decode_body(
 
 
 def _addresses_in(body: object) -> int:
-    match body:
-        case VerifyRequest() | FormRequest():
-            return 1
-        case BatchRequest(emails=emails):
-            return len(emails)
-    return 0
+    return len(body.texts()) if isinstance(body, AddressBody) else 0
 
 
 def _counted(lines: StreamedLines, request_context: RequestContext) -> StreamedLines:

@@ -12,6 +12,7 @@ from secrets import randbelow
 
 import trio
 
+from mailprobe.api.operations.operation import Act, Call, OperationReply
 from mailprobe.api.refusals import (
     AnswerLost,
     IdempotencyReused,
@@ -19,7 +20,6 @@ from mailprobe.api.refusals import (
     InvalidRequest,
     Section,
 )
-from mailprobe.api.rest.messages import Act, Call, OperationReply
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, OutcomeUnknown
 from mailprobe.storage.records import MARKS, Answered, IdempotencyRecord

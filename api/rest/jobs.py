@@ -9,9 +9,9 @@ import trio
 
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook, payload_of
 from mailprobe.api.observability.request_context import present_trace
+from mailprobe.api.operations.operation import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
 from mailprobe.api.quota.charge import Submission, charge
 from mailprobe.api.refusals import InvalidRequest, JobNotFound
-from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, Call, OperationReply, reply
 from mailprobe.api.sandbox.addresses import DOMAIN, verify
 from mailprobe.api.schema import (
     AsyncVerifyResponse,

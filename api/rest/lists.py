@@ -23,6 +23,15 @@ from mailprobe.api.lists.spool import spooled
 from mailprobe.api.lists.stages import progress_of, standing_of
 from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
 from mailprobe.api.observability.request_context import present_trace
+from mailprobe.api.operations.operation import (
+    NDJSON,
+    XLSX,
+    Call,
+    OperationReply,
+    StreamedParts,
+    parameter,
+    reply,
+)
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX, UNPACKED_OCTETS_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
@@ -31,15 +40,6 @@ from mailprobe.api.refusals import (
     ListsTooLarge,
     TooManyKeptLists,
     TooManyLists,
-)
-from mailprobe.api.rest.messages import (
-    NDJSON,
-    XLSX,
-    Call,
-    OperationReply,
-    StreamedParts,
-    parameter,
-    reply,
 )
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.results.list_reading import ListReading, decode_reading

@@ -8,6 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from mailprobe.api.keys import key_hash, kind_of, mint, shown
+from mailprobe.api.operations.operation import Call, OperationReply, reply
 from mailprobe.api.quota.plans import sold_tier
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
@@ -19,7 +20,6 @@ from mailprobe.api.refusals import (
     NoSuchRoute,
     TooManyKeys,
 )
-from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.schema import (
     AccountLimits,
     BillingPortalRequest,

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from mailprobe.api.error_table import TABLE, Links
+from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
-from mailprobe.api.rest.messages import NDJSON, XLSX, Operation
 from mailprobe.api.rest.openapi_text import (
     CALLBACK,
     CALLBACK_HEADERS,
@@ -78,7 +78,7 @@ def schemas_of(operations: Sequence[Operation]) -> dict[str, Any]:
     for schema, shape in schemas.items():
         properties = shape.get("properties", {})
         for name, known in properties.items():
-            text = FIELDS.get(name)
+            text = None if "description" in known else FIELDS.get(name)
             properties[name] = {
                 **({"description": text} if text else {}),
                 **{key: value for key, value in known.items() if key != "default"},

@@ -1,6 +1,6 @@
 """Texts and constraints of the API description that the types cannot express."""
 
-from mailprobe.api.rest.messages import XLSX
+from mailprobe.api.operations.operation import XLSX
 
 # field -> what it is, in every schema that has it and says nothing else
 FIELDS: dict[str, str] = {

@@ -6,16 +6,25 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
+from mailprobe.api.operations.operation import (
+    BODIED,
+    KEYED,
+    MANAGING,
+    NDJSON,
+    REPEATABLE,
+    Call,
+    Operation,
+    OperationReply,
+    Refusals,
+    reply,
+)
+from mailprobe.api.quota.charge import UndecodableRequest
 from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
-    AnswerLost,
     BounceNotFound,
     FormBusy,
     FormOff,
     HardCapReached,
-    IdempotencyReused,
-    IdempotencyRunning,
-    InvalidKey,
     InvalidRequest,
     JobNotFound,
     KeyNotFound,
@@ -23,29 +32,22 @@ from mailprobe.api.refusals import (
     ListNotFound,
     ListsTooFast,
     ListsTooLarge,
-    MissingKey,
     NeverFits,
     NoBillingAccount,
     OriginNotAllowed,
-    PayloadTooLarge,
     ProbingUnavailable,
     ProofRequired,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
-    SlowBody,
     SlowUpload,
     TooManyJobs,
     TooManyKeptLists,
     TooManyKeys,
     TooManyLists,
-    UnsupportedCoding,
     UpgradeRequired,
-    UsageUnknown,
-    WrongKeyType,
 )
 from mailprobe.api.rest import audit, bounces, forms, jobs, lists, management, verification
-from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import (
     ASK_BOUNCED,
@@ -89,13 +91,9 @@ LISTS = "/v1/lists"
 LIVE = "/v1/email/verify/live"
 FORMS = "/v1/forms/verify"
 
-KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
-BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
-REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
 VERIFYING: Refusals = (
     *KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted, ProbingUnavailable,
 )  # fmt: skip
-MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
@@ -129,18 +127,20 @@ OPERATIONS: tuple[Operation, ...] = (
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verification.verify_email, "standard", VerifyEmailResult,
         promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
-        parameters=(ASK_BOUNCED,),
+        parameters=(ASK_BOUNCED,), malformed=UndecodableRequest("verify", True),
     ),
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
         verification.verify_batch, "standard", BatchVerifyResponse,
         takes=BatchRequest, section="batch", may=(*VERIFYING, *REPEATABLE), tool=False,
+        malformed=UndecodableRequest("batch", False),
     ),
     Operation(
         "verify_stream", "POST", "/v1/email/verify/stream",
         "Verify up to 50 addresses, one line per result in completion order",
         verification.verify_stream, "standard", VerifyEmailResult,
         takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
+        malformed=UndecodableRequest("stream", False),
     ),
     Operation(
         "verify_live", "GET", LIVE, "Open a live socket: addresses in, results out",

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
+from mailprobe.api.operations.operation import NDJSON, Call, OperationReply, StreamedLines, reply
 from mailprobe.api.quota.charge import Verifications, charge
 from mailprobe.api.refusals import InvalidRequest, Section, UpgradeRequired
 from mailprobe.api.rest.jobs import submit_job
-from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, StreamedLines, reply
 from mailprobe.api.schema import BatchRequest, BatchVerifyResponse, VerifyEmailResult, VerifyRequest
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer, Verdict

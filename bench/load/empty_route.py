@@ -6,10 +6,10 @@ row joins the table of operations in this process alone: the product has no such
     python -m mailprobe.bench.load.empty_route serve
 """
 
+from mailprobe.api.operations.operation import KEYED, Call, Operation, OperationReply
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.rest import operations
-from mailprobe.api.rest.messages import Call, Operation, OperationReply
 from mailprobe.api.service import Service
 
 PATH = "/v1/empty"
@@ -22,9 +22,7 @@ async def empty(service: Service, call: Call) -> OperationReply:
     return OperationReply(200, b"{}")
 
 
-EMPTY = Operation(
-    "empty", "GET", PATH, "Nothing", empty, "standard", None, may=operations.KEYED, tool=False
-)
+EMPTY = Operation("empty", "GET", PATH, "Nothing", empty, "standard", None, may=KEYED, tool=False)
 
 
 def main() -> None:

@@ -18,12 +18,13 @@ from mailprobe.api.cli.remote.opening import on_this_machine, open_http_source
 from mailprobe.api.cli.source import OpenSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
+from mailprobe.api.error_table import ApiError
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
 from mailprobe.api.mcp.tools import COUNTED, READING, Tool
 from mailprobe.api.mcp.wide import wide_tools
-from mailprobe.api.rest.messages import JSON, OperationReply, StreamedParts
-from mailprobe.api.schema import EMAILS_MAX, ApiError
+from mailprobe.api.operations.operation import JSON, OperationReply, StreamedParts
+from mailprobe.api.schema import EMAILS_MAX
 from mailprobe.engine.background import sole_exception
 
 SETTING = "MAILPROBE_PROVISIONING_KEY"

@@ -5,8 +5,8 @@ import json
 import pytest
 import trio
 
+from mailprobe.api.operations.operation import StreamedLines
 from mailprobe.api.quota.charge import Verifications, charge
-from mailprobe.api.rest.messages import StreamedLines
 from mailprobe.api.rest.ndjson import NdjsonBody
 from mailprobe.api.rest.verification import encoder_of_lines
 from mailprobe.engine.testing.fake_network import FakeNetwork

@@ -2,8 +2,8 @@
 
 `Inbound` is a request as a transport submits it: the HTTP application or the tool
 server. `Call` is what a handler receives after every check has passed, and
-`OperationReply` what it returns. `Operation` is one row of the table in `operations`,
-from which `openapi` makes the description.
+`OperationReply` what it returns. An `Operation` has all that is said of it: routes, the
+API description and the tools are made from it.
 """
 
 import re
@@ -18,17 +18,26 @@ from mailprobe.api.admission.held import NO_ADMISSION, Admission
 from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
 from mailprobe.api.quota.reserving import Charge
 from mailprobe.api.refusals import (
+    AnswerLost,
+    IdempotencyReused,
+    IdempotencyRunning,
+    InvalidKey,
     InvalidRequest,
     MethodNotAllowed,
+    MissingKey,
     NoSuchRoute,
     OurFault,
     Overloaded,
+    PayloadTooLarge,
     Refusal,
     Section,
+    SlowBody,
     StorageFull,
+    UnsupportedCoding,
     UsageUnknown,
+    WrongKeyType,
 )
-from mailprobe.api.schema import BODY_OCTETS_MAX, BatchRequest, VerifyRequest
+from mailprobe.api.schema import BODY_OCTETS_MAX, AddressBody
 from mailprobe.engine import Answer
 from mailprobe.storage.records import (
     Actor,
@@ -169,12 +178,8 @@ ECHOED_CHARACTERS_MAX = 320  # of an address in a stored answer; longer texts ar
 
 def _repeats_much(body: object) -> bool:
     """Whether the answer repeats a text too long for an address: up to 2 MB stored for nothing."""
-    match body:
-        case VerifyRequest(email=email):
-            return len(email) > ECHOED_CHARACTERS_MAX
-        case BatchRequest(emails=emails):
-            return any(len(email) > ECHOED_CHARACTERS_MAX for email in emails)
-    return False
+    texts = body.texts() if isinstance(body, AddressBody) else ()
+    return any(len(text) > ECHOED_CHARACTERS_MAX for text in texts)
 
 
 def parameter(name: str, text: str, where: str = "query", **schema: object) -> dict[str, object]:
@@ -197,6 +202,10 @@ Handler = Callable[["Service", Call], Awaitable[OperationReply]]
 Refusals = tuple[type[Refusal], ...]
 
 ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
+KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
+BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
+REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
+MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +230,8 @@ class Operation:
     # Of a download, whose query chooses one; JSON is what it gives.
     media_types: tuple[str, ...] = ()
     tool: bool = True
+    examples: tuple[msgspec.Struct, ...] = ()  # of its bodies, one of each type
+    malformed: UndecodableRequest | None = None  # what a body that cannot be decoded spends
     # The handler reads the bytes of this body (OpenAPI's form).
     raw: Mapping[str, object] | None = None
     takes_basic: bool = False  # the key may be a password: for clients that can set only a URL
@@ -243,15 +254,11 @@ class Operation:
     @property
     def counts_malformed(self) -> bool:
         """Whether a malformed request that was JSON costs a unit: a single verification does."""
-        return self.takes is VerifyRequest
+        return self.malformed is not None and self.malformed.counts_month
 
     def charge_for_malformed(self, *, was_json: bool) -> UndecodableRequest | None:
-        """What a malformed request spends: a list a unit of the minute, whatever it was."""
-        if self.takes is BatchRequest:
-            return UndecodableRequest("stream" if self.media_type == NDJSON else "batch", False)
-        if self.counts_malformed and was_json:
-            return UndecodableRequest("verify", True)
-        return None
+        """What a malformed request spends: one of a list a unit of the minute, whatever it was."""
+        return None if self.counts_malformed and not was_json else self.malformed
 
     @property
     def repeatable(self) -> bool:
